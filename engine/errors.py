@@ -1,0 +1,39 @@
+"""The one exception tree. Everything a person can cause or mend is an `AttuneError`.
+
+An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
+command line print it as it is; anything that is not an `AttuneError` is a defect of ours.
+"""
+
+from __future__ import annotations
+
+
+class AttuneError(Exception):
+    """Base of every expected failure."""
+
+
+class InvalidProblem(AttuneError):
+    """A shape, dtype or config that cannot exist or does not fit."""
+
+
+class UnknownName(AttuneError):
+    """A variant, device, backend or preset that is not in its list; names the nearest ones."""
+
+
+class CompileError(AttuneError):
+    """A kernel did not compile. `log` holds the compiler's output with `file.cu(line)`."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class ToolMissing(AttuneError):
+    """A compiler, package or driver is not installed; the text says how to get it."""
+
+
+class SnapshotError(AttuneError):
+    """A snapshot that is damaged, foreign, too large or of an unknown version."""
+
+
+class StoreError(AttuneError):
+    """The sessions folder cannot be read or written (missing, read-only, full)."""

@@ -1,0 +1,184 @@
+"""What a kernel variant is: pure data and formulas, no CUDA and no engine.
+
+A `Variant` describes one numbered `.cu` file: which problems it takes, which compile-time choices
+it offers, which passes it launches and with what grid, threads, shared memory and arguments. The
+engine turns it into a launch plan; every derived figure (CTAs, waves, batch size) comes from these
+formulas.
+
+Macros given to every kernel by `-D`: `HEAD_DIM`, `IS_CAUSAL` (0/1), `IS_BF16` (0/1) and each
+tunable's name in capitals (`block_m` → `BLOCK_M`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+KERNELS_DIR = Path(__file__).resolve().parent
+
+Dtype: TypeAlias = Literal["float16", "bfloat16"]
+Config: TypeAlias = Mapping[str, int]
+
+
+class ProblemLike(Protocol):
+    """The run-time shape, as much of it as formulas need. `engine.problem.Problem` satisfies it."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def seqlen(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def dtype(self) -> Dtype: ...
+
+
+IntFormula: TypeAlias = Callable[[ProblemLike, Config], int]
+ShapeFormula: TypeAlias = Callable[[ProblemLike, Config], tuple[int, ...]]
+GridFormula: TypeAlias = Callable[[ProblemLike, Config], tuple[int, int, int]]
+
+
+def ceil_div(a: int, b: int) -> int:
+    """⌈a / b⌉ for positive b."""
+    return -(-a // b)
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """One compile-time choice of a variant."""
+
+    name: str  # snake_case; the macro is the same in capitals
+    values: tuple[int, ...]  # every value offered, ascending
+    default: int
+    meaning: str  # one line for tooltips
+
+    @property
+    def macro(self) -> str:
+        return self.name.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A condition on (problem, config) that a variant needs; `reason` says why and what to do."""
+
+    holds: Callable[[ProblemLike, Config], bool]
+    reason: Callable[[ProblemLike, Config], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A temporary global buffer shared by the passes of one launch."""
+
+    name: str
+    dtype: Literal["float32", "int32"]
+    shape: ShapeFormula
+    # "poison": every word a NaN pattern, so that reading an unwritten element shows up as NaN.
+    # "zero": cleared once before the first launch (self-resetting counters), never in between.
+    fill: Literal["poison", "zero"] = "poison"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A pointer argument: `q`, `k`, `v`, `out`, or the name of a scratch buffer."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A by-value argument."""
+
+    name: str
+    ctype: Literal["int32", "float32"]
+    value: Callable[[ProblemLike, Config], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One kernel launch. Passes of a variant run in order on one stream."""
+
+    entry: str  # name of the `extern "C" __global__` function
+    grid: GridFormula
+    threads: IntFormula  # per CTA, one-dimensional
+    dynamic_smem_bytes: IntFormula
+    args: tuple[Tensor | Scalar, ...]  # in the order of the kernel's parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one CTA of the main pass does; the latency model needs it and no compiler reports it."""
+
+    math_unit: Literal["fma", "tensor"]
+    math_threads: IntFormula  # threads per CTA that execute the inner products
+    query_rows: IntFormula  # query rows per CTA
+    kv_rows: IntFormula  # K/V rows one CTA visits at most (a split visits fewer)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One rung of the ladder. `kernels/ladder.py` holds the only list."""
+
+    id: str  # "v01"
+    name: str  # "v01_fa1_baseline", also the file's stem
+    title: str  # short human name
+    idea: str  # one sentence
+    head_dims: tuple[int, ...]
+    dtypes: tuple[Dtype, ...]
+    min_compute_capability: tuple[int, int]
+    tunables: tuple[Tunable, ...]
+    constraints: tuple[Constraint, ...]
+    scratch: tuple[Scratch, ...]
+    passes: tuple[Pass, ...]
+    work: Work
+    arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
+
+    @property
+    def source(self) -> Path:
+        """The variant's `.cu` file."""
+        return KERNELS_DIR / f"{self.name}.cu"
+
+    def default_config(self) -> dict[str, int]:
+        return {t.name: t.default for t in self.tunables}
+
+    def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
+        """The `-D` macros of one compile, sorted so that equal builds have equal keys."""
+        macros = {
+            "HEAD_DIM": str(problem.head_dim),
+            "IS_CAUSAL": str(int(problem.causal)),
+            "IS_BF16": str(int(problem.dtype == "bfloat16")),
+        }
+        macros |= {t.macro: str(config[t.name]) for t in self.tunables}
+        return tuple(sorted(macros.items()))
+
+    def unsupported(self, problem: ProblemLike, config: Config) -> str | None:
+        """Why this variant cannot run (problem, config): one sentence, or None when it can."""
+        if problem.head_dim not in self.head_dims:
+            known = ", ".join(map(str, self.head_dims))
+            return (
+                f"{self.id} has no kernel for head_dim {problem.head_dim}: choose one of {known}."
+            )
+        if problem.dtype not in self.dtypes:
+            return f"{self.id} does not take {problem.dtype}: choose {' or '.join(self.dtypes)}."
+        for tunable in self.tunables:
+            if tunable.name not in config:
+                return f"{self.id} needs a value for {tunable.name}."
+            if config[tunable.name] not in tunable.values:
+                offered = ", ".join(map(str, tunable.values))
+                return (
+                    f"{self.id} does not offer {tunable.name}={config[tunable.name]}: "
+                    f"choose one of {offered}."
+                )
+        unknown = sorted(set(config) - {t.name for t in self.tunables})
+        if unknown:
+            names = ", ".join(t.name for t in self.tunables) or "none"
+            return f"{self.id} has no tunable {unknown[0]}: its tunables are {names}."
+        for constraint in self.constraints:
+            if not constraint.holds(problem, config):
+                return constraint.reason(problem, config)
+        return None
