@@ -7,7 +7,7 @@ timing. Expected failures are statuses with a reason, never exceptions that reac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
@@ -175,9 +175,10 @@ class Evaluation:
     latency: Latency | None = None
     other_latencies: tuple[Latency, ...] = ()  # cold device, end to end
     baselines: tuple[BaselineTiming, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be found out, and why; one sentence each
     log: str = ""
     source_sha256: str = ""
-    flags: tuple[str, ...] = field(default=())
+    flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         measured = self.latency is not None and self.latency.origin == "measured"
@@ -223,6 +224,7 @@ class Evaluation:
             "latency": asdict(self.latency) if self.latency else None,
             "other_latencies": [asdict(x) for x in self.other_latencies],
             "baselines": [asdict(b) for b in self.baselines],
+            "notes": list(self.notes),
             "log": self.log,
             "source_sha256": self.source_sha256,
             "flags": list(self.flags),

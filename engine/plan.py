@@ -65,6 +65,7 @@ class LaunchPlan:
     defines: tuple[tuple[str, str], ...]
     scratch: tuple[ScratchBuffer, ...]
     passes: tuple[PassLaunch, ...]
+    arch_specific: bool = False  # the kernel needs the "a" target of its arch (sm_90a)
 
     @property
     def device_bytes(self) -> int:
@@ -116,4 +117,5 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
             for s in variant.scratch
         ),
         passes=tuple(passes),
+        arch_specific=variant.arch_specific,
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from kernels.entries import v01_fa1_baseline, v02_all_threads, v05_kv_split
 from kernels.variant import Variant
 
-LADDER: tuple[Variant, ...] = ()
+LADDER: tuple[Variant, ...] = (
+    v01_fa1_baseline.VARIANT,
+    v02_all_threads.VARIANT,
+    v05_kv_split.VARIANT,
+)
 
 
 def by_id(variant_id: str) -> Variant:
@@ -13,3 +18,18 @@ def by_id(variant_id: str) -> Variant:
         if variant_id in (variant.id, variant.name):
             return variant
     raise KeyError(variant_id)
+
+
+def markdown_table() -> str:
+    """The README's table of the ladder: one row per variant, no newline at the end."""
+    rows = ["| # | variant | the one idea | D | tunables | launches |", "|---|---|---|---|---|---|"]
+    for variant in LADDER:
+        dims = ", ".join(map(str, variant.head_dims))
+        tunables = "; ".join(
+            f"`{t.name}` {', '.join(map(str, t.values))}" for t in variant.tunables
+        )
+        rows.append(
+            f"| {variant.id.removeprefix('v')} | `{variant.name}` | {variant.idea} | {dims} "
+            f"| {tunables} | {len(variant.passes)} |"
+        )
+    return "\n".join(rows)

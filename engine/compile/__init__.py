@@ -1,0 +1,15 @@
+"""Compile kernels for any GPU without one: cubin, resources and log."""
+
+from engine.compile.cache import cache_root
+from engine.compile.kernel import CompiledKernel, PtxasInfo
+from engine.compile.nvrtc import cached_kernel, compile_kernel, compile_plan, resources
+
+__all__ = [
+    "CompiledKernel",
+    "PtxasInfo",
+    "cache_root",
+    "cached_kernel",
+    "compile_kernel",
+    "compile_plan",
+    "resources",
+]

@@ -1,0 +1,256 @@
+"""Charts: each a pure function of a DataFrame and a theme, returning a Plotly figure.
+
+Fonts and backgrounds come from Streamlit's Plotly template; colours with a meaning are set here.
+Text that may come from a snapshot passes through `plain` first.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.ui.palette import LINE_STYLE, MARKER, Theme
+from engine.units import format_us
+
+_ROW_PX = 34
+WAVES_SHOWN = 12
+
+
+def plain(text: str) -> str:
+    """Text for a figure: Plotly reads a subset of HTML, and names may come from a stranger."""
+    return escape(text, quote=False)
+
+
+def _figure(theme: Theme, height: int, *, left: int = 8, bottom: int = 44) -> go.Figure:
+    figure = go.Figure()
+    figure.update_layout(
+        height=height,
+        margin={"l": left, "r": 16, "t": 10, "b": bottom},
+        showlegend=False,
+        hoverlabel={"align": "left"},
+        bargap=0.35,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": theme.text},
+    )
+    figure.update_xaxes(gridcolor=theme.grid, zeroline=False, title_font_size=12, automargin=True)
+    figure.update_yaxes(gridcolor=theme.grid, zeroline=False, title_font_size=12, automargin=True)
+    return figure
+
+
+def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """What a predicted latency is made of.
+
+    Columns: `term`, `us` (≥ 0), `binds` (the term that decides), `meaning`.
+    """
+    figure = _figure(theme, 60 + _ROW_PX * max(len(frame), 1))
+    figure.add_bar(
+        x=frame["us"].to_numpy(np.float32),
+        y=[plain(t) for t in frame["term"]],
+        orientation="h",
+        marker_color=[theme.accent if b else theme.muted for b in frame["binds"]],
+        text=[format_us(v) for v in frame["us"]],
+        textposition="outside",
+        cliponaxis=False,
+        customdata=[plain(m) for m in frame["meaning"]],
+        hovertemplate="<b>%{y}</b> %{text}<br>%{customdata}<extra></extra>",
+    )
+    figure.update_xaxes(title="µs", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_layout(margin_r=72)
+    return figure
+
+
+def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Latencies with their intervals; the marker and the line say where each came from.
+
+    Columns: `name`, `median_us`, `low_us`, `high_us`, `origin`, `color`.
+    """
+    figure = _figure(theme, 64 + _ROW_PX * max(len(frame), 1))
+    for row in frame.itertuples():
+        name = plain(str(row.name))
+        figure.add_scatter(
+            x=[row.low_us, row.high_us],
+            y=[name, name],
+            mode="lines",
+            line={"color": row.color, "width": 2, "dash": LINE_STYLE[row.origin]},
+            hoverinfo="skip",
+        )
+        figure.add_scatter(
+            x=[row.median_us],
+            y=[name],
+            mode="markers+text",
+            marker={
+                "color": row.color,
+                "size": 11,
+                "symbol": MARKER[row.origin],
+                "line": {"width": 2, "color": row.color},
+            },
+            text=[format_us(row.median_us)],
+            textposition="top center",
+            hovertemplate=(
+                f"<b>{name}</b><br>{format_us(row.median_us)} {row.origin}<br>"
+                f"{format_us(row.low_us)} to {format_us(row.high_us)}<extra></extra>"
+            ),
+        )
+    figure.update_xaxes(title="latency, µs", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure
+
+
+def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """CTAs per SM that each resource alone would allow; the smallest one limits.
+
+    Columns: `resource`, `ctas_per_sm`, `limits`.
+    """
+    figure = _figure(theme, 60 + _ROW_PX * max(len(frame), 1))
+    figure.add_bar(
+        x=frame["ctas_per_sm"],
+        y=frame["resource"],
+        orientation="h",
+        marker_color=[theme.accent if hit else theme.muted for hit in frame["limits"]],
+        text=[
+            f"{n} limits" if hit else str(n)
+            for n, hit in zip(frame["ctas_per_sm"], frame["limits"], strict=True)
+        ],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y} alone would allow %{x} CTAs per SM<extra></extra>",
+    )
+    figure.update_xaxes(title="resident CTAs per SM", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_layout(margin_r=64)
+    return figure
+
+
+def what_if(frame: pd.DataFrame, present: float, axis: str, unit: str, theme: Theme) -> go.Figure:
+    """Occupancy if one resource were different, with the present point marked.
+
+    Columns: `x`, `occupancy` (0..1), `limiter`. `present` is a value of `x`.
+    """
+    figure = _figure(theme, 230)
+    percent = 100 * frame["occupancy"].to_numpy(np.float32)
+    figure.add_scatter(
+        x=frame["x"].to_numpy(),
+        y=percent,
+        mode="lines",
+        line={"color": theme.muted, "width": 2, "shape": "hv"},
+        customdata=frame["limiter"],
+        hovertemplate=f"%{{x}} {unit}<br>%{{y:.0f}} %<br>limited by %{{customdata}}<extra></extra>",
+    )
+    nearest = int(np.abs(frame["x"].to_numpy() - present).argmin())
+    figure.add_vline(x=present, line={"color": theme.accent, "width": 1, "dash": "dot"})
+    figure.add_scatter(
+        x=[present],
+        y=[percent[nearest]],
+        mode="markers+text",
+        marker={"color": theme.accent, "size": 10},
+        text=[f"{percent[nearest]:.0f} %"],
+        textposition="top right" if nearest < len(frame) // 2 else "top left",
+        textfont={"color": theme.accent},
+        hoverinfo="skip",
+    )
+    figure.update_xaxes(title=f"{axis}, {unit}" if unit else axis)
+    figure.update_yaxes(title="occupancy, %", range=[0, 112], tickvals=[0, 25, 50, 75, 100])
+    return figure
+
+
+def thread_capacity(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Threads of one launch beside what the whole GPU holds at once.
+
+    Columns: `what`, `threads`, `kind` (`launch` or `capacity`).
+    """
+    figure = _figure(theme, 60 + _ROW_PX * len(frame))
+    figure.add_bar(
+        x=frame["threads"],
+        y=frame["what"],
+        orientation="h",
+        marker_color=[theme.accent if k == "launch" else theme.muted for k in frame["kind"]],
+        text=[f"{int(t):,}" for t in frame["threads"]],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{x:,} threads<extra></extra>",
+    )
+    figure.update_xaxes(title="threads", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_layout(margin_r=72)
+    return figure
+
+
+def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
+    """CTAs of each wave against what fits at once; the last, incomplete one is the tail.
+
+    Columns: `wave` (label), `ctas`, `is_tail`.
+    """
+    figure = _figure(theme, 230)
+    figure.add_bar(
+        x=frame["wave"],
+        y=frame["ctas"],
+        marker_color=[theme.accent if tail else theme.muted for tail in frame["is_tail"]],
+        text=[f"{int(n):,}" if n else "" for n in frame["ctas"]],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="wave %{x}: %{y:,} CTAs<extra></extra>",
+    )
+    figure.add_hline(
+        y=capacity,
+        line={"color": theme.text, "width": 1, "dash": "dot"},
+        annotation_text=f"{capacity:,} fit at once",
+        annotation_position="top left",
+        annotation_font_size=11,
+    )
+    figure.update_xaxes(title="wave", type="category", showgrid=False)
+    figure.update_yaxes(title="CTAs", range=[0, 1.3 * max(capacity, int(frame["ctas"].max()))])
+    return figure
+
+
+def error_map(
+    frame: pd.DataFrame, x_title: str, y_title: str, tolerance: float, theme: Theme
+) -> go.Figure:
+    """Largest |out − reference| per cell, on a logarithmic colour scale.
+
+    `frame` is a matrix: row and column labels are the axes' values, NaN cells hold a NaN or
+    infinity of the kernel (drawn apart), cells at 0 are exact. `tolerance` is marked on the scale.
+    """
+    error = frame.to_numpy(np.float32)
+    floor = tolerance * 1e-3 if tolerance > 0 else 1e-9
+    logs = np.log10(np.maximum(np.nan_to_num(error, nan=floor), floor))
+    broken = ~np.isfinite(error)
+    top = max(float(logs.max(initial=np.log10(floor))), float(np.log10(max(tolerance, floor))))
+    bottom = float(np.log10(floor))
+    ticks = np.arange(np.ceil(bottom), np.floor(top) + 1)
+    figure = _figure(theme, 320)
+    figure.add_heatmap(
+        z=np.where(broken, np.nan, logs),
+        x=frame.columns.to_numpy(),
+        y=frame.index.to_numpy(),
+        zmin=bottom,
+        zmax=max(top, bottom + 1),
+        colorscale=[list(stop) for stop in theme.heat],
+        customdata=error,
+        hovertemplate=(
+            f"{x_title} %{{x}}, {y_title} %{{y}}<br>max |error| %{{customdata:.3g}}<extra></extra>"
+        ),
+        colorbar={
+            "title": {"text": "max |error|", "side": "right", "font": {"size": 11}},
+            "tickvals": ticks,
+            "ticktext": [f"1e{int(t)}" for t in ticks],
+            "thickness": 10,
+            "outlinewidth": 0,
+        },
+    )
+    rows, columns = np.nonzero(broken)
+    if rows.size:
+        figure.add_scatter(
+            x=frame.columns.to_numpy()[columns],
+            y=frame.index.to_numpy()[rows],
+            mode="markers",
+            marker={"symbol": "x", "color": theme.bad, "size": 9},
+            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}<br>NaN or Inf<extra></extra>",
+        )
+    figure.update_xaxes(title=x_title, showgrid=False)
+    figure.update_yaxes(title=y_title, autorange="reversed", showgrid=False)
+    return figure

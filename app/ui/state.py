@@ -1,0 +1,124 @@
+"""What a person has chosen: widget keys, their defaults, and the request they make up.
+
+Every key here is also the name of a URL parameter, so that a reload or a link restores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from engine.devices import all_devices
+from engine.errors import InvalidProblem
+from engine.evaluate import EvaluationRequest
+from engine.presets import Preset, presets
+from engine.problem import Problem
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Tunable, Variant
+
+LOCAL_GPU = "local"
+DEFAULT_GPU = "L4"
+CUSTOM = "custom"
+SIZES = {"B": 1, "H": 1, "S": 128, "D": 64}
+SCHEDULES = ("in_order", "random", "reverse")
+INPUT_KINDS = ("normal", "large_logits", "structured_v")
+DTYPES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The sidebar's content. `problem` is None when it cannot exist; `why` then says so."""
+
+    variant: Variant
+    config: dict[str, int]
+    gpu: str | None  # None: the local GPU
+    gpu_name: str
+    problem: Problem | None
+    why: str
+    check: bool
+    schedule: str
+    seed: int
+    input_kind: str
+    timeout_s: float
+
+    def request(self, *, execute: bool) -> EvaluationRequest:
+        """The evaluation these choices ask for. Only for a problem that exists."""
+        if self.problem is None:
+            raise InvalidProblem(self.why)
+        common = {"variant": self.variant.id, "problem": self.problem, "config": self.config}
+        if not execute:
+            # Options of the execution are left out: they change neither compile nor prediction.
+            return EvaluationRequest(**common, gpu=self.gpu, execute=False)
+        return EvaluationRequest(
+            **common,
+            gpu=self.gpu,
+            check=self.check,
+            schedule=self.schedule,
+            seed=self.seed,
+            timeout_s=self.timeout_s,
+            input_kind=self.input_kind,
+        )
+
+
+def tunable_key(variant: Variant, tunable: Tunable) -> str:
+    """One key per variant and tunable: a value of one variant means nothing to the next."""
+    return f"{variant.id}.{tunable.name}"
+
+
+def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
+    """The problem of widget values, or the sentence why there is none."""
+    try:
+        problem = Problem(
+            batch=values["B"],
+            num_heads=values["H"],
+            seqlen=values["S"],
+            head_dim=values["D"],
+            causal=bool(values["causal"]),
+            dtype=values["dtype"],
+        )
+    except InvalidProblem as error:
+        return None, str(error)
+    return problem, ""
+
+
+def problem_values(problem: Problem) -> dict[str, Any]:
+    """The inverse of `make_problem`: widget values for a problem."""
+    return {
+        "B": problem.batch,
+        "H": problem.num_heads,
+        "S": problem.seqlen,
+        "D": problem.head_dim,
+        "causal": problem.causal,
+        "dtype": problem.dtype,
+    }
+
+
+def matching_preset(problem: Problem | None, preferred: str) -> str:
+    """Name of the preset with this problem (`preferred` first, as two may share one), or custom."""
+    names = [p.name for p in presets() if p.problem == problem]
+    if preferred in names:
+        return preferred
+    return names[0] if names else CUSTOM
+
+
+def preset_named(name: str) -> Preset | None:
+    return next((p for p in presets() if p.name == name), None)
+
+
+def choose(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) -> None:
+    """Put an evaluation's coordinates into the sidebar. Call from a callback.
+
+    Names that this machine's ladder or device table lacks are left as they are.
+    """
+    state = st.session_state
+    state.update(problem_values(problem))
+    if gpu in {d.name for d in all_devices()}:
+        state["gpu"] = gpu
+    if variant in {v.id for v in LADDER}:
+        state["variant"] = variant
+        for tunable in by_id(variant).tunables:
+            if config.get(tunable.name) in tunable.values:
+                state[tunable_key(by_id(variant), tunable)] = config[tunable.name]

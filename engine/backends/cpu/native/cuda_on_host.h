@@ -1,0 +1,44 @@
+// The CUDA C++ device language on the host: one fiber per CUDA thread.
+//
+// This header is force-included before a kernel's source. It defines __CUDA_ON_HOST__, so that
+// headers with inline PTX can offer a host side:
+//
+//     #if defined(__CUDA_ON_HOST__)
+//     inline void named_barrier(int id, int threads, coh::Site site = coh::Site::here()) {
+//         coh::barrier_sync(id, threads, site);
+//     }
+//     #else
+//     ... asm volatile ...
+//     #endif
+//
+// The defaulted `Site` makes an error name the line that called the wrapper. What wrappers may call
+// is declared, with its contract, in host_runtime.h (threads, barriers, collectives, cp.async,
+// ldmatrix, mma) and host_hopper.h (mbarrier, TMA, wgmma).
+//
+// Standard headers come first, because the CUDA keyword macros at the end would break them; a kernel
+// must not include any of its own.
+#pragma once
+
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <type_traits>
+#include <utility>
+
+#define __CUDA_ON_HOST__ 1
+
+#include "host_types.h"
+#include "host_runtime.h"
+#include "host_hopper.h"
+#include "host_half.h"
+#include "host_bfloat16.h"
+#include "host_math.h"
+#include "host_warp.h"
+#include "host_atomics.h"
+#include "host_launch.h"
+#include "host_keywords.h"

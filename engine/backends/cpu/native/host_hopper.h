@@ -1,0 +1,44 @@
+// Hopper's asynchronous instructions on the host: mbarrier, TMA and wgmma.
+#pragma once
+
+#pragma GCC visibility push(default)
+namespace coh {
+
+// ---- mbarrier (a 64-bit word in shared memory) ----
+void mbarrier_init(void *mbarrier, int arrivals, Site site);
+// mbarrier.arrive, after expecting `transaction_bytes` more (arrive.expect_tx when not 0).
+void mbarrier_arrive(void *mbarrier, int transaction_bytes, Site site);
+// Returns when the phase of `parity` has completed.
+void mbarrier_wait(void *mbarrier, int parity, Site site);
+
+// ---- TMA ----
+// `map` points to the 128-byte tensor map that the CPU backend's client encodes. The tile lands in
+// shared memory at `destination` no earlier than a thread waits for it.
+void tma_load(void *destination, const void *map, void *mbarrier, int rank, const int *coordinates,
+              Site site);
+// Shared to global. The source is read no earlier than a bulk_wait needs it.
+void tma_store(const void *map, const void *source, int rank, const int *coordinates, Site site);
+void bulk_commit();
+void bulk_wait(unsigned pending_groups);
+// fence.proxy.async: orders this thread's ordinary shared stores before TMA and wgmma reads.
+void proxy_fence();
+
+// ---- wgmma: four warps; D is m64 x n in registers ----
+// n: a multiple of 8 up to 256. `d` is this thread's n / 2 accumulators and must stay in place until
+// wgmma_wait: the product is added there, not at issue. `a_registers` (4 words, copied at issue) or,
+// when null, `a_descriptor` names A; descriptors use the 128-byte swizzle. `transposed`: the operand
+// lies MN-major in shared memory. `accumulate` false ignores what D held.
+struct WgmmaOperands {
+    const uint32_t *a_registers;
+    uint64_t a_descriptor, b_descriptor;
+    bool a_transposed, b_transposed;
+    Element element;
+    bool accumulate;
+};
+void wgmma(float *d, int n, const WgmmaOperands &operands, Site site);
+void wgmma_fence(Site site);
+void wgmma_commit(Site site);
+void wgmma_wait(int pending_groups, Site site);
+
+}  // namespace coh
+#pragma GCC visibility pop

@@ -1,0 +1,44 @@
+// CUDA's keywords and built-in variables. Last: no standard header survives them.
+#pragma once
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __grid_constant__
+#define threadIdx (coh::self->thread_idx)
+#define blockIdx (coh::self->block_idx)
+#define blockDim (coh::self->block_dim)
+#define gridDim (coh::self->grid_dim)
+#define warpSize 32
+
+// The build rewrites `__shared__` declarations into these two and keeps every line in its place.
+//
+// A static array gets its place while the library is loaded (a static member of a class template
+// is initialised then), so every CTA knows the whole layout before its first instruction.
+namespace coh {
+template <class Array>
+struct SharedSlot {
+    static const uint32_t offset;
+};
+template <class Array>
+const uint32_t SharedSlot<Array>::offset = allocate_shared(
+    &coh_module, sizeof(typename Array::type), Array::alignment(), Array::name());
+}  // namespace coh
+
+#define COH_SHARED(ALIGNMENT, NAME, DIMENSIONS, ...)                                     \
+    struct coh_##NAME {                                                                  \
+        using type = __VA_ARGS__ DIMENSIONS;                                             \
+        static constexpr size_t alignment() {                                            \
+            return (ALIGNMENT) > alignof(type) ? (ALIGNMENT) : alignof(type);            \
+        }                                                                                \
+        static const char *name() { return #NAME; }                                      \
+    };                                                                                   \
+    typename coh_##NAME::type &NAME = *reinterpret_cast<typename coh_##NAME::type *>(    \
+        coh::self->static_smem + coh::SharedSlot<coh_##NAME>::offset)
+#define COH_DYNAMIC_SHARED(NAME, ...)                                                    \
+    __VA_ARGS__ *const NAME = reinterpret_cast<__VA_ARGS__ *>(coh::self->dynamic_smem)

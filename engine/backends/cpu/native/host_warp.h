@@ -1,0 +1,80 @@
+// Barriers, shuffles, votes and fences under their CUDA names.
+#pragma once
+
+#define COH_SITE coh::Site site = coh::Site::here()
+
+COH_INLINE void __syncthreads(COH_SITE) { coh::barrier_sync(0, 0, site); }
+COH_INLINE int __syncthreads_count(int predicate, COH_SITE) {
+    return coh::barrier_reduce(predicate, coh::Reduction::count, site);
+}
+COH_INLINE int __syncthreads_and(int predicate, COH_SITE) {
+    return coh::barrier_reduce(predicate, coh::Reduction::all, site);
+}
+COH_INLINE int __syncthreads_or(int predicate, COH_SITE) {
+    return coh::barrier_reduce(predicate, coh::Reduction::any, site);
+}
+COH_INLINE void __syncwarp(uint32_t mask = 0xffffffffu, COH_SITE) { coh::warp_sync(mask, site); }
+
+namespace coh {
+
+template <class T>
+COH_INLINE T shuffle_as(uint32_t mask, T v, int source, Site site) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves at most 64 bits");
+    uint64_t bits = 0;
+    memcpy(&bits, &v, sizeof v);
+    bits = shuffle(mask, bits, source, site);
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+// The source lane within segments of `width` lanes; a source outside the segment is the own lane.
+COH_INLINE int lane_xor(int lane_mask, int width) {
+    const int lane = (int)self->lane, source = lane ^ lane_mask;
+    return (source & ~(width - 1)) > (lane & ~(width - 1)) ? lane : source;
+}
+COH_INLINE int lane_index(int index, int width) {
+    return ((int)self->lane & ~(width - 1)) | (index & (width - 1));
+}
+COH_INLINE int lane_up(unsigned delta, int width) {
+    const int lane = (int)self->lane, source = lane - (int)delta;
+    return source < (lane & ~(width - 1)) ? lane : source;
+}
+COH_INLINE int lane_down(unsigned delta, int width) {
+    const int lane = (int)self->lane, source = lane + (int)delta;
+    return source > (lane | (width - 1)) ? lane : source;
+}
+
+}  // namespace coh
+
+template <class T>
+COH_INLINE T __shfl_xor_sync(uint32_t mask, T v, int lane_mask, int width = 32, COH_SITE) {
+    return coh::shuffle_as(mask, v, coh::lane_xor(lane_mask, width), site);
+}
+template <class T>
+COH_INLINE T __shfl_sync(uint32_t mask, T v, int index, int width = 32, COH_SITE) {
+    return coh::shuffle_as(mask, v, coh::lane_index(index, width), site);
+}
+template <class T>
+COH_INLINE T __shfl_up_sync(uint32_t mask, T v, unsigned delta, int width = 32, COH_SITE) {
+    return coh::shuffle_as(mask, v, coh::lane_up(delta, width), site);
+}
+template <class T>
+COH_INLINE T __shfl_down_sync(uint32_t mask, T v, unsigned delta, int width = 32, COH_SITE) {
+    return coh::shuffle_as(mask, v, coh::lane_down(delta, width), site);
+}
+
+COH_INLINE unsigned __ballot_sync(uint32_t mask, int predicate, COH_SITE) {
+    return coh::ballot(mask, predicate, site);
+}
+COH_INLINE int __any_sync(uint32_t mask, int predicate, COH_SITE) {
+    return coh::ballot(mask, predicate, site) != 0;
+}
+COH_INLINE int __all_sync(uint32_t mask, int predicate, COH_SITE) {
+    return coh::ballot(mask, !predicate, site) == 0;
+}
+COH_INLINE unsigned __activemask() { return coh::live_lanes(); }
+
+COH_INLINE void __threadfence() { coh::thread_fence(); }
+COH_INLINE void __threadfence_block() {}  // the threads of a CTA take turns on one host thread
+COH_INLINE void __nanosleep(unsigned) { coh::yield(); }
+COH_INLINE void __trap(COH_SITE) { coh::fail("trap", site, "__trap() executed"); }

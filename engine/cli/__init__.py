@@ -1,0 +1,49 @@
+"""The command line. The app has no power that it lacks.
+
+Human tables by default, `--json` for machines. Exit codes: 0 passed, 1 not passed (incorrect,
+error), 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine.cli import devices, evaluate, occupancy, variants
+from engine.errors import AttuneError, InvalidProblem, UnknownName
+
+_COMMANDS = (variants, evaluate, occupancy, devices)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line's parser; each command module adds its own part."""
+    root = argparse.ArgumentParser(
+        prog="python -m engine",
+        description="Attune: is the kernel right, what does it occupy, how fast is it.",
+        allow_abbrev=False,
+    )
+    commands = root.add_subparsers(dest="command", required=True, metavar="command")
+    for module in _COMMANDS:
+        module.add_parser(commands)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except (InvalidProblem, UnknownName) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except AttuneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Cancelled.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `… | head`: the reader has seen enough
+        sys.stderr.close()
+        return 0
+    return code

@@ -1,0 +1,132 @@
+"""`evaluate`: the whole pipeline for one variant and problem."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from engine.cli.occupancy import occupancy_rows
+from engine.cli.output import print_json, print_table
+from engine.cli.problem_args import (
+    add_config_option,
+    add_problem_options,
+    config_from,
+    problem_from,
+)
+from engine.evaluate import EvaluationRequest, evaluate
+from engine.evaluation import Evaluation, Latency, Status
+from engine.units import format_bytes, format_us
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("evaluate", help="compile, execute, check and time one variant")
+    p.add_argument("variant", help="for instance v01")
+    add_problem_options(p)
+    add_config_option(p)
+    p.add_argument("--gpu", help="target GPU, for instance L4 (default: the one in this machine)")
+    p.add_argument(
+        "--backend",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where to execute (default: the GPU when it is the target, else the CPU)",
+    )
+    p.add_argument(
+        "--check",
+        action="store_true",
+        help="CPU backend: find races, bounds errors, uninitialised reads (slower)",
+    )
+    p.add_argument(
+        "--schedule",
+        choices=("in_order", "random", "reverse"),
+        default="in_order",
+        help="CPU backend: the order in which threads run",
+    )
+    p.add_argument("--seed", type=int, default=0, help="seed of inputs and of the random order")
+    p.add_argument(
+        "--inputs",
+        choices=("normal", "large_logits", "structured_v"),
+        default="normal",
+        help="what the input tensors hold",
+    )
+    p.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
+    p.add_argument("--save", action="store_true", help="save the result as a snapshot")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    request = EvaluationRequest(
+        variant=args.variant,
+        problem=problem_from(args),
+        config=config_from(args),
+        gpu=args.gpu,
+        backend=args.backend,
+        check=args.check,
+        schedule=args.schedule,
+        seed=args.seed,
+        timeout_s=args.timeout,
+        input_kind=args.inputs,
+    )
+    outcome = evaluate(request, None if args.json else _show_stage)
+    evaluation = outcome.evaluation
+    if args.json:
+        print_json(evaluation.to_dict())
+    else:
+        _print_human(evaluation)
+    if args.save:
+        from engine.sessions.session import save_outcome
+
+        print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
+    return 0 if evaluation.status is Status.PASSED else 1
+
+
+def _show_stage(stage: str) -> None:
+    print(f"{stage} …", file=sys.stderr)
+
+
+def _print_human(e: Evaluation) -> None:
+    print(f"{e.status}: {e.reason}")
+    rows: list[tuple[str, object]] = [
+        ("variant", e.variant),
+        ("problem", e.problem.label()),
+        ("config", ", ".join(f"{k}={v}" for k, v in e.config.items()) or "none"),
+        ("device", e.device),
+    ]
+    if e.main_pass is not None:
+        r = e.main_pass.resources
+        rows += [
+            ("compiled for", r.arch),
+            ("registers per thread", r.registers_per_thread),
+            ("shared memory per CTA", format_bytes(r.smem_bytes)),
+            ("spills", format_bytes(r.spill_bytes)),
+            *occupancy_rows(e.main_pass.occupancy),
+        ]
+    if e.correctness is not None:
+        c = e.correctness
+        rows += [
+            ("max |error|", f"{c.max_abs_err:.3g} (allowed {c.tolerance:.3g})"),
+            (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
+            (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
+        ]
+        rows += [("finding", f.sentence) for f in c.findings]
+    for latency in ([e.latency] if e.latency else []) + list(e.other_latencies):
+        rows.append((f"latency, {latency.kind.replace('_', ' ')}", _latency(latency)))
+    for baseline in e.baselines:
+        shown = _latency(baseline.latency) if baseline.latency else baseline.reason
+        rows.append((f"SDPA {baseline.name}", shown))
+    if e.execution is not None and e.execution.cpu_execution_ms is not None:
+        took = f"{e.execution.cpu_execution_ms:.1f} ms of CPU execution (not a GPU latency)"
+        rows.append(("executed", took))
+    print_table("Evaluation", ("figure", "value"), rows)
+    for note in e.notes:
+        print(f"Note: {note}")
+    if e.status in (Status.COMPILE_ERROR, Status.CRASHED, Status.LAUNCH_ERROR) and e.log:
+        print(e.log, file=sys.stderr)
+
+
+def _latency(latency: Latency) -> str:
+    return (
+        f"{format_us(latency.median_us)} {latency.origin} "
+        f"({format_us(latency.low_us)} – {format_us(latency.high_us)}); {latency.reason}"
+    )

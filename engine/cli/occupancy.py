@@ -1,0 +1,65 @@
+"""`occupancy`: the calculator on its own, no kernel needed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from engine.cli.output import print_json, print_table
+from engine.devices import find_device, limits_for
+from engine.evaluation import Occupancy
+from engine.model.occupancy import occupancy
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("occupancy", help="CTAs per SM, limiter and waves for given resources")
+    p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
+    p.add_argument("--threads", type=int, required=True, help="threads per CTA")
+    p.add_argument("--registers", type=int, required=True, help="registers per thread")
+    p.add_argument(
+        "--smem", type=int, default=0, metavar="BYTES", help="shared memory per CTA, in bytes"
+    )
+    p.add_argument("--ctas", type=int, default=1, help="CTAs of the launch (default 1)")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    device = find_device(args.gpu)
+    result = occupancy(
+        limits_for(device.compute_capability),
+        device.num_sms,
+        args.ctas,
+        args.threads,
+        args.registers,
+        args.smem,
+    )
+    if args.json:
+        print_json({"device": device.name, "threads": args.threads, **asdict(result)})
+    else:
+        print_table(f"Occupancy on {device.name}", ("figure", "value"), occupancy_rows(result))
+        print(result.reason)
+    return 0 if result.ctas_per_sm > 0 else 1
+
+
+def occupancy_rows(result: Occupancy) -> list[tuple[str, object]]:
+    """The figures in reading order, for a two-column table."""
+    limits = ", ".join(f"{name} {count}" for name, count in result.limits.items())
+    return [
+        ("CTAs", result.ctas),
+        ("CTAs per SM", result.ctas_per_sm),
+        ("limiter", f"{result.limiter} (CTAs per SM each would allow: {limits})"),
+        ("active warps per SM", f"{result.active_warps_per_sm} of {result.max_warps_per_sm}"),
+        ("occupancy", f"{result.occupancy:.1%}"),
+        ("waves", result.waves),
+        ("tail CTAs", result.tail_ctas),
+        ("wave efficiency", _percent(result.wave_efficiency)),
+        ("SM fill", _percent(result.sm_fill)),
+        ("thread fill", _percent(result.thread_fill)),
+        ("CTAs to fill the GPU's threads", result.ctas_to_fill),
+    ]
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"

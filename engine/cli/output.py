@@ -1,0 +1,52 @@
+"""Printing: one JSON object for machines, a table for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output. NaN and infinity become null: JSON has neither."""
+    json.dump(_finite(value), sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table that fits the terminal; numbers right-aligned."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    cells = [[_text(cell) for cell in row] for row in rows]
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(columns):
+        numeric = bool(cells) and all(_looks_numeric(row[i]) for row in cells)
+        table.add_column(name, justify="right" if numeric else "left")
+    for row in cells:
+        table.add_row(*row)
+    Console(highlight=False, markup=False, emoji=False).print(table)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+def _looks_numeric(text: str) -> bool:
+    return text == "–" or text[:1].isdigit() or text[:1] == "-"

@@ -1,0 +1,58 @@
+"""`variants`: the ladder."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from engine.cli.output import print_json, print_table
+from kernels.ladder import LADDER
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("variants", help="list the kernel variants and their tunables")
+    p.add_argument("--json", action="store_true", help="print one JSON list")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.json:
+        print_json(
+            [
+                {
+                    "id": v.id,
+                    "name": v.name,
+                    "title": v.title,
+                    "idea": v.idea,
+                    "head_dims": list(v.head_dims),
+                    "dtypes": list(v.dtypes),
+                    "min_compute_capability": list(v.min_compute_capability),
+                    "passes": [p.entry for p in v.passes],
+                    "tunables": [
+                        {
+                            "name": t.name,
+                            "values": list(t.values),
+                            "default": t.default,
+                            "meaning": t.meaning,
+                        }
+                        for t in v.tunables
+                    ],
+                }
+                for v in LADDER
+            ]
+        )
+        return 0
+    print_table(
+        "Variants",
+        ("variant", "idea", "head_dim", "tunables (default)"),
+        (
+            (
+                v.name,
+                v.idea,
+                " ".join(map(str, v.head_dims)),
+                ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
+            )
+            for v in LADDER
+        ),
+    )
+    return 0

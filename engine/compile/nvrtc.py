@@ -1,0 +1,259 @@
+"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
+
+The only module that touches `cupy.cuda.nvrtc`. Results are kept in the cache on disk under the
+content they were made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from engine.compile.cache import cache_root, read_entry, write_entry
+from engine.compile.kernel import CompiledKernel, from_bytes, to_bytes
+from engine.compile.ptxas import first_error, locate_ptx_errors, parse_ptxas, ptx_error_lines
+from engine.compile.sources import Sources, read_sources
+from engine.compile.toolkit import INSTALL_HINT, find_include_dir, hint
+from engine.errors import CompileError, ToolMissing, UnknownName
+from engine.evaluation import Resources
+from engine.plan import LaunchPlan
+
+# No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
+# Line information costs no instruction; it lets errors in inline PTX name their source line.
+_FLAGS = ("--std=c++17", "--generate-line-info", "--ptxas-options=-v")
+
+_ARCH = re.compile(r"sm_(?P<number>\d{2,3})(?P<suffix>[af]?)")
+_MISSING_HEADER = re.compile(
+    r'could not open source file "(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The NVRTC that is installed."""
+
+    nvrtc: Any  # the module cupy.cuda.nvrtc
+    version: tuple[int, int]
+    release: str  # the wheel's full version, "" for a toolkit installed otherwise
+    archs: tuple[int, ...]  # compute capabilities without the dot
+    include_dir: Path
+
+    @property
+    def name(self) -> str:
+        return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+
+@functools.cache
+def toolchain() -> Toolchain:
+    """Load NVRTC once per process (about 0.2 s).
+
+    Raises:
+        ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
+    """
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError as error:
+        raise ToolMissing(
+            f"CuPy, which brings the CUDA compiler, does not import ({error}): {INSTALL_HINT}"
+        ) from error
+    try:
+        version = tuple(nvrtc.getVersion())
+        archs = tuple(sorted(nvrtc.getSupportedArchs()))
+    except Exception as error:  # CuPy raises whatever its loader met
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ToolMissing(
+            f"CuPy is installed but its compiler NVRTC does not load ({reason}): {INSTALL_HINT}"
+        ) from error
+    return Toolchain(nvrtc, version, _release(version[0]), archs, find_include_dir(version))
+
+
+def _release(major: int) -> str:
+    for wheel in ("nvidia-cuda-nvrtc", f"nvidia-cuda-nvrtc-cu{major}"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(wheel)
+    return ""
+
+
+def compile_kernel(
+    source: Path,
+    defines: tuple[tuple[str, str], ...],
+    arch: str,
+    entries: tuple[str, ...],
+) -> CompiledKernel:
+    """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
+
+    Raises:
+        CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
+            one of `entries` as an `extern "C" __global__` function, or this NVRTC does not compile
+            for the arch (lists those it knows).
+        UnknownName: `arch` is no arch at all.
+        ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
+    """
+    build = _Build.prepare(source, defines, arch)
+    kernel = build.cached()
+    if kernel is None:
+        kernel = build.compile()
+        write_entry(build.path, to_bytes(kernel))
+    for entry in entries:
+        if entry not in kernel.entries:
+            found = ", ".join(sorted(kernel.entries)) or "none"
+            raise CompileError(
+                f'{source.name} has no extern "C" __global__ function {entry}: it has {found}.',
+                kernel.log,
+            )
+    return kernel
+
+
+def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
+    """Compile what a launch plan needs for `arch` ("sm_90"; the plan adds the "a" it may need).
+
+    Raises:
+        CompileError, UnknownName, ToolMissing: as `compile_kernel`.
+    """
+    names = tuple(dict.fromkeys(p.entry for p in plan.passes))
+    return compile_kernel(plan.source, plan.defines, _target(plan, arch), names)
+
+
+def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
+    """What `compile_plan` would return, if it is in the cache; None when it must be compiled.
+
+    None also where the compiler is missing or does not know the arch: compiling says why.
+    """
+    try:
+        return _Build.prepare(plan.source, plan.defines, _target(plan, arch)).cached()
+    except (CompileError, UnknownName, ToolMissing):
+        return None
+
+
+def _target(plan: LaunchPlan, arch: str) -> str:
+    return f"{arch}a" if plan.arch_specific and not arch.endswith("a") else arch
+
+
+def resources(plan: LaunchPlan, compiled: CompiledKernel) -> tuple[Resources, ...]:
+    """What each pass of the plan uses, in the plan's order."""
+    return tuple(
+        Resources(
+            entry=p.entry,
+            arch=compiled.arch,
+            threads_per_cta=p.threads,
+            registers_per_thread=info.registers_per_thread,
+            static_smem_bytes=info.static_smem_bytes,
+            dynamic_smem_bytes=p.dynamic_smem_bytes,
+            spill_store_bytes=info.spill_store_bytes,
+            spill_load_bytes=info.spill_load_bytes,
+            stack_bytes=info.stack_bytes,
+        )
+        for p in plan.passes
+        for info in (compiled.entries[p.entry],)
+    )
+
+
+def _check_arch(arch: str, tools: Toolchain) -> None:
+    match = _ARCH.fullmatch(arch)
+    known = ", ".join(f"sm_{number}" for number in tools.archs)
+    if match is None:
+        raise UnknownName(
+            f"{arch!r} is no GPU arch: it is written like sm_89; NVRTC knows {known}."
+        )
+    if int(match["number"]) not in tools.archs:
+        raise CompileError(f"{tools.name} does not compile for {arch}: it knows {known}.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """One compile, ready to be looked up or run."""
+
+    tools: Toolchain
+    sources: Sources
+    arch: str
+    flags: tuple[str, ...]
+    key: str
+
+    @classmethod
+    def prepare(cls, source: Path, defines: tuple[tuple[str, str], ...], arch: str) -> Self:
+        tools = toolchain()
+        _check_arch(arch, tools)
+        sources = read_sources(source)
+        macros = (f"-D{name}={value}" for name, value in defines)
+        flags = (f"--gpu-architecture={arch}", *_FLAGS, *macros)
+        content = [tools.version, tools.release, flags, sources.name, sources.text, sources.headers]
+        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return cls(tools, sources, arch, flags, key)
+
+    @property
+    def path(self) -> Path:
+        return cache_root() / "cubin" / self.key[:2] / self.key
+
+    def cached(self) -> CompiledKernel | None:
+        payload = read_entry(self.path)
+        if payload is None:
+            return None
+        try:
+            kernel = from_bytes(payload)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return kernel if kernel.key == self.key else None
+
+    def compile(self) -> CompiledKernel:
+        cubin, log = self._run(self.flags, "getCUBIN")
+        if cubin is None:
+            raise self._failure(log)
+        return CompiledKernel(
+            arch=self.arch,
+            cubin=cubin,
+            entries=parse_ptxas(log),
+            log=log,
+            flags=self.flags,
+            source_sha256=self.sources.source_sha256,
+            key=self.key,
+        )
+
+    def _failure(self, log: str) -> CompileError | ToolMissing:
+        if missing := _MISSING_HEADER.search(log):
+            return ToolMissing(
+                f"The CUDA header {missing['name']} is missing from {self.tools.include_dir}: "
+                f"{hint(self.tools.version[0])}"
+            )
+        if "invalid value for --gpu-architecture" in log:
+            plain = self.arch.rstrip("af")
+            return CompileError(
+                f"{self.tools.name} does not compile for {self.arch}: it knows {plain}, which has "
+                "no such variant.",
+                log,
+            )
+        if ptx_error_lines(log):
+            log = locate_ptx_errors(log, self._ptx())
+        return CompileError(first_error(log, self.sources.name), log)
+
+    def _ptx(self) -> str:
+        """The PTX that ptxas refused, with line information."""
+        virtual = f"--gpu-architecture=compute_{self.arch.removeprefix('sm_')}"
+        ptx, _ = self._run((virtual, *self.flags[1:]), "getPTX")
+        return ptx.decode(errors="replace") if ptx is not None else ""
+
+    def _run(self, flags: tuple[str, ...], output: str) -> tuple[bytes | None, str]:
+        """One NVRTC run: (its output, or None when it failed; its log)."""
+        nvrtc, headers = self.tools.nvrtc, self.sources.headers
+        program = nvrtc.createProgram(
+            self.sources.text,
+            self.sources.name,
+            [text.encode() for _, text in headers],
+            [name.encode() for name, _ in headers],
+        )
+        try:
+            try:
+                nvrtc.compileProgram(program, [*flags, f"-I{self.tools.include_dir}"])
+                result: bytes | None = getattr(nvrtc, output)(program)
+            except nvrtc.NVRTCError:
+                result = None
+            # NVRTC joins the logs of its stages with NUL characters.
+            return result, nvrtc.getProgramLog(program).replace("\0", "\n").strip()
+        finally:
+            nvrtc.destroyProgram(program)

@@ -1,0 +1,97 @@
+"""Reading the compiler's log: resources per entry, the first error, where inline PTX went wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from engine.compile.kernel import PtxasInfo
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>[^']+)'")
+_FUNCTION = re.compile(r"Function properties for '?(?P<name>[^'\s]+)'?")
+_FRAME = re.compile(
+    r"(?P<stack>\d+) bytes stack frame, (?P<store>\d+) bytes spill stores, "
+    r"(?P<load>\d+) bytes spill loads"
+)
+_USED = re.compile(r"Used (?P<registers>\d+) registers")
+_SMEM = re.compile(r"(?P<first>\d+)(?:\+(?P<second>\d+))? bytes smem")
+
+# `v01.cu(12): error: …` of the front end, also "catastrophic error".
+_SOURCE_ERROR = re.compile(
+    r"^(?P<where>[^\s():]+\(\d+\)): (?:\w+ )*error(?: #[\w-]+)?: (?P<what>.+)$"
+)
+_PTX_ERROR = re.compile(r"^ptxas .*input, line (?P<line>\d+); *error *: (?P<what>.+)$")
+_PTXAS_ERROR = re.compile(r"^ptxas (?:error|fatal) *: (?P<what>.+)$")
+_OTHER_ERROR = re.compile(r"^(?:nvrtc: )?error: (?P<what>.+)$")
+
+_LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s")
+_FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<path>[^"]+)"')
+
+
+def parse_ptxas(log: str) -> dict[str, PtxasInfo]:
+    """Resources of every entry function in a `--ptxas-options=-v` log, by (lowered) name.
+
+    Device functions that were not inlined have lines of their own; those count for no entry, as
+    ptxas already includes their registers and stack in the caller's.
+    """
+    frames: dict[str, tuple[int, int, int]] = {}
+    used: dict[str, tuple[int, int]] = {}
+    entry = function = None
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            entry = function = match["name"]
+        elif match := _FUNCTION.search(line):
+            function = match["name"]
+        elif (match := _FRAME.search(line)) and function is not None:
+            frames[function] = (int(match["stack"]), int(match["store"]), int(match["load"]))
+        elif (match := _USED.search(line)) and entry is not None:
+            smem = _SMEM.search(line)
+            used[entry] = (
+                int(match["registers"]),
+                int(smem["first"]) + int(smem["second"] or 0) if smem else 0,
+            )
+    infos = {}
+    for name, (registers, smem_bytes) in used.items():
+        stack, store, load = frames.get(name, (0, 0, 0))
+        infos[name] = PtxasInfo(registers, smem_bytes, store, load, stack)
+    return infos
+
+
+def first_error(log: str, source_name: str) -> str:
+    """The log's first error as `file.cu(line): what`, or `file.cu: what` where no line is known."""
+    for line in log.splitlines():
+        if match := _SOURCE_ERROR.match(line):
+            return f"{match['where']}: {match['what']}"
+        for pattern in (_PTX_ERROR, _PTXAS_ERROR, _OTHER_ERROR):
+            if match := pattern.match(line):
+                return f"{source_name}: {match['what']}"
+    return f"{source_name}: the compiler failed without naming an error; see its log."
+
+
+def ptx_error_lines(log: str) -> list[int]:
+    """The lines of the PTX that ptxas complains about, in the log's order."""
+    return [int(m["line"]) for line in log.splitlines() if (m := _PTX_ERROR.match(line))]
+
+
+def locate_ptx_errors(log: str, ptx: str) -> str:
+    """The log with each ptxas error on a PTX line rewritten to `file.cu(line): error: …`.
+
+    `ptx` is what ptxas was given, with line information.
+    """
+    lines = ptx.splitlines()
+    files = {m["number"]: PurePosixPath(m["path"]).name for x in lines if (m := _FILE.match(x))}
+    located = []
+    for text in log.splitlines():
+        match = _PTX_ERROR.match(text)
+        where = _source_of(int(match["line"]), lines, files) if match else None
+        located.append(f"{where}: error: in PTX: {match['what']}" if match and where else text)
+    return "\n".join(located)
+
+
+def _source_of(ptx_line: int, lines: list[str], files: dict[str, str]) -> str | None:
+    for text in reversed(lines[:ptx_line]):
+        if text.startswith("}"):  # an earlier function's lines say nothing about this one
+            return None
+        if match := _LOC.match(text):
+            return f"{files.get(match['file'], 'PTX')}({match['line']})"
+    return None

@@ -1,0 +1,200 @@
+"""Attention in float64: the maths that outputs are judged against.
+
+The inputs are 16-bit and exact in float64, so the reference is wrong only by float64's own
+rounding, 12 digits below anything a kernel can show. Work goes through BLAS, one block of query
+rows at a time, so memory stays bounded whatever the sequence length. Problems too large to
+recompute whole are sampled; a `Coverage` says what was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.problem import Problem
+from engine.tensors import Inputs, RawArray, decode
+
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.intp]
+
+# One block of scores, [slices, query rows, keys] in float64; small enough to stay in a CPU's cache.
+_BLOCK_BYTES = 8 << 20
+# Fewer query rows than this at a time would read K and V from memory over and over.
+_MIN_BLOCK_ROWS = 16
+# About 2 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
+MAX_WORK = 100e9
+# exp and the passes over memory around it, in the units of one multiply-add's two operations.
+_SOFTMAX_WORK_PER_SCORE = 100
+# One float64 array of 512 MiB; the check holds a few of them.
+MAX_ELEMENTS = 1 << 26
+_MAX_SAMPLED_SLICES = 4096
+# Rows at either end of a sampled sequence: the first and last tiles of every usual size.
+_EDGE_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coverage:
+    """Which query rows of which (batch, head) slices the reference is computed for."""
+
+    problem: Problem
+    slices: IntArray  # ascending, batch · num_heads + head
+    rows: IntArray  # ascending query rows, the same for every slice
+
+    @property
+    def complete(self) -> bool:
+        total = self.problem.batch * self.problem.num_heads
+        return len(self.slices) == total and self.all_rows
+
+    @property
+    def all_rows(self) -> bool:
+        return len(self.rows) == self.problem.seqlen
+
+    def take(self, whole: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The covered part of a `[batch, num_heads, seqlen, head_dim]` array.
+
+        Returns:
+            `[slices, rows, head_dim]`; a view where everything is covered.
+        """
+        p = self.problem
+        flat = whole.reshape(p.batch * p.num_heads, p.seqlen, p.head_dim)
+        if self.complete:
+            return flat
+        return flat[self.slices[:, None], self.rows[None, :]]
+
+    def index(self, slice_position: int, row_position: int) -> tuple[int, int, int]:
+        """(batch, head, query row) of one covered row."""
+        batch, head = divmod(int(self.slices[slice_position]), self.problem.num_heads)
+        return batch, head, int(self.rows[row_position])
+
+    def sentence(self) -> str:
+        """What was compared, for people; empty when it was everything."""
+        if self.complete:
+            return ""
+        total = self.problem.batch * self.problem.num_heads
+        rows = "all" if self.all_rows else f"{len(self.rows):,} of the {self.problem.seqlen:,}"
+        return (
+            f"Compared on {rows} query rows of {len(self.slices):,} of the {total:,} (batch, head) "
+            "slices, first and last among them; NaN and unwritten elements were looked for "
+            "everywhere."
+        )
+
+
+def everything(problem: Problem) -> Coverage:
+    """The coverage that leaves nothing out."""
+    return Coverage(
+        problem, np.arange(problem.batch * problem.num_heads), np.arange(problem.seqlen)
+    )
+
+
+def coverage_size(problem: Problem) -> tuple[int, int]:
+    """(slices, query rows of each) that the budgets of time and memory allow."""
+    total, rows = problem.batch * problem.num_heads, problem.seqlen
+    work_per_row = rows * (4 * problem.head_dim + _SOFTMAX_WORK_PER_SCORE)
+    if problem.causal:
+        work_per_row //= 2
+    affordable = max(1, min(int(MAX_WORK / work_per_row), MAX_ELEMENTS // problem.head_dim))
+    if total * rows <= affordable:
+        return total, rows
+    num_slices = min(total, _MAX_SAMPLED_SLICES, max(len(_corners(problem)), affordable // rows))
+    return num_slices, min(rows, max(2, affordable // num_slices))
+
+
+def choose_coverage(problem: Problem) -> Coverage:
+    """Everything if that fits the budget, else a sample that is the same on every machine.
+
+    Always in the sample: the four corners of batch × head, and the first and last query rows. The
+    rest is drawn at random with a fixed seed, so that it does not fall in step with any tile size.
+    """
+    num_slices, num_rows = coverage_size(problem)
+    total, seqlen = problem.batch * problem.num_heads, problem.seqlen
+    edge = max(1, min(_EDGE_ROWS, num_rows // 4))
+    edges = {*range(min(edge, seqlen)), *range(max(0, seqlen - edge), seqlen)}
+    return Coverage(
+        problem,
+        np.arange(total) if num_slices == total else _sample(total, _corners(problem), num_slices),
+        np.arange(seqlen) if num_rows == seqlen else _sample(seqlen, edges, num_rows),
+    )
+
+
+def _corners(problem: Problem) -> set[int]:
+    """First and last head of the first and last batch."""
+    return {
+        batch * problem.num_heads + head
+        for batch in (0, problem.batch - 1)
+        for head in (0, problem.num_heads - 1)
+    }
+
+
+def _sample(total: int, wanted: set[int], count: int) -> IntArray:
+    """`count` ascending indices below `total`, `wanted` among them."""
+    chosen = set(wanted)
+    rng = np.random.default_rng(total)
+    while len(chosen) < count:
+        chosen.update(rng.integers(0, total, count - len(chosen)).tolist())
+    return np.array(sorted(chosen), dtype=np.intp)
+
+
+def reference(inputs: Inputs) -> Float64Array:
+    """softmax(Q·Kᵀ/√D)·V in float64, `[batch, num_heads, seqlen, head_dim]`."""
+    return covered_reference(inputs, everything(inputs.problem)).reshape(inputs.problem.shape)
+
+
+def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
+    """The reference for the covered rows, `[slices, rows, head_dim]`."""
+    problem = inputs.problem
+    out = np.empty((len(coverage.slices), len(coverage.rows), problem.head_dim))
+    for group in _groups(len(coverage.slices), problem.seqlen):
+        q, k, v = slice_qkv(inputs, coverage.slices[group])
+        q = q[:, coverage.rows] if not coverage.all_rows else q
+        for block, scores in score_blocks(problem, q, k, coverage.rows):
+            scores -= scores.max(axis=-1, keepdims=True)
+            weights = np.exp(scores, out=scores)
+            row_sum = weights.sum(axis=-1, keepdims=True)
+            out[group, block] = (weights @ v[:, : weights.shape[-1]]) / row_sum
+    return out
+
+
+def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Q, K and V of some (batch, head) slices in float64, each `[slices, seqlen, head_dim]`."""
+    p = inputs.problem
+
+    def of(raw: RawArray) -> Float64Array:
+        flat = raw.reshape(p.batch * p.num_heads, p.seqlen, p.head_dim)
+        return decode(flat[slices], p.dtype).astype(np.float64)
+
+    return of(inputs.q), of(inputs.k), of(inputs.v)
+
+
+def score_blocks(
+    problem: Problem, q: Float64Array, k: Float64Array, rows: IntArray
+) -> Iterator[tuple[slice, Float64Array]]:
+    """Scaled, masked scores block by block: (positions in `rows`, `[slices, block, keys]`).
+
+    Args:
+        q: `[slices, rows, head_dim]`, the queries of `rows`.
+        k: `[slices, seqlen, head_dim]`.
+
+    Keys that no row of a block sees are left out: `keys` may be less than seqlen when causal.
+    """
+    step = max(_MIN_BLOCK_ROWS, _BLOCK_BYTES // (8 * len(q) * problem.seqlen))
+    if problem.causal:
+        # Short blocks skip most of the masked half.
+        step = min(step, max(64, problem.seqlen // 16))
+    for start in range(0, len(rows), step):
+        block = slice(start, min(start + step, len(rows)))
+        seen = int(rows[block][-1]) + 1 if problem.causal else problem.seqlen
+        scores = (q[:, block] * problem.softmax_scale) @ k[:, :seen].transpose(0, 2, 1)
+        if problem.causal:
+            np.copyto(scores, -np.inf, where=np.arange(seen) > rows[block][:, None])
+        yield block, scores
+
+
+def _groups(num_slices: int, seqlen: int) -> Iterator[slice]:
+    """Slices of short sequences go through BLAS together, long ones by themselves."""
+    step = max(1, _BLOCK_BYTES // (8 * seqlen * seqlen))
+    for start in range(0, num_slices, step):
+        yield slice(start, min(start + step, num_slices))

@@ -1,0 +1,148 @@
+"""What the numbers were made on: GPU, driver, clocks, libraries, system, commit.
+
+Every field is None when it cannot be found out; nothing here raises. Library versions come from
+the packages' metadata, so that asking for them imports neither CuPy nor torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+GIT_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
+
+
+def collect_environment() -> dict[str, Any]:
+    """A JSON object, the `environment` of a snapshot. See `engine.sessions.schema.Environment`."""
+    gpus, driver, cuda_driver = _nvml()
+    commit, dirty = _git()
+    return {
+        "collected": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpus": gpus,
+        "driver": driver,
+        "cuda_driver": cuda_driver,
+        "cuda_runtime": _version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+        "nvrtc": _version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+        "cupy": _version("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "attune": _version("attune"),
+        "python": platform.python_version(),
+        "os": _os_name(),
+        "cpu": _cpu_name(),
+        "cpu_count": os.cpu_count(),
+        "commit": commit,
+        "dirty": dirty,
+    }
+
+
+def _version(*distributions: str) -> str | None:
+    """The version of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _os_name() -> str:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return platform.platform(terse=True)
+    return f"{release.get('PRETTY_NAME', 'Linux')}, kernel {platform.release()}"
+
+
+def _cpu_name() -> str | None:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or None
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or None
+
+
+def _git() -> tuple[str | None, bool | None]:
+    """(commit, dirty) of the checkout this package runs from; (None, None) outside of one."""
+    if not (CHECKOUT / ".git").exists():  # an installed copy may lie inside somebody else's
+        return None, None
+    commit = _git_output("rev-parse", "HEAD")
+    if commit is None:
+        return None, None
+    changes = _git_output("status", "--porcelain")
+    return commit, None if changes is None else changes != ""
+
+
+def _git_output(*args: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(CHECKOUT), *args],
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip()
+
+
+def _nvml() -> tuple[list[dict[str, Any]], str | None, str | None]:
+    """(GPUs, driver version, newest CUDA version the driver supports) as NVML reports them."""
+    try:
+        import pynvml
+    except ImportError:
+        return [], None, None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return [], None, None
+
+    def ask(query: Callable[..., T], *args: Any) -> T | None:
+        try:
+            return query(*args)
+        except pynvml.NVMLError:  # many boards do not support every query
+            return None
+
+    try:
+        gpus = []
+        for index in range(ask(pynvml.nvmlDeviceGetCount) or 0):
+            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+            if handle is None:
+                continue
+            memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            limit_mw = ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
+            capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+            sm, mem = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+            gpus.append(
+                {
+                    "name": ask(pynvml.nvmlDeviceGetName, handle),
+                    "compute_capability": f"{capability[0]}.{capability[1]}"
+                    if capability
+                    else None,
+                    "memory_bytes": int(memory.total) if memory else None,
+                    "sm_clock_mhz": ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),
+                    "max_sm_clock_mhz": ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, sm),
+                    "memory_clock_mhz": ask(pynvml.nvmlDeviceGetClockInfo, handle, mem),
+                    "max_memory_clock_mhz": ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, mem),
+                    "power_limit_w": limit_mw / 1000 if limit_mw is not None else None,
+                }
+            )
+        version = ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = f"{version // 1000}.{version % 1000 // 10}" if version else None
+        return gpus, ask(pynvml.nvmlSystemGetDriverVersion), cuda
+    finally:
+        ask(pynvml.nvmlShutdown)

@@ -1,0 +1,61 @@
+"""An append-only file of JSON lines: the only truth about jobs.
+
+Every event is one `os.write` to a file opened with O_APPEND, so events of several processes never
+interleave. It begins and ends with a newline: one that a crash or a full disk cut off then damages
+nothing but itself. A reader parses up to the last newline only and passes over damaged lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.errors import StoreError
+
+
+def append(path: Path, event: Mapping[str, Any]) -> None:
+    """Add one event.
+
+    Raises:
+        StoreError: the disk is full or the folder cannot be written.
+    """
+    line = ("\n" + json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n").encode()
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreError(
+            f"The journal {path.name} cannot be written ({error.strerror}): free some disk space "
+            "or point ATTUNE_CACHE_DIR at a folder that can be written."
+        ) from error
+
+
+def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The complete events after byte `offset`, and the offset to go on from.
+
+    Lines that are no JSON object (empty, or cut off by a full disk) are passed over.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], 0
+    end = data.rfind(b"\n") + 1
+    events = []
+    for line in data[:end].splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events, offset + end

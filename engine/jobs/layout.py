@@ -1,0 +1,121 @@
+"""Where a job manager and its worker meet on disk: one folder per running server."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from engine.correctness.diagnose import ErrorMaps
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The files of one server's jobs."""
+
+    root: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        return self.root / "requests"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results"
+
+    @property
+    def worker_log(self) -> Path:
+        return self.root / "worker.log"
+
+    @property
+    def worker_lock(self) -> Path:
+        return self.root / "worker.lock"
+
+    @property
+    def manager_lock(self) -> Path:
+        return self.root / "manager.lock"
+
+    @property
+    def _worker_file(self) -> Path:
+        return self.root / "worker.json"
+
+    def create(self) -> None:
+        for folder in (self.root, self.requests, self.results):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    # -- requests: one file per queued job, named by its id; ids sort by time
+
+    def put_request(self, job_id: str, payload: dict[str, Any]) -> None:
+        """Queue a job: written beside, then renamed, so that the worker never reads half a file."""
+        path = self.requests / f"{job_id}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(payload))
+        partial.replace(path)
+
+    def next_request(self) -> Path | None:
+        return min(self.requests.glob("*.json"), default=None)
+
+    def drop_request(self, job_id: str) -> None:
+        (self.requests / f"{job_id}.json").unlink(missing_ok=True)
+
+    # -- the worker's identity: a pid alone may be another process's by now
+
+    def write_worker(self, pid: int) -> None:
+        import psutil
+
+        data = {"pid": pid, "created": psutil.Process(pid).create_time()}
+        partial = self._worker_file.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(data))
+        partial.replace(self._worker_file)
+
+    def live_worker(self) -> int | None:
+        """The pid of the worker that serves this folder, or None. A zombie is not alive."""
+        import psutil
+
+        try:
+            data = json.loads(self._worker_file.read_text())
+            process = psutil.Process(data["pid"])
+            if abs(process.create_time() - data["created"]) > 1.0:
+                return None
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except (OSError, ValueError, KeyError, psutil.Error):
+            return None
+        return int(data["pid"])
+
+    # -- results too large for a journal line
+
+    def write_maps(self, job_id: str, maps: ErrorMaps) -> None:
+        arrays = {f.name: getattr(maps, f.name) for f in fields(maps)}
+        arrays = {name: value for name, value in arrays.items() if value is not None}
+        partial = self.results / f"{job_id}.partial"
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        partial.replace(self.results / f"{job_id}.npz")
+
+    def read_maps(self, job_id: str) -> dict[str, Any] | None:
+        """The error maps of a job as named arrays, or None when it has none."""
+        try:
+            with np.load(self.results / f"{job_id}.npz", allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError):
+            return None
+
+    def tidy(self, keep: int = 200, max_age_s: float = 7 * 86400.0) -> None:
+        """Drop old result files, and start a new journal when the old one has grown large."""
+        results = sorted(self.results.iterdir(), reverse=True)
+        for old in results[keep:]:
+            if time.time() - old.stat().st_mtime > max_age_s or len(results) > 2 * keep:
+                old.unlink(missing_ok=True)
+        if self.journal.exists() and self.journal.stat().st_size > 64 << 20:
+            self.journal.replace(self.journal.with_suffix(".old.jsonl"))

@@ -1,0 +1,233 @@
+"""How many CTAs fit on one SM, what limits them, and how a launch fills the GPU.
+
+The rules are NVIDIA's (`cuda_occupancy.h`, CUDA Toolkit 13): warps are whole; registers are given
+per warp in units and per sub-partition; shared memory is rounded up and carries a reserve per CTA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.devices.spec import SmLimits
+from engine.errors import InvalidProblem
+from engine.evaluation import Limiter, Occupancy
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+WARP_SIZE = 32
+
+# When resources tie, the one that no change of the kernel can lift is named first.
+RESOURCES: tuple[Limiter, ...] = ("warps", "ctas", "registers", "shared memory")
+
+
+@dataclass(frozen=True, slots=True)
+class CtasPerSm:
+    """CTAs per SM that each resource alone would allow; arrays of one broadcast shape.
+
+    A resource the kernel does not use at all allows as many CTAs as the SM has slots for.
+    """
+
+    warps: IntArray
+    ctas: IntArray
+    registers: IntArray
+    smem: IntArray
+
+    @property
+    def resident(self) -> IntArray:
+        """CTAs resident at once: the smallest of the four."""
+        least: IntArray = np.minimum.reduce([self.warps, self.ctas, self.registers, self.smem])
+        return least
+
+
+def _round_up(value: IntArray, unit: int) -> IntArray:
+    return -(-value // unit) * unit
+
+
+def ctas_per_sm(
+    limits: SmLimits,
+    threads: npt.ArrayLike,
+    registers: npt.ArrayLike,
+    smem_bytes: npt.ArrayLike,
+) -> CtasPerSm:
+    """Vectorised core; inputs broadcast and are taken as valid (`occupancy` checks them).
+
+    Args:
+        limits: the SM.
+        threads: threads per CTA, 1..1024.
+        registers: registers per thread, 0..255.
+        smem_bytes: static + dynamic shared memory per CTA.
+    """
+    threads_, registers_, smem_ = (
+        np.asarray(x, dtype=np.int64) for x in np.broadcast_arrays(threads, registers, smem_bytes)
+    )
+    slots = np.full_like(threads_, limits.max_ctas_per_sm)
+    warps_per_cta = -(-threads_ // WARP_SIZE)
+    by_warps = np.where(
+        threads_ > limits.max_threads_per_cta, 0, limits.max_warps_per_sm // warps_per_cta
+    )
+
+    registers_per_warp = _round_up(registers_ * WARP_SIZE, limits.register_allocation_unit)
+    registers_per_partition = limits.registers_per_sm // limits.num_sub_partitions
+    warps_per_partition = registers_per_partition // np.maximum(registers_per_warp, 1)
+    by_registers = warps_per_partition * limits.num_sub_partitions // warps_per_cta
+    checked = registers_per_warp * _round_up(warps_per_cta, limits.warp_allocation_granularity)
+    by_registers = np.where(checked > limits.max_registers_per_cta, 0, by_registers)
+    by_registers = np.where(registers_ == 0, slots, by_registers)
+
+    allocated = _round_up(
+        smem_ + limits.reserved_smem_per_cta_bytes, limits.smem_allocation_unit_bytes
+    )
+    most = limits.smem_per_cta_optin_bytes + limits.reserved_smem_per_cta_bytes
+    by_smem = np.where(allocated == 0, slots, limits.smem_per_sm_bytes // np.maximum(allocated, 1))
+    by_smem = np.where(allocated > most, 0, by_smem)
+    return CtasPerSm(warps=by_warps, ctas=slots, registers=by_registers, smem=by_smem)
+
+
+def check_launch(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -> None:
+    """Reject launches that no CUDA device takes.
+
+    Raises:
+        InvalidProblem: threads outside 1..1024, registers outside 0..255, negative shared memory.
+    """
+    for name, value in (
+        ("threads per CTA", threads),
+        ("registers per thread", registers),
+        ("shared memory bytes", smem_bytes),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise InvalidProblem(f"{name} must be a whole number, not {value!r}.")
+    if not 1 <= threads <= limits.max_threads_per_cta:
+        raise InvalidProblem(
+            f"A CTA has 1 to {limits.max_threads_per_cta:,} threads, not {threads:,}."
+        )
+    if not 0 <= registers <= limits.max_registers_per_thread:
+        raise InvalidProblem(
+            f"A thread has 0 to {limits.max_registers_per_thread} registers, not {registers:,}."
+        )
+    if smem_bytes < 0:
+        raise InvalidProblem(f"Shared memory cannot be negative ({smem_bytes:,} bytes).")
+
+
+def occupancy(
+    limits: SmLimits,
+    num_sms: int | None,
+    ctas: int,
+    threads: int,
+    registers: int,
+    smem_bytes: int,
+) -> Occupancy:
+    """Occupancy of one launch.
+
+    Args:
+        limits: of the target's compute capability.
+        num_sms: SMs of the target; None leaves waves, tail and fills None.
+        ctas: CTAs launched.
+        threads: threads per CTA.
+        registers: registers per thread.
+        smem_bytes: static + dynamic shared memory per CTA.
+
+    Raises:
+        InvalidProblem: a launch no CUDA device takes (see `check_launch`), no CTA, or no SM.
+    """
+    check_launch(limits, threads, registers, smem_bytes)
+    if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
+        raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.")
+    if num_sms is not None and num_sms < 1:
+        raise InvalidProblem(f"A GPU has at least one SM, not {num_sms:,}.")
+
+    per_sm = ctas_per_sm(limits, threads, registers, smem_bytes)
+    allowed: dict[str, int] = {
+        "warps": int(per_sm.warps),
+        "ctas": int(per_sm.ctas),
+        "registers": int(per_sm.registers),
+        "shared memory": int(per_sm.smem),
+    }
+    resident = min(allowed.values())
+    binding = [name for name in RESOURCES if allowed[name] == resident]
+    warps_per_cta = -(-threads // WARP_SIZE)
+    active_warps = resident * warps_per_cta
+
+    waves: float | None = None
+    tail: int | None = None
+    wave_efficiency: float | None = None
+    sm_fill: float | None = None
+    thread_fill: float | None = None
+    ctas_to_fill: int | None = None
+    if num_sms is not None:
+        capacity = num_sms * limits.max_threads_per_sm
+        thread_fill = ctas * threads / capacity
+        ctas_to_fill = -(-capacity // threads)
+        sm_fill = min(ctas, num_sms) / num_sms if resident else 0.0
+        if resident:
+            per_wave = resident * num_sms
+            whole_waves = -(-ctas // per_wave)
+            waves = ctas / per_wave
+            tail = ctas % per_wave
+            wave_efficiency = ctas / (whole_waves * per_wave)
+
+    return Occupancy(
+        ctas=int(ctas),
+        ctas_per_sm=resident,
+        active_warps_per_sm=active_warps,
+        max_warps_per_sm=limits.max_warps_per_sm,
+        occupancy=active_warps / limits.max_warps_per_sm,
+        limiter=binding[0] if resident else "does not fit",
+        limits=allowed,
+        num_sms=num_sms,
+        waves=waves,
+        tail_ctas=tail,
+        wave_efficiency=wave_efficiency,
+        sm_fill=sm_fill,
+        thread_fill=thread_fill,
+        ctas_to_fill=ctas_to_fill,
+        reason=_reason(limits, binding, resident, warps_per_cta, registers, smem_bytes),
+    )
+
+
+def _reason(
+    limits: SmLimits,
+    binding: list[Limiter],
+    resident: int,
+    warps_per_cta: int,
+    registers: int,
+    smem_bytes: int,
+) -> str:
+    """One sentence: what limits the CTAs per SM and what would help."""
+    if resident == 0:
+        if "shared memory" in binding:
+            return (
+                f"It does not fit: a CTA asks for {smem_bytes:,} bytes of shared memory and may "
+                f"have {limits.smem_per_cta_optin_bytes:,}; use smaller tiles."
+            )
+        return (
+            f"It does not fit: {warps_per_cta} warps at {registers} registers per thread exceed "
+            f"the {limits.max_registers_per_cta:,} registers of a CTA; use fewer threads or "
+            f"registers."
+        )
+    fits = f"{resident} CTA{'s' if resident > 1 else ''} of {warps_per_cta} warp"
+    fits += f"{'s' if warps_per_cta > 1 else ''} fit on an SM"
+    if binding[0] == "warps":
+        used = resident * warps_per_cta
+        if used == limits.max_warps_per_sm:
+            return f"{fits}, all {used} warps it can hold: occupancy is full."
+        return (
+            f"{fits}; another would exceed its {limits.max_warps_per_sm} warps, and "
+            f"{limits.max_warps_per_sm - used} stay unused: a CTA size that divides "
+            f"{limits.max_warps_per_sm} warps would fill it."
+        )
+    if binding[0] == "ctas":
+        return f"{fits}, all the CTA slots it has; more warps per CTA would raise occupancy."
+    also = " and shared memory" if binding == ["registers", "shared memory"] else ""
+    if binding[0] == "registers":
+        return (
+            f"{fits}, limited by registers ({registers} per thread){also}; fewer registers per "
+            f"thread would let more CTAs in."
+        )
+    return (
+        f"{fits}, limited by shared memory ({smem_bytes:,} bytes per CTA); smaller tiles would "
+        f"let more CTAs in."
+    )

@@ -1,0 +1,139 @@
+"""Making snapshots from what the engine hands over."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.evaluation import Evaluation
+from engine.problem import Problem
+from engine.sessions.codec import record_from_dict, validated
+from engine.sessions.record import storable
+from engine.sessions.schema import ErrorMap, Snapshot, Source, Target, TimelineEntry
+from engine.sessions.text import (
+    MAX_NOTES,
+    MAX_SENTENCE,
+    MAX_SOURCE,
+    clean_line,
+    clean_lines,
+)
+
+MAP_SIDE = 64  # cells per side of a stored error map
+UNTITLED = "Untitled session"
+
+
+def now() -> str:
+    """The present, UTC, ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def make_snapshot(
+    evaluations: Sequence[Evaluation],
+    *,
+    environment: dict[str, Any],
+    title: str = "",
+    hypothesis: str = "",
+    target: Target | None = None,
+    notes: str = "",
+    provenance: str = "",
+    created: str | None = None,
+    updated: str | None = None,
+    id: str | None = None,  # noqa: A002  (the field's name)
+    problems: Iterable[Problem] = (),
+    error_maps: Iterable[ErrorMap] = (),
+    sources: Iterable[Source] = (),
+    timeline: Iterable[TimelineEntry] = (),
+    log: str = "",
+) -> Snapshot:
+    """A snapshot of `evaluations`. Texts are cleaned and cut to what a file may hold.
+
+    `problems` adds problems that have no evaluation yet. Times default to now.
+
+    Raises:
+        SnapshotError: something that no file may hold, such as too many evaluations.
+    """
+    records = [record_from_dict(storable(evaluation)) for evaluation in evaluations]
+    distinct = dict.fromkeys([*(e.problem for e in evaluations), *problems])
+    present = now()
+    raw = {
+        "id": id or uuid.uuid4().hex,
+        "title": clean_line(title, 120) or UNTITLED,
+        "hypothesis": clean_lines(hypothesis, MAX_SENTENCE),
+        "target": target,
+        "notes": clean_lines(notes, MAX_NOTES),
+        "created": created or present,
+        "updated": updated or present,
+        "provenance": clean_lines(provenance, MAX_SENTENCE),
+        "environment": environment,
+        "problems": [problem_dict(problem) for problem in distinct],
+        "evaluations": records,
+        "error_maps": tuple(error_maps),
+        "sources": tuple(sources),
+        "timeline": tuple(timeline),
+        "log": log,
+    }
+    return validated(Snapshot, raw, "This session")
+
+
+def problem_dict(problem: Problem) -> dict[str, Any]:
+    return {
+        "batch": problem.batch,
+        "num_heads": problem.num_heads,
+        "seqlen": problem.seqlen,
+        "head_dim": problem.head_dim,
+        "causal": problem.causal,
+        "dtype": problem.dtype,
+    }
+
+
+def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
+    """A source with its hash. `text` is kept as it is; SnapshotError when it cannot be stored."""
+    raw = {
+        "name": clean_line(name, 120),
+        "text": text if len(text) <= MAX_SOURCE else clean_lines(text, MAX_SOURCE),
+        "flags": [clean_line(flag) for flag in flags],
+    }
+    raw["sha256"] = hashlib.sha256(str(raw["text"]).encode()).hexdigest()
+    return validated(Source, raw, "The source")
+
+
+def make_error_map(
+    evaluation: int,
+    name: str,
+    errors: npt.NDArray[Any],
+    *,
+    row_axis: str,
+    column_axis: str,
+    max_side: int = MAP_SIDE,
+) -> ErrorMap:
+    """|errors| `[rows, columns]` pooled by block maximum to at most `max_side` cells per side.
+
+    A cell that holds a NaN or an infinity is stored as null. `evaluation` is its index.
+    """
+    rows, columns = errors.shape
+    per_row, per_column = -(-rows // max_side), -(-columns // max_side)
+    padded = np.zeros((-(-rows // per_row) * per_row, -(-columns // per_column) * per_column))
+    padded[:rows, :columns] = np.abs(errors)
+    blocks = padded.reshape(
+        padded.shape[0] // per_row, per_row, padded.shape[1] // per_column, per_column
+    )
+    pooled = blocks.max(axis=(1, 3))  # NaN wins over every number
+    values = [float(f"{x:.4g}") if np.isfinite(x) else None for x in pooled.ravel().tolist()]
+    raw = {
+        "evaluation": evaluation,
+        "name": name,
+        "row_axis": row_axis,
+        "column_axis": column_axis,
+        "rows": pooled.shape[0],
+        "columns": pooled.shape[1],
+        "rows_per_cell": per_row,
+        "columns_per_cell": per_column,
+        "values": values,
+    }
+    return validated(ErrorMap, raw, "The error map")

@@ -1,0 +1,44 @@
+"""Figures as people read them, the same in the command line, the pages and every sentence."""
+
+from __future__ import annotations
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_TIME_UNITS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
+_COUNT_UNITS = (("", 1), (" thousand", 10**3), (" million", 10**6), (" billion", 10**9))
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Bytes in binary units, three digits: `0 B`, `1,000 B`, `40 KiB`, `1.5 GiB`."""
+    size, unit = float(size_bytes), _BYTE_UNITS[0]
+    for larger in _BYTE_UNITS[1:]:
+        # 1,023.6 KiB would be shown as 1,024 KiB: the next unit starts where rounding reaches it.
+        if abs(size) < 1023.5:
+            break
+        size, unit = size / 1024, larger
+    return f"{_short(size)} {unit}"
+
+
+def format_us(time_us: float) -> str:
+    """A time given in microseconds, three digits: `0.85 µs`, `12.3 µs`, `1.07 ms`, `2.5 s`."""
+    unit, scale = next(
+        ((u, s) for u, s in _TIME_UNITS if abs(time_us) >= 0.9995 * s), _TIME_UNITS[-1]
+    )
+    return f"{_short(time_us / scale)} {unit}"
+
+
+def format_count(count: float) -> str:
+    """A number of things: whole up to 99,999 (`12,345`), then in words (`1.23 million`)."""
+    if abs(count) < 100_000:
+        return f"{count:,.0f}"
+    word, scale = next(
+        (w, s) for w, s in reversed(_COUNT_UNITS) if abs(count) >= 0.9995 * s or s == 1
+    )
+    return f"{_short(count / scale)}{word}"
+
+
+def _short(value: float) -> str:
+    """Three significant digits without trailing zeros or exponents; whole from 100 on."""
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    text = f"{value:.3g}"
+    return f"{value:.6f}".rstrip("0").rstrip(".") if "e" in text else text

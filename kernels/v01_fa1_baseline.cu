@@ -1,0 +1,118 @@
+// v01 FA-1 baseline: FlashAttention-1 order, one thread per query row.
+// Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
+// Changed: nothing; this is the start that every later rung is compared with.
+// Limiter: two of eight warps compute, on bank-conflicted shared memory; the other six only load.
+// Constraints: D in {4, 32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535 (grid z and y).
+// Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 256 threads.
+// Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
+// Weakness: time grows with S at a fixed few CTAs: an L4 took 0.28 ms a K/V tile at B = H = 1.
+#include "element.cuh"
+
+constexpr int BLOCK_M = 64;       // query rows per CTA, one computing thread each
+constexpr int NUM_THREADS = 256;  // all of them load, the first BLOCK_M compute
+
+static_assert(BLOCK_N == 32 || BLOCK_N == 64,
+              "block_n must be 32 or 64: at D = 128 a wider tile exceeds the 64 KB of sm_75");
+static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 128,
+              "head_dim must be at most 128: one thread holds a whole output row in registers");
+static_assert(BLOCK_M <= NUM_THREADS, "every query row needs a thread of its own");
+
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
+                                          const element* head,  // [seqlen, HEAD_DIM]
+                                          int first_row, int seqlen) {
+    for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
+        const int row = first_row + i / HEAD_DIM;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        tile_smem[i] = row < seqlen ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+                                    : to_element(0.0f);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_THREADS)
+attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  int num_heads, int seqlen, float softmax_scale) {
+    // Dynamic, because at D = 128 the tiles exceed the 48 KB that a static array may have.
+    extern __shared__ __align__(16) unsigned char smem[];
+    element* q_smem = reinterpret_cast<element*>(smem);             // [BLOCK_M, HEAD_DIM]
+    element* k_smem = q_smem + BLOCK_M * HEAD_DIM;                  // [BLOCK_N, HEAD_DIM]
+    element* v_smem = k_smem + BLOCK_N * HEAD_DIM;                  // [BLOCK_N, HEAD_DIM]
+    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM);  // [BLOCK_M, BLOCK_N]
+
+    const int tid = threadIdx.x;
+    const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
+    const int query = m0 + tid;           // this thread's query row, if it computes
+    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
+    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+
+    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+
+    float acc_rmem[HEAD_DIM];  // O of this row, not yet divided by l
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d++) acc_rmem[d] = 0.0f;
+    float m = -INFINITY;  // running maximum of the row's scores
+    float l = 0.0f;       // running sum of exp(score - m)
+
+    // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
+    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
+        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
+        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        // The computing threads read rows that other threads loaded (Q too, the first time).
+        __syncthreads();
+
+        if (tid < BLOCK_M) {
+            const element* q_row = q_smem + tid * HEAD_DIM;
+            float* s_row = s_smem + tid * BLOCK_N;  // read back by this thread only: no barrier
+
+            // S = Q @ K^T [BLOCK_M, BLOCK_N], one row per thread. Neighbouring threads read q_smem
+            // and s_smem a whole row apart, which is one bank: the warp's reads come one by one.
+            float m_new = m;
+            for (int n = 0; n < BLOCK_N; n++) {
+                float score = 0.0f;
+#pragma unroll
+                for (int d = 0; d < HEAD_DIM; d++) {
+                    score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
+                }
+                const int key = n0 + n;
+                const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+                score = visible ? score * softmax_scale : -INFINITY;
+                s_row[n] = score;
+                m_new = fmaxf(m_new, score);
+            }
+
+            // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0
+            // is visible to every row, so m_new is finite from the first tile on.
+            const float correction = __expf(m - m_new);
+            l *= correction;
+#pragma unroll
+            for (int d = 0; d < HEAD_DIM; d++) acc_rmem[d] *= correction;
+
+            // P = exp(S - m), O += P @ V [BLOCK_M, HEAD_DIM]. A warp reads one V row: broadcast.
+            for (int n = 0; n < BLOCK_N; n++) {
+                const float p = __expf(s_row[n] - m_new);
+                l += p;
+#pragma unroll
+                for (int d = 0; d < HEAD_DIM; d++) {
+                    acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM + d]);
+                }
+            }
+            m = m_new;
+        }
+        // The next tile overwrites K and V, which slower threads are still reading.
+        __syncthreads();
+    }
+
+    // O = O / l. Each thread writes its own row, so a warp's stores are a row apart (uncoalesced).
+    if (tid < BLOCK_M && query < seqlen) {
+        const float inv_l = 1.0f / l;
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM; d++) {
+            out[head + (size_t)query * HEAD_DIM + d] = to_element(acc_rmem[d] * inv_l);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+// v05 KV split: several CTAs share a query tile, each takes a chunk of K/V; a second pass fuses them.
+// Idea: softmax over chunks merges exactly by log-sum-exp, so K/V can be a grid dimension too.
+// Changed: against v02, grid x also counts splits, the CTA keeps (O, m, l) raw, and a fusion pass.
+// Limiter: as v02 in the partial pass; DRAM or L2 in the fusion; two launches where S is short.
+// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any num_splits.
+// Passes: 2, attention_partial (num_heads * num_splits, batch, ceil(S / 64)), attention_fuse.
+// Source: Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023), applied to full query tiles.
+// Weakness: partials cost num_splits * (4 D + 8) bytes a row; causal chunks are unequal work.
+#include "element.cuh"
+
+constexpr int BLOCK_M = 64;  // query rows per CTA
+constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
+constexpr int KEYS_PER_THREAD = BLOCK_N / THREADS_PER_ROW;   // this thread's scores of a tile
+constexpr int DIMS_PER_THREAD = HEAD_DIM / THREADS_PER_ROW;  // this thread's columns of O
+constexpr unsigned FULL_WARP = 0xffffffffu;
+constexpr int FUSE_ROWS = 4;  // rows per CTA of the fusion, one warp each
+constexpr int FUSE_THREADS = 32 * FUSE_ROWS;
+
+static_assert(BLOCK_N == 32 || BLOCK_N == 64,
+              "block_n must be 32 or 64: wider tiles exceed 48 KB at D = 128");
+static_assert(THREADS_PER_ROW == 2 || THREADS_PER_ROW == 4 || THREADS_PER_ROW == 8,
+              "threads_per_row must be 2, 4 or 8: 64 rows of more exceed 1,024 threads");
+static_assert(HEAD_DIM % THREADS_PER_ROW == 0,
+              "threads_per_row must divide head_dim: a row's threads own equal shares of it");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(HEAD_DIM % 32 == 0, "head_dim must be a multiple of 32: a warp fuses a row");
+static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 48 KB");
+
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
+                                          const element* head,  // [seqlen, HEAD_DIM]
+                                          int first_row, int seqlen) {
+    for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
+        const int row = first_row + i / HEAD_DIM;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        tile_smem[i] = row < seqlen ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+                                    : to_element(0.0f);
+    }
+}
+
+// Maximum and sum over the THREADS_PER_ROW neighbouring lanes of one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+    for (int lane_bit = 1; lane_bit < THREADS_PER_ROW; lane_bit *= 2) {
+        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lane_bit));
+    }
+    return x;
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+    for (int lane_bit = 1; lane_bit < THREADS_PER_ROW; lane_bit *= 2) {
+        x += __shfl_xor_sync(FULL_WARP, x, lane_bit);
+    }
+    return x;
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_THREADS)
+attention_partial(const element* __restrict__ q,   // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,   // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,   // [batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ o_partial,   // [NUM_SPLITS, batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ m_partial,   // [NUM_SPLITS, batch, num_heads, seqlen]
+                  float* __restrict__ l_partial,   // [NUM_SPLITS, batch, num_heads, seqlen]
+                  int num_heads, int seqlen, float softmax_scale) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, HEAD_DIM]
+    element* k_smem = q_smem + BLOCK_M * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
+    element* v_smem = k_smem + BLOCK_N * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
+
+    const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
+    const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
+    const int split = blockIdx.x % NUM_SPLITS;       // neighbours in x share Q through L2
+    const int m0 = blockIdx.z * BLOCK_M;             // first query row of this CTA
+    const int query = m0 + row;
+    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x / NUM_SPLITS;
+    const size_t head = head_index * seqlen * HEAD_DIM;
+
+    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+
+    float acc_rmem[DIMS_PER_THREAD];  // O of this row's columns part * DIMS_PER_THREAD + d
+#pragma unroll
+    for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] = 0.0f;
+    float m = -INFINITY;  // maximum of the row over this chunk, the same in all its threads
+    float l = 0.0f;       // sum over this thread's keys only
+
+    // The chunk is whole tiles, the same for every query tile, so a seam falls on a multiple of
+    // chunk_rows. With more splits than tiles the last chunks start past the end and stay empty.
+    const int num_tiles = (seqlen + BLOCK_N - 1) / BLOCK_N;
+    const int chunk_rows = (num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N;
+    // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
+    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int chunk_end = min(kv_end, (split + 1) * chunk_rows);
+    for (int n0 = split * chunk_rows; n0 < chunk_end; n0 += BLOCK_N) {
+        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
+        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        // Every thread reads rows that other threads loaded (Q too, the first time).
+        __syncthreads();
+
+        // S = Q @ K^T [BLOCK_M, BLOCK_N]: this thread takes the keys j * THREADS_PER_ROW + part.
+        float p_rmem[KEYS_PER_THREAD];  // scores first, then their exponentials
+        float m_new = m;
+#pragma unroll
+        for (int j = 0; j < KEYS_PER_THREAD; j++) {
+            const element* q_row = q_smem + row * HEAD_DIM;
+            const element* k_row = k_smem + (j * THREADS_PER_ROW + part) * HEAD_DIM;
+            float score = 0.0f;
+#pragma unroll 8  // all of it would unroll KEYS_PER_THREAD * HEAD_DIM steps and fill the I-cache
+            for (int d = 0; d < HEAD_DIM; d++) score += to_float(q_row[d]) * to_float(k_row[d]);
+            const int key = n0 + j * THREADS_PER_ROW + part;
+            const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+            p_rmem[j] = visible ? score * softmax_scale : -INFINITY;
+            m_new = fmaxf(m_new, p_rmem[j]);
+        }
+
+        // Online softmax: what was summed under the old maximum shrinks to the new one. A causal
+        // row may see no key of this chunk: its maximum is -inf, and -inf - -inf would be NaN.
+        m_new = row_max(m_new);
+        const float m_finite = m_new == -INFINITY ? 0.0f : m_new;
+        const float correction = __expf(m - m_finite);
+        m = m_new;
+        l *= correction;
+#pragma unroll
+        for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] *= correction;
+
+        // P = exp(S - m). The row's sum stays split over its threads: all share one correction.
+#pragma unroll
+        for (int j = 0; j < KEYS_PER_THREAD; j++) {
+            p_rmem[j] = __expf(p_rmem[j] - m_finite);
+            l += p_rmem[j];
+        }
+
+        // O += P @ V [BLOCK_M, HEAD_DIM]: each thread needs P of all keys for its own columns.
+#pragma unroll
+        for (int j = 0; j < KEYS_PER_THREAD; j++) {
+#pragma unroll
+            for (int t = 0; t < THREADS_PER_ROW; t++) {
+                const float p = __shfl_sync(FULL_WARP, p_rmem[j], t, THREADS_PER_ROW);
+                const element* v_row = v_smem + (j * THREADS_PER_ROW + t) * HEAD_DIM;
+#pragma unroll
+                for (int d = 0; d < DIMS_PER_THREAD; d++) {
+                    acc_rmem[d] += p * to_float(v_row[part * DIMS_PER_THREAD + d]);
+                }
+            }
+        }
+        // The next tile overwrites K and V, which slower warps are still reading.
+        __syncthreads();
+    }
+
+    // Hand over O (not divided by l), m and l. The sum needs all lanes, so it comes before rows past
+    // the end drop out. A row that saw no key leaves O unwritten: m = -inf tells the fusion so.
+    l = row_sum(l);
+    if (query < seqlen) {
+        const size_t num_rows = (size_t)gridDim.y * num_heads * seqlen;
+        const size_t partial_row = split * num_rows + head_index * seqlen + query;
+        if (part == 0) {
+            m_partial[partial_row] = m;
+            l_partial[partial_row] = l;
+        }
+        if (m > -INFINITY) {
+            float* o_row = o_partial + partial_row * HEAD_DIM + part * DIMS_PER_THREAD;
+#pragma unroll
+            for (int d = 0; d < DIMS_PER_THREAD; d++) o_row[d] = acc_rmem[d];
+        }
+    }
+}
+
+// One warp per row; its lanes share the columns. grid (ceil(seqlen / FUSE_ROWS), num_heads, batch).
+extern "C" __global__ void __launch_bounds__(FUSE_THREADS)
+attention_fuse(const float* __restrict__ o_partial,  // [NUM_SPLITS, batch, num_heads, seqlen, HEAD_DIM]
+               const float* __restrict__ m_partial,  // [NUM_SPLITS, batch, num_heads, seqlen]
+               const float* __restrict__ l_partial,  // [NUM_SPLITS, batch, num_heads, seqlen]
+               element* __restrict__ out,            // [batch, num_heads, seqlen, HEAD_DIM]
+               int seqlen) {
+    const int lane = threadIdx.x % 32;
+    const int query = blockIdx.x * FUSE_ROWS + threadIdx.x / 32;
+    if (query >= seqlen) return;
+    const size_t num_rows = (size_t)gridDim.z * gridDim.y * seqlen;
+    const size_t row = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * seqlen + query;
+
+    // m = max over splits. Key 0 lies in split 0 and every row sees it, so m is finite.
+    float m = -INFINITY;
+    for (int split = 0; split < NUM_SPLITS; split++) {
+        m = fmaxf(m, m_partial[split * num_rows + row]);
+    }
+
+    // O = sum_s exp(m_s - m) O_s, l = sum_s exp(m_s - m) l_s
+    float acc_rmem[HEAD_DIM / 32];  // O of columns 32 * i + lane: neighbouring lanes, one segment
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 32; i++) acc_rmem[i] = 0.0f;
+    float l = 0.0f;
+    for (int split = 0; split < NUM_SPLITS; split++) {
+        const size_t partial_row = split * num_rows + row;
+        const float m_split = m_partial[partial_row];
+        if (m_split == -INFINITY) continue;  // empty for this row: its O was never written
+        const float weight = __expf(m_split - m);
+        l += weight * l_partial[partial_row];
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 32; i++) {
+            acc_rmem[i] += weight * o_partial[partial_row * HEAD_DIM + 32 * i + lane];
+        }
+    }
+
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 32; i++) {
+        out[row * HEAD_DIM + 32 * i + lane] = to_element(acc_rmem[i] / l);
+    }
+}

@@ -1,0 +1,119 @@
+"""Evaluations and snapshots that look real and are plainly test data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.evaluation import (
+    BaselineTiming,
+    Correctness,
+    Evaluation,
+    Execution,
+    Finding,
+    Latency,
+    Occupancy,
+    PassReport,
+    Resources,
+    Status,
+)
+from engine.problem import Problem
+
+EvaluationMaker = Callable[..., Evaluation]
+
+
+def make_latency(median_us: float, samples: int, seed: int = 0, **changes: Any) -> Latency:
+    rng = random.Random(seed)
+    values = tuple(rng.gauss(median_us, median_us / 100) for _ in range(samples))
+    latency = Latency(
+        origin="measured",
+        median_us=median_us,
+        low_us=median_us * 0.995,
+        high_us=median_us * 1.005,
+        reason="test data: graph replay of 20 launches",
+        samples_us=values,
+    )
+    return replace(latency, **changes)
+
+
+def evaluation_maker(
+    *,
+    variant: str = "v05",
+    problem: Problem | None = None,
+    median_us: float = 12.5,
+    baseline_us: float = 25.0,
+    samples: int = 5,
+    seed: int = 0,
+    **changes: Any,
+) -> Evaluation:
+    resources = Resources("partial_pass", "sm_89", 256, 96, 1024, 40960, 8, 4, 16)
+    occupancy = Occupancy(
+        ctas=512,
+        ctas_per_sm=2,
+        active_warps_per_sm=16,
+        max_warps_per_sm=48,
+        occupancy=1 / 3,
+        limiter="registers",
+        limits={"warps": 6, "registers": 2, "shared memory": 2, "ctas": 24},
+        num_sms=58,
+        waves=4.41,
+        tail_ctas=48,
+        wave_efficiency=0.88,
+        sm_fill=1.0,
+        thread_fill=1.47,
+        ctas_to_fill=348,
+        reason="registers limit it: 85 or fewer per thread would let a third CTA in",
+    )
+    correctness = Correctness(
+        passed=True,
+        reason="within twice SDPA's own error",
+        max_abs_err=4.9e-4,
+        mean_abs_err=3.1e-5,
+        rms_err=4.4e-5,
+        cosine=0.9999998,
+        baseline_err=4.1e-4,
+        baseline_name="math fp16",
+        tolerance=8.3e-4,
+        fixed_bound=0.002,
+        within_fixed_bound=True,
+        bad_count=0,
+        nonfinite_count=0,
+        unwritten_count=0,
+        first_bad_index=None,
+        inputs_unchanged=True,
+        repeatable=True,
+        guards_intact=True,
+        findings=(Finding("none", "no pattern: every element is within the tolerance", 0.0),),
+    )
+    evaluation = Evaluation(
+        status=Status.PASSED,
+        reason="",
+        variant=variant,
+        problem=problem or Problem(1, 1, 128, 64),
+        config={"block_m": 64, "block_n": 64, "num_splits": 4},
+        device="L4",
+        when="2026-11-21T02:45:00+00:00",
+        passes=(PassReport(resources, occupancy), PassReport(resources, occupancy)),
+        execution=Execution("cpu", "fast", "random", 7, 3.25),
+        correctness=correctness,
+        latency=make_latency(median_us, samples, seed),
+        other_latencies=(make_latency(median_us * 1.4, 2, seed + 1, kind="device_cold"),),
+        baselines=(
+            BaselineTiming("flash", make_latency(baseline_us, samples, seed + 2)),
+            BaselineTiming("cudnn", None, "not built into this torch"),
+        ),
+        notes=("test data, nothing was measured",),
+        log="ptxas info    : Used 96 registers\nptxas info    : 8 bytes spill stores",
+        source_sha256="ab" * 32,
+        flags=("--gpu-architecture=sm_89", "-DHEAD_DIM=64"),
+    )
+    return replace(evaluation, **changes)
+
+
+@pytest.fixture
+def make_evaluation() -> EvaluationMaker:
+    return evaluation_maker

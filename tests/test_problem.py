@@ -1,0 +1,71 @@
+"""The run-time shape: what cannot exist is refused with a sentence, the rest is arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import InvalidProblem
+from engine.problem import MAX_BATCH, MAX_HEAD_DIM, MAX_HEADS, MAX_SEQLEN, Problem
+
+SIZES = {
+    "batch": MAX_BATCH,
+    "num_heads": MAX_HEADS,
+    "seqlen": MAX_SEQLEN,
+    "head_dim": MAX_HEAD_DIM,
+}
+GOOD: dict[str, Any] = {"batch": 2, "num_heads": 3, "seqlen": 5, "head_dim": 64}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", None])
+def test_a_size_that_is_no_size_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidProblem, match=name):
+        Problem(**(GOOD | {name: value}))
+
+
+@pytest.mark.parametrize(("name", "limit"), SIZES.items())
+def test_limits_are_inclusive(name: str, limit: int) -> None:
+    assert getattr(Problem(**(GOOD | {name: limit})), name) == limit
+    with pytest.raises(InvalidProblem, match=f"{name} must be at most {limit:,}"):
+        Problem(**(GOOD | {name: limit + 1}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("causal", 1), ("causal", "yes"), ("dtype", "float32"), ("dtype", None)]
+)
+def test_other_fields_are_checked(field: str, value: Any) -> None:
+    with pytest.raises(InvalidProblem, match=field):
+        Problem(**(GOOD | {field: value}))
+
+
+@given(
+    st.builds(
+        Problem,
+        batch=st.integers(1, MAX_BATCH),
+        num_heads=st.integers(1, MAX_HEADS),
+        seqlen=st.integers(1, MAX_SEQLEN),
+        head_dim=st.integers(1, MAX_HEAD_DIM),
+    )
+)
+def test_figures_follow_the_shape(problem: Problem) -> None:
+    elements = math.prod(problem.shape)
+    assert problem.elements == elements
+    assert problem.tensor_bytes == 2 * elements
+    assert problem.io_bytes == 8 * elements
+    assert problem.flops == 4 * elements * problem.seqlen
+    assert problem.softmax_scale**2 * problem.head_dim == pytest.approx(1.0)
+
+
+def test_causal_halves_the_flops() -> None:
+    assert Problem(1, 1, 128, 64).flops == 4 * 128 * 128 * 64
+    assert Problem(1, 1, 128, 64, causal=True).flops == 2 * 128 * 128 * 64
+
+
+def test_label() -> None:
+    assert Problem(1, 8, 128, 64).label() == "B1 H8 S128 D64 fp16"
+    assert Problem(2, 1, 1, 32, True, "bfloat16").label() == "B2 H1 S1 D32 bf16 causal"

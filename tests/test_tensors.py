@@ -1,0 +1,90 @@
+"""The two 16-bit formats on the host, and inputs that are the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from engine.errors import InvalidProblem
+from engine.problem import Problem
+from engine.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
+from kernels.variant import Dtype
+
+ALL_BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+
+
+def raw(bits: Any, dtype: Dtype) -> Any:
+    return bits.view(np.float16) if dtype == "float16" else bits
+
+
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+def test_every_pattern_survives_the_round_trip(dtype: Dtype) -> None:
+    values = decode(raw(ALL_BITS, dtype), dtype)
+    back = encode(values, dtype).view(np.uint16)
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(back[numbers], ALL_BITS[numbers])
+    assert np.isnan(decode(raw(back, dtype), dtype))[~numbers].all()
+
+
+def test_bf16_agrees_with_torch() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, 200_000, dtype=np.uint32)
+    # Halfway cases are what rounding to nearest even is about.
+    values = np.concatenate([bits, bits & 0xFFFF0000 | 0x8000]).view(np.float32)
+    values = values[~np.isnan(values)]
+    theirs = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+    np.testing.assert_array_equal(encode(values, "bfloat16"), theirs)
+
+
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+def test_poison_is_a_nan_that_encode_never_makes(dtype: Dtype) -> None:
+    poison = raw(np.array([POISON_BITS]), dtype)
+    assert np.isnan(decode(poison, dtype)).all()
+    nans = np.array([np.nan, -np.nan, np.inf - np.inf], dtype=np.float32)
+    assert POISON_BITS not in encode(nans, dtype).view(np.uint16)
+
+
+@pytest.mark.parametrize("kind", get_args(InputKind))
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+def test_inputs_are_repeatable_and_depend_on_the_seed(dtype: Dtype, kind: InputKind) -> None:
+    problem = Problem(2, 3, 17, 32, dtype=dtype)
+    a, b, other = (make_inputs(problem, seed, kind) for seed in (7, 7, 8))
+    for name in ("q", "k", "v"):
+        x = getattr(a, name)
+        assert x.shape == problem.shape
+        assert x.dtype == (np.float16 if dtype == "float16" else np.uint16)
+        np.testing.assert_array_equal(x, getattr(b, name))
+        assert np.isfinite(decode(x, dtype)).all()
+    assert not np.array_equal(a.q, other.q)
+
+
+def test_inputs_are_the_same_on_every_machine() -> None:
+    """Snapshots name a seed, not the tensors: the stream must never change."""
+    inputs = make_inputs(Problem(1, 2, 33, 64), seed=1)
+    digest = hashlib.sha256(b"".join(x.tobytes() for x in (inputs.q, inputs.k, inputs.v)))
+    assert digest.hexdigest()[:16] == "0613ea8f8258a445"
+
+
+def test_large_logits_saturate_and_stay_finite() -> None:
+    inputs = make_inputs(Problem(1, 1, 256, 64), kind="large_logits")
+    q, k = (decode(x, "float16").astype(float)[0, 0] for x in (inputs.q, inputs.k))
+    scores = q @ k.T / 8
+    assert np.abs(scores).max() > 40
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    assert np.median((weights / weights.sum(axis=1, keepdims=True)).max(axis=1)) > 0.9
+
+
+def test_structured_v_tells_rows_and_columns_apart() -> None:
+    v = decode(make_inputs(Problem(1, 1, 128, 64), kind="structured_v").v, "float16")[0, 0]
+    for axis in (0, 1):
+        lines = np.unique(v.round(2), axis=axis)
+        assert lines.shape[axis] == v.shape[axis]
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match="gaussian"):
+        make_inputs(Problem(1, 1, 1, 32), kind="gaussian")  # type: ignore[arg-type]

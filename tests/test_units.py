@@ -1,0 +1,72 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.units import format_bytes, format_count, format_us
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1000, "1,000 B"),
+        (1023, "1,023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (40960, "40 KiB"),
+        (232448, "227 KiB"),
+        (1024 * 1024 - 1, "1 MiB"),
+        (24 * 1024**3, "24 GiB"),
+        (2**64, "16 EiB"),
+    ],
+)
+def test_bytes(size_bytes: int, text: str) -> None:
+    assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [
+        (0.0, "0 µs"),
+        (0.0004, "0.0004 µs"),
+        (0.00001, "0.00001 µs"),
+        (0.854, "0.854 µs"),
+        (12.34, "12.3 µs"),
+        (99.96, "100 µs"),
+        (543.2, "543 µs"),
+        (999.7, "1 ms"),
+        (1073, "1.07 ms"),
+        (2_500_000, "2.5 s"),
+        (12_345_678_900, "12,346 s"),
+    ],
+)
+def test_times(time_us: float, text: str) -> None:
+    assert format_us(time_us) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (12345, "12,345"),
+        (99_999, "99,999"),
+        (100_000, "100 thousand"),
+        (1_234_567, "1.23 million"),
+        (999_900_000, "1 billion"),
+        (10**12, "1,000 billion"),
+    ],
+)
+def test_counts(count: float, text: str) -> None:
+    assert format_count(count) == text
+
+
+@given(st.integers(min_value=0, max_value=2**70))
+def test_the_figure_is_the_size_to_three_digits(size_bytes: int) -> None:
+    number, unit = format_bytes(size_bytes).split()
+    scale = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit)
+    assert abs(float(number.replace(",", "")) * scale - size_bytes) <= 0.005 * size_bytes
