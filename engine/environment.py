@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from engine.devices import nvml
+from engine.errors import ToolMissing
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S = 5.0
 
-T = TypeVar("T")
-
 
 def collect_environment() -> dict[str, Any]:
     """A JSON object, the `environment` of a snapshot. See `engine.sessions.schema.Environment`."""
-    gpus, driver, cuda_driver = _nvml()
+    gpus, driver, cuda_driver = _gpus()
     commit, dirty = _git()
     return {
         "collected": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -100,49 +100,34 @@ def _git_output(*args: str) -> str | None:
     return done.stdout.strip()
 
 
-def _nvml() -> tuple[list[dict[str, Any]], str | None, str | None]:
+def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None]:
     """(GPUs, driver version, newest CUDA version the driver supports) as NVML reports them."""
     try:
-        import pynvml
-    except ImportError:
-        return [], None, None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return [], None, None
-
-    def ask(query: Callable[..., T], *args: Any) -> T | None:
-        try:
-            return query(*args)
-        except pynvml.NVMLError:  # many boards do not support every query
-            return None
-
-    try:
-        gpus = []
-        for index in range(ask(pynvml.nvmlDeviceGetCount) or 0):
-            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-            if handle is None:
-                continue
-            memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-            limit_mw = ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
-            capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-            sm, mem = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
-            gpus.append(
-                {
-                    "name": ask(pynvml.nvmlDeviceGetName, handle),
-                    "compute_capability": f"{capability[0]}.{capability[1]}"
-                    if capability
-                    else None,
-                    "memory_bytes": int(memory.total) if memory else None,
-                    "sm_clock_mhz": ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),
-                    "max_sm_clock_mhz": ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, sm),
-                    "memory_clock_mhz": ask(pynvml.nvmlDeviceGetClockInfo, handle, mem),
-                    "max_memory_clock_mhz": ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, mem),
-                    "power_limit_w": limit_mw / 1000 if limit_mw is not None else None,
-                }
+        with nvml.session() as api:
+            count = nvml.ask(api, api.nvmlDeviceGetCount) or 0
+            handles = [nvml.ask(api, api.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
+            version = nvml.ask(api, api.nvmlSystemGetCudaDriverVersion_v2)
+            return (
+                [_gpu(api, handle) for handle in handles if handle is not None],
+                nvml.ask(api, api.nvmlSystemGetDriverVersion),
+                f"{version // 1000}.{version % 1000 // 10}" if version else None,
             )
-        version = ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        cuda = f"{version // 1000}.{version % 1000 // 10}" if version else None
-        return gpus, ask(pynvml.nvmlSystemGetDriverVersion), cuda
-    finally:
-        ask(pynvml.nvmlShutdown)
+    except ToolMissing:
+        return [], None, None
+
+
+def _gpu(api: Any, handle: Any) -> dict[str, Any]:
+    capability = nvml.ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = nvml.ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    state = nvml.read_state(api, handle)
+    clock = api.NVML_CLOCK_MEM
+    return {
+        "name": nvml.ask(api, api.nvmlDeviceGetName, handle),
+        "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
+        "memory_bytes": int(memory.total) if memory else None,
+        "sm_clock_mhz": state.sm_clock_mhz,
+        "max_sm_clock_mhz": state.max_sm_clock_mhz,
+        "memory_clock_mhz": state.memory_clock_mhz,
+        "max_memory_clock_mhz": nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, clock),
+        "power_limit_w": state.power_limit_w,
+    }

@@ -31,6 +31,10 @@ class ToolMissing(AttuneError):
     """A compiler, package or driver is not installed; the text says how to get it."""
 
 
+class MeasureError(AttuneError):
+    """A kernel that is correct could not be timed."""
+
+
 class SnapshotError(AttuneError):
     """A snapshot that is damaged, foreign, too large or of an unknown version."""
 

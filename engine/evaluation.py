@@ -144,6 +144,7 @@ class BaselineTiming:
     name: str  # "flash", "cudnn", "efficient", "math"
     latency: Latency | None
     reason: str = ""  # why there is no latency
+    other_latencies: tuple[Latency, ...] = ()  # cold device, end to end
 
 
 @dataclass(frozen=True, slots=True)

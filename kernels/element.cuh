@@ -17,6 +17,12 @@ __device__ __forceinline__ float to_float(element x) { return __half2float(x); }
 __device__ __forceinline__ element to_element(float x) { return __float2half_rn(x); }
 #endif
 
+// COUNT neighbouring elements that move as one load or store: 8 make the widest, 16 bytes.
+template <int COUNT>
+struct alignas(COUNT * sizeof(element)) Elements {
+    element at[COUNT];
+};
+
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif

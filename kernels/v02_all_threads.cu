@@ -1,26 +1,25 @@
-// v02 all threads: every thread computes; the threads of one query row combine by shuffles.
-// Idea: a row's threads share its keys for S and its columns for O, and swap P through registers.
-// Changed: against v01, no idle threads, S and P stay in registers (no s_smem), one final row sum.
-// Limiter: shared-memory bandwidth: two-byte loads, and rows that start in the same bank.
+// v02 All threads: every thread computes; the threads of one query row combine by shuffles.
+// Idea: a row's threads share its keys for S and its columns for O; lanes reduce max and sum.
+// Changed: against v01, no thread only loads, shuffles for max and sum, l summed once at the end.
+// Limiter: shared-memory bandwidth: two-byte loads, and rows that all start in the same bank.
 // Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535 (grid z and y).
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 64 threads_per_row threads.
 // Source: the warp-shuffle reduction of CUDA's programming guide, on FlashAttention's algorithm 1.
-// Weakness: as few CTAs as v01 at small B * H; each FMA of S costs two loads from shared memory.
+// Weakness: as few CTAs as v01 at small B * H; each FMA still costs one or two shared loads.
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
-constexpr int KEYS_PER_THREAD = BLOCK_N / THREADS_PER_ROW;   // this thread's scores of a tile
-constexpr int DIMS_PER_THREAD = HEAD_DIM / THREADS_PER_ROW;  // this thread's columns of O
+constexpr int DIMS_PER_THREAD = HEAD_DIM / THREADS_PER_ROW;  // columns of O per thread
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(BLOCK_N == 32 || BLOCK_N == 64,
-              "block_n must be 32 or 64: wider tiles exceed 48 KB at D = 128");
+              "block_n must be 32 or 64: at D = 128 a wider tile exceeds the 64 KB of sm_75");
 static_assert(THREADS_PER_ROW == 2 || THREADS_PER_ROW == 4 || THREADS_PER_ROW == 8,
               "threads_per_row must be 2, 4 or 8: 64 rows of more exceed 1,024 threads");
 static_assert(HEAD_DIM % THREADS_PER_ROW == 0,
               "threads_per_row must divide head_dim: a row's threads own equal shares of it");
-static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 48 KB");
+static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 64 KB");
 
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
 template <int ROWS>
@@ -52,7 +51,9 @@ __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-extern "C" __global__ void __launch_bounds__(NUM_THREADS)
+// The 1 lets ptxas use the registers it wants: without it sm_90 spills some to make room for more
+// CTAs per SM than shared memory holds.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -62,6 +63,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, HEAD_DIM]
     element* k_smem = q_smem + BLOCK_M * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
     element* v_smem = k_smem + BLOCK_N * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
+    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM);  // [BLOCK_M, BLOCK_N]
 
     const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
     const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
@@ -86,20 +88,21 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // Every thread reads rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
-        // S = Q @ K^T [BLOCK_M, BLOCK_N]: this thread takes the keys j * THREADS_PER_ROW + part.
-        float p_rmem[KEYS_PER_THREAD];  // scores first, then their exponentials
+        // S = Q @ K^T [BLOCK_M, BLOCK_N]: a row's threads take its keys in turn.
+        const element* q_row = q_smem + row * HEAD_DIM;
+        float* s_row = s_smem + row * BLOCK_N;
         float m_new = m;
-#pragma unroll
-        for (int j = 0; j < KEYS_PER_THREAD; j++) {
-            const element* q_row = q_smem + row * HEAD_DIM;
-            const element* k_row = k_smem + (j * THREADS_PER_ROW + part) * HEAD_DIM;
+        for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
             float score = 0.0f;
-#pragma unroll 8  // all of it would unroll KEYS_PER_THREAD * HEAD_DIM steps and fill the I-cache
-            for (int d = 0; d < HEAD_DIM; d++) score += to_float(q_row[d]) * to_float(k_row[d]);
-            const int key = n0 + j * THREADS_PER_ROW + part;
+#pragma unroll
+            for (int d = 0; d < HEAD_DIM; d++) {
+                score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
+            }
+            const int key = n0 + n;
             const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
-            p_rmem[j] = visible ? score * softmax_scale : -INFINITY;
-            m_new = fmaxf(m_new, p_rmem[j]);
+            score = visible ? score * softmax_scale : -INFINITY;
+            s_row[n] = score;
+            m_new = fmaxf(m_new, score);
         }
 
         // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
@@ -111,27 +114,24 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
         for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] *= correction;
 
-        // P = exp(S - m). The row's sum stays split over its threads: all share one correction.
-#pragma unroll
-        for (int j = 0; j < KEYS_PER_THREAD; j++) {
-            p_rmem[j] = __expf(p_rmem[j] - m_new);
-            l += p_rmem[j];
+        // P = exp(S - m), in place. l stays split over the row's threads: all share one correction.
+        for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
+            const float p = __expf(s_row[n] - m_new);
+            s_row[n] = p;
+            l += p;
         }
+        // Each thread needs P of all keys, which its row's other threads (same warp) just wrote.
+        __syncwarp();
 
-        // O += P @ V [BLOCK_M, HEAD_DIM]: each thread needs P of all keys for its own columns.
+        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread adds up its own columns over all keys.
+        for (int n = 0; n < BLOCK_N; n++) {
+            const float p = s_row[n];
 #pragma unroll
-        for (int j = 0; j < KEYS_PER_THREAD; j++) {
-#pragma unroll
-            for (int t = 0; t < THREADS_PER_ROW; t++) {
-                const float p = __shfl_sync(FULL_WARP, p_rmem[j], t, THREADS_PER_ROW);
-                const element* v_row = v_smem + (j * THREADS_PER_ROW + t) * HEAD_DIM;
-#pragma unroll
-                for (int d = 0; d < DIMS_PER_THREAD; d++) {
-                    acc_rmem[d] += p * to_float(v_row[part * DIMS_PER_THREAD + d]);
-                }
+            for (int d = 0; d < DIMS_PER_THREAD; d++) {
+                acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM + part * DIMS_PER_THREAD + d]);
             }
         }
-        // The next tile overwrites K and V, which slower warps are still reading.
+        // The next tile overwrites K, V and S, which slower threads are still reading.
         __syncthreads();
     }
 

@@ -1,4 +1,4 @@
-// v05 KV split: several CTAs share a query tile, each takes a chunk of K/V; a second pass fuses them.
+// v05 KV split: CTAs share a query tile, each takes a chunk of K/V; a second pass fuses them.
 // Idea: softmax over chunks merges exactly by log-sum-exp, so K/V can be a grid dimension too.
 // Changed: against v02, grid x also counts splits, the CTA keeps (O, m, l) raw, and a fusion pass.
 // Limiter: as v02 in the partial pass; DRAM or L2 in the fusion; two launches where S is short.
@@ -10,21 +10,20 @@
 
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
-constexpr int KEYS_PER_THREAD = BLOCK_N / THREADS_PER_ROW;   // this thread's scores of a tile
-constexpr int DIMS_PER_THREAD = HEAD_DIM / THREADS_PER_ROW;  // this thread's columns of O
+constexpr int DIMS_PER_THREAD = HEAD_DIM / THREADS_PER_ROW;  // columns of O per thread
 constexpr unsigned FULL_WARP = 0xffffffffu;
 constexpr int FUSE_ROWS = 4;  // rows per CTA of the fusion, one warp each
 constexpr int FUSE_THREADS = 32 * FUSE_ROWS;
 
 static_assert(BLOCK_N == 32 || BLOCK_N == 64,
-              "block_n must be 32 or 64: wider tiles exceed 48 KB at D = 128");
+              "block_n must be 32 or 64: at D = 128 a wider tile exceeds the 64 KB of sm_75");
 static_assert(THREADS_PER_ROW == 2 || THREADS_PER_ROW == 4 || THREADS_PER_ROW == 8,
               "threads_per_row must be 2, 4 or 8: 64 rows of more exceed 1,024 threads");
 static_assert(HEAD_DIM % THREADS_PER_ROW == 0,
               "threads_per_row must divide head_dim: a row's threads own equal shares of it");
 static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
 static_assert(HEAD_DIM % 32 == 0, "head_dim must be a multiple of 32: a warp fuses a row");
-static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 48 KB");
+static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 64 KB");
 
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
 template <int ROWS>
@@ -56,18 +55,21 @@ __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-extern "C" __global__ void __launch_bounds__(NUM_THREADS)
-attention_partial(const element* __restrict__ q,   // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,   // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,   // [batch, num_heads, seqlen, HEAD_DIM]
-                  float* __restrict__ o_partial,   // [NUM_SPLITS, batch, num_heads, seqlen, HEAD_DIM]
-                  float* __restrict__ m_partial,   // [NUM_SPLITS, batch, num_heads, seqlen]
-                  float* __restrict__ l_partial,   // [NUM_SPLITS, batch, num_heads, seqlen]
+// One CTA per (head, split), batch and query tile; num_rows = batch * num_heads * seqlen. The 1 in
+// the bounds as in v02: without it ptxas spills registers for CTAs that shared memory cannot hold.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_partial(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ o_partial,  // [NUM_SPLITS, num_rows, HEAD_DIM]
+                  float* __restrict__ m_partial,  // [NUM_SPLITS, num_rows]
+                  float* __restrict__ l_partial,  // [NUM_SPLITS, num_rows]
                   int num_heads, int seqlen, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, HEAD_DIM]
     element* k_smem = q_smem + BLOCK_M * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
     element* v_smem = k_smem + BLOCK_N * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
+    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM);  // [BLOCK_M, BLOCK_N]
 
     const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
     const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
@@ -99,20 +101,21 @@ attention_partial(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         // Every thread reads rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
-        // S = Q @ K^T [BLOCK_M, BLOCK_N]: this thread takes the keys j * THREADS_PER_ROW + part.
-        float p_rmem[KEYS_PER_THREAD];  // scores first, then their exponentials
+        // S = Q @ K^T [BLOCK_M, BLOCK_N]: a row's threads take its keys in turn.
+        const element* q_row = q_smem + row * HEAD_DIM;
+        float* s_row = s_smem + row * BLOCK_N;
         float m_new = m;
-#pragma unroll
-        for (int j = 0; j < KEYS_PER_THREAD; j++) {
-            const element* q_row = q_smem + row * HEAD_DIM;
-            const element* k_row = k_smem + (j * THREADS_PER_ROW + part) * HEAD_DIM;
+        for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
             float score = 0.0f;
-#pragma unroll 8  // all of it would unroll KEYS_PER_THREAD * HEAD_DIM steps and fill the I-cache
-            for (int d = 0; d < HEAD_DIM; d++) score += to_float(q_row[d]) * to_float(k_row[d]);
-            const int key = n0 + j * THREADS_PER_ROW + part;
+#pragma unroll
+            for (int d = 0; d < HEAD_DIM; d++) {
+                score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
+            }
+            const int key = n0 + n;
             const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
-            p_rmem[j] = visible ? score * softmax_scale : -INFINITY;
-            m_new = fmaxf(m_new, p_rmem[j]);
+            score = visible ? score * softmax_scale : -INFINITY;
+            s_row[n] = score;
+            m_new = fmaxf(m_new, score);
         }
 
         // Online softmax: what was summed under the old maximum shrinks to the new one. A causal
@@ -125,32 +128,29 @@ attention_partial(const element* __restrict__ q,   // [batch, num_heads, seqlen,
 #pragma unroll
         for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] *= correction;
 
-        // P = exp(S - m). The row's sum stays split over its threads: all share one correction.
-#pragma unroll
-        for (int j = 0; j < KEYS_PER_THREAD; j++) {
-            p_rmem[j] = __expf(p_rmem[j] - m_finite);
-            l += p_rmem[j];
+        // P = exp(S - m), in place. l stays split over the row's threads: all share one correction.
+        for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
+            const float p = __expf(s_row[n] - m_finite);
+            s_row[n] = p;
+            l += p;
         }
+        // Each thread needs P of all keys, which its row's other threads (same warp) just wrote.
+        __syncwarp();
 
-        // O += P @ V [BLOCK_M, HEAD_DIM]: each thread needs P of all keys for its own columns.
+        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread adds up its own columns over all keys.
+        for (int n = 0; n < BLOCK_N; n++) {
+            const float p = s_row[n];
 #pragma unroll
-        for (int j = 0; j < KEYS_PER_THREAD; j++) {
-#pragma unroll
-            for (int t = 0; t < THREADS_PER_ROW; t++) {
-                const float p = __shfl_sync(FULL_WARP, p_rmem[j], t, THREADS_PER_ROW);
-                const element* v_row = v_smem + (j * THREADS_PER_ROW + t) * HEAD_DIM;
-#pragma unroll
-                for (int d = 0; d < DIMS_PER_THREAD; d++) {
-                    acc_rmem[d] += p * to_float(v_row[part * DIMS_PER_THREAD + d]);
-                }
+            for (int d = 0; d < DIMS_PER_THREAD; d++) {
+                acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM + part * DIMS_PER_THREAD + d]);
             }
         }
-        // The next tile overwrites K and V, which slower warps are still reading.
+        // The next tile overwrites K, V and S, which slower threads are still reading.
         __syncthreads();
     }
 
-    // Hand over O (not divided by l), m and l. The sum needs all lanes, so it comes before rows past
-    // the end drop out. A row that saw no key leaves O unwritten: m = -inf tells the fusion so.
+    // Hand over O (not divided by l), m and l. The sum needs all lanes, so it comes before rows
+    // past the end drop out. A row that saw no key leaves O unwritten: m = -inf tells the fusion.
     l = row_sum(l);
     if (query < seqlen) {
         const size_t num_rows = (size_t)gridDim.y * num_heads * seqlen;
@@ -167,11 +167,11 @@ attention_partial(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     }
 }
 
-// One warp per row; its lanes share the columns. grid (ceil(seqlen / FUSE_ROWS), num_heads, batch).
+// One warp per row, its lanes share the columns; grid (ceil(seqlen / FUSE_ROWS), num_heads, batch).
 extern "C" __global__ void __launch_bounds__(FUSE_THREADS)
-attention_fuse(const float* __restrict__ o_partial,  // [NUM_SPLITS, batch, num_heads, seqlen, HEAD_DIM]
-               const float* __restrict__ m_partial,  // [NUM_SPLITS, batch, num_heads, seqlen]
-               const float* __restrict__ l_partial,  // [NUM_SPLITS, batch, num_heads, seqlen]
+attention_fuse(const float* __restrict__ o_partial,  // [NUM_SPLITS, num_rows, HEAD_DIM]
+               const float* __restrict__ m_partial,  // [NUM_SPLITS, num_rows]
+               const float* __restrict__ l_partial,  // [NUM_SPLITS, num_rows]
                element* __restrict__ out,            // [batch, num_heads, seqlen, HEAD_DIM]
                int seqlen) {
     const int lane = threadIdx.x % 32;

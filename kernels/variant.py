@@ -118,6 +118,9 @@ class Work:
     math_threads: IntFormula  # threads per CTA that execute the inner products
     query_rows: IntFormula  # query rows per CTA
     kv_rows: IntFormula  # K/V rows one CTA visits at most (a split visits fewer)
+    # Ways of the shared-memory bank conflict in the inner loop, 1 when there is none. None stands
+    # for row-major tiles without padding, which the latency model works out for itself.
+    conflict_ways: IntFormula | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Text that may come from a snapshot passes through `plain` first.
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 import numpy as np
@@ -24,11 +25,11 @@ def plain(text: str) -> str:
     return escape(text, quote=False)
 
 
-def _figure(theme: Theme, height: int, *, left: int = 8, bottom: int = 44) -> go.Figure:
+def _figure(theme: Theme, height: int, *, left: int = 8, bottom: int = 40) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
         height=height,
-        margin={"l": left, "r": 16, "t": 10, "b": bottom},
+        margin={"l": left, "r": 16, "t": 8, "b": bottom},
         showlegend=False,
         hoverlabel={"align": "left"},
         bargap=0.35,
@@ -96,9 +97,22 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
                 f"{format_us(row.low_us)} to {format_us(row.high_us)}<extra></extra>"
             ),
         )
-    figure.update_xaxes(title="latency, µs", rangemode="tozero")
+    # Logarithmic: equal distances are equal ratios, which is what one kernel gains over another.
+    ticks = _log_ticks(frame["low_us"].min(), frame["high_us"].max())
+    figure.update_xaxes(
+        title="latency (logarithmic)",
+        type="log",
+        tickvals=ticks,
+        ticktext=[format_us(t) for t in ticks],
+    )
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten, from just below `low` to just above `high`."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    return [m * 10.0**d for d in decades for m in (1, 2, 5) if low / 3 < m * 10.0**d < high * 3]
 
 
 def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
@@ -126,34 +140,38 @@ def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     return figure
 
 
-def what_if(frame: pd.DataFrame, present: float, axis: str, unit: str, theme: Theme) -> go.Figure:
+def what_if(frame: pd.DataFrame, column: str, axis: str, theme: Theme) -> go.Figure:
     """Occupancy if one resource were different, with the present point marked.
 
-    Columns: `x`, `occupancy` (0..1), `limiter`. `present` is a value of `x`.
+    Columns: `column` (ascending), `occupancy` (0..1), `limiter`, `present` (True in one row).
     """
     figure = _figure(theme, 230)
+    x = frame[column].to_numpy()
     percent = 100 * frame["occupancy"].to_numpy(np.float32)
+    here = int(frame["present"].to_numpy().argmax())
     figure.add_scatter(
-        x=frame["x"].to_numpy(),
+        x=x,
         y=percent,
         mode="lines",
-        line={"color": theme.muted, "width": 2, "shape": "hv"},
+        line={"color": theme.line, "width": 2, "shape": "hv"},
         customdata=frame["limiter"],
-        hovertemplate=f"%{{x}} {unit}<br>%{{y:.0f}} %<br>limited by %{{customdata}}<extra></extra>",
+        hovertemplate="%{x:,}<br>%{y:.0f} %<br>limited by %{customdata}<extra></extra>",
     )
-    nearest = int(np.abs(frame["x"].to_numpy() - present).argmin())
-    figure.add_vline(x=present, line={"color": theme.accent, "width": 1, "dash": "dot"})
+    figure.add_vline(
+        x=x[here],
+        line={"color": theme.accent, "width": 1, "dash": "dot"},
+        annotation_text=f"{percent[here]:.0f} % now",
+        annotation_position="top right" if here < len(frame) // 2 else "top left",
+        annotation_font_color=theme.accent,
+    )
     figure.add_scatter(
-        x=[present],
-        y=[percent[nearest]],
-        mode="markers+text",
+        x=[x[here]],
+        y=[percent[here]],
+        mode="markers",
         marker={"color": theme.accent, "size": 10},
-        text=[f"{percent[nearest]:.0f} %"],
-        textposition="top right" if nearest < len(frame) // 2 else "top left",
-        textfont={"color": theme.accent},
         hoverinfo="skip",
     )
-    figure.update_xaxes(title=f"{axis}, {unit}" if unit else axis)
+    figure.update_xaxes(title=axis)
     figure.update_yaxes(title="occupancy, %", range=[0, 112], tickvals=[0, 25, 50, 75, 100])
     return figure
 
@@ -190,7 +208,10 @@ def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
         x=frame["wave"],
         y=frame["ctas"],
         marker_color=[theme.accent if tail else theme.muted for tail in frame["is_tail"]],
-        text=[f"{int(n):,}" if n else "" for n in frame["ctas"]],
+        text=[
+            f"{int(n):,}" if tail else ""
+            for n, tail in zip(frame["ctas"], frame["is_tail"], strict=True)
+        ],
         textposition="outside",
         cliponaxis=False,
         hovertemplate="wave %{x}: %{y:,} CTAs<extra></extra>",
@@ -199,7 +220,7 @@ def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
         y=capacity,
         line={"color": theme.text, "width": 1, "dash": "dot"},
         annotation_text=f"{capacity:,} fit at once",
-        annotation_position="top left",
+        annotation_position="top right",
         annotation_font_size=11,
     )
     figure.update_xaxes(title="wave", type="category", showgrid=False)
@@ -208,23 +229,30 @@ def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
 
 
 def error_map(
-    frame: pd.DataFrame, x_title: str, y_title: str, tolerance: float, theme: Theme
+    frame: pd.DataFrame,
+    compared: np.ndarray,
+    x_title: str,
+    y_title: str,
+    tolerance: float,
+    theme: Theme,
 ) -> go.Figure:
-    """Largest |out − reference| per cell, on a logarithmic colour scale.
+    """Largest |out − reference| per cell, on a logarithmic colour scale from tolerance / 1000 on.
 
-    `frame` is a matrix: row and column labels are the axes' values, NaN cells hold a NaN or
-    infinity of the kernel (drawn apart), cells at 0 are exact. `tolerance` is marked on the scale.
+    `frame` is a matrix whose labels are the axes' values; NaN cells hold a NaN or infinity of the
+    kernel and get a cross. Cells where `compared` is False stay empty.
     """
+    x_title, y_title = plain(x_title), plain(y_title)
     error = frame.to_numpy(np.float32)
     floor = tolerance * 1e-3 if tolerance > 0 else 1e-9
     logs = np.log10(np.maximum(np.nan_to_num(error, nan=floor), floor))
     broken = ~np.isfinite(error)
+    empty = broken | ~compared
     top = max(float(logs.max(initial=np.log10(floor))), float(np.log10(max(tolerance, floor))))
     bottom = float(np.log10(floor))
     ticks = np.arange(np.ceil(bottom), np.floor(top) + 1)
     figure = _figure(theme, 320)
     figure.add_heatmap(
-        z=np.where(broken, np.nan, logs),
+        z=np.where(empty, np.nan, logs),
         x=frame.columns.to_numpy(),
         y=frame.index.to_numpy(),
         zmin=bottom,

@@ -69,6 +69,7 @@ class Theme:
 
     accent: str
     muted: str  # bars that are context, not message
+    line: str  # curves that are context
     text: str
     grid: str
     good: str
@@ -79,6 +80,7 @@ class Theme:
 LIGHT = Theme(
     accent="#0b6e8a",
     muted="#c3ced4",
+    line="#7c8a93",
     text="#1c2429",
     grid="#e4e9ec",
     good="#2b9a74",
@@ -88,6 +90,7 @@ LIGHT = Theme(
 DARK = Theme(
     accent="#3aa9c8",
     muted="#46545c",
+    line="#8b99a1",
     text="#e4eaed",
     grid="#273036",
     good="#4cbf95",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
@@ -16,6 +17,7 @@ from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
 _BOUND: dict[str, Any] = {"bind": "query-params"}
+_FEW = 4  # this many values of a tunable still stand side by side
 
 
 def draw() -> state.Chosen:
@@ -38,11 +40,45 @@ def draw() -> state.Chosen:
     )
 
 
+def _linked(key: str, options: list[str], default: str) -> None:
+    """Seed a widget that shows labels but whose link holds the plain option.
+
+    `bind` would put the label into the URL, and a link must survive a new wording.
+    """
+    if key not in st.session_state:
+        asked = st.query_params.get(key)
+        st.session_state[key] = asked if asked in options else default
+
+
+def _link(key: str, default: str) -> str:
+    """After the widget: its value, kept in the URL unless it is the default."""
+    value: str = st.session_state[key]
+    if value == default:
+        st.query_params.pop(key, None)
+    elif st.query_params.get(key) != value:
+        st.query_params[key] = value
+    return value
+
+
+def _select(
+    label: str, key: str, options: list[str], default: str, format_func: Callable[[str], str]
+) -> str:
+    _linked(key, options, default)
+    st.selectbox(
+        label,
+        options,
+        format_func=format_func,
+        key=key,
+        help=TERMS[key],
+        persist_state="session",
+    )
+    return _link(key, default)
+
+
 def _note_unknown_links() -> None:
     """A link may name a GPU or variant that does not exist here: say so instead of dropping it."""
-    if "link_checked" in st.session_state:
+    if "link_notes" in st.session_state:
         return
-    st.session_state["link_checked"] = True
     notes = []
     asked = st.query_params.get("gpu")
     if asked and asked != state.LOCAL_GPU and asked not in {d.name for d in all_devices()}:
@@ -68,15 +104,7 @@ def _gpu() -> tuple[str | None, str]:
     def label(option: str) -> str:
         return f"{local.name} (this machine)" if option == state.LOCAL_GPU else option
 
-    chosen = st.selectbox(
-        "Target GPU",
-        options,
-        index=options.index(default),
-        format_func=label,
-        key="gpu",
-        help=TERMS["gpu"],
-        **_BOUND,
-    )
+    chosen = _select("Target GPU", "gpu", options, default, label)
     if chosen == state.LOCAL_GPU:
         return None, local.name
     return chosen, chosen
@@ -84,14 +112,7 @@ def _gpu() -> tuple[str | None, str]:
 
 def _variant() -> Variant:
     titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
-    chosen = st.selectbox(
-        "Kernel variant",
-        list(titles),
-        format_func=lambda v: titles[v],
-        key="variant",
-        help=TERMS["variant"],
-        **_BOUND,
-    )
+    chosen = _select("Kernel variant", "variant", list(titles), LADDER[0].id, titles.__getitem__)
     variant = by_id(chosen)
     st.caption(variant.idea)
     return variant
@@ -118,16 +139,17 @@ def _problem() -> tuple[Any, str]:
                 **_BOUND,
             )
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
-    values["dtype"] = left.segmented_control(
+    _linked("dtype", list(state.DTYPES), state.DTYPES[0])
+    left.segmented_control(
         "Format",
         state.DTYPES,
-        default=state.DTYPES[0],
         required=True,
-        format_func=lambda d: "FP16" if d == "float16" else "BF16",
+        format_func={"float16": "FP16", "bfloat16": "BF16"}.__getitem__,
         key="dtype",
         help=TERMS["dtype"],
-        **_BOUND,
+        persist_state="session",
     )
+    values["dtype"] = _link("dtype", state.DTYPES[0])
     values["causal"] = right.toggle("Causal", key="causal", help=TERMS["causal"], **_BOUND)
     problem, why = state.make_problem(values)
     st.session_state["preset"] = state.matching_preset(
@@ -154,35 +176,33 @@ def _config(variant: Variant) -> dict[str, int]:
         if len(tunable.values) == 1:
             config[tunable.name] = tunable.default
             continue
-        config[tunable.name] = st.select_slider(
-            tunable.name.replace("_", " "),
-            tunable.values,
-            value=tunable.default,
-            key=state.tunable_key(variant, tunable),
-            help=tunable.meaning,
+        draw: dict[str, Any] = {
+            "label": tunable.name.replace("_", " "),
+            "options": tunable.values,
+            "key": state.tunable_key(variant, tunable),
+            "help": tunable.meaning,
             **_BOUND,
-        )
+        }
+        if len(tunable.values) <= _FEW:
+            value = st.segmented_control(default=tunable.default, required=True, **draw)
+        else:
+            value = st.select_slider(value=tunable.default, **draw)
+        config[tunable.name] = int(value)
     return config
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _execution() -> dict[str, Any]:
     with st.expander("Execution", icon=":material/tune:"):
         check = st.toggle("Check build", key="check", help=TERMS["check"], **_BOUND)
-        schedule = st.selectbox(
-            "Schedule",
-            state.SCHEDULES,
-            format_func=lambda s: s.replace("_", " "),
-            key="schedule",
-            help=TERMS["schedule"],
-            **_BOUND,
+        schedule = _select(
+            "Schedule", "schedule", list(state.SCHEDULES), state.SCHEDULES[0], _words
         )
-        input_kind = st.selectbox(
-            "Inputs",
-            state.INPUT_KINDS,
-            format_func=lambda k: k.replace("_", " "),
-            key="inputs",
-            help=TERMS["inputs"],
-            **_BOUND,
+        input_kind = _select(
+            "Inputs", "inputs", list(state.INPUT_KINDS), state.INPUT_KINDS[0], _words
         )
         seed = st.number_input(
             "Seed", 0, 2**31 - 1, 0, step=1, key="seed", help=TERMS["seed"], **_BOUND

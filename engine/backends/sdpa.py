@@ -1,16 +1,29 @@
-"""PyTorch's scaled-dot-product attention: the honest low-precision answer and the speed baselines."""
+"""PyTorch's attention: the honest low-precision answer, and the baselines for speed."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from engine.errors import ToolMissing
+from engine.evaluation import BaselineTiming
+from engine.measure.recipe import measure
+from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
 
 if TYPE_CHECKING:
     import torch
+
+# Our name for each forced backend → its member of torch.nn.attention.SDPBackend.
+BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
 
 
 def sdpa_same_dtype(
@@ -49,6 +62,129 @@ def to_torch(raw: RawArray, inputs: Inputs, device: Literal["cpu", "cuda"]) -> t
     if inputs.problem.dtype == "bfloat16":
         tensor = tensor.view(torch.bfloat16)
     return tensor.to(device)
+
+
+def time_baselines(problem: Problem, inputs: Inputs) -> tuple[BaselineTiming, ...]:
+    """Device time (warm), cold device time and end-to-end time of every SDPA backend on the GPU.
+
+    Each backend is forced by itself. One that does not take the problem, or a machine on which
+    PyTorch has no GPU, gives entries without latency and with the reason.
+
+    Args:
+        problem: that of `inputs`.
+    """
+    try:
+        torch = _import_torch()
+    except ToolMissing as error:
+        return _without_latency(str(error))
+    if not torch.cuda.is_available():
+        return _without_latency(f"PyTorch {torch.__version__} finds no CUDA device.")
+    return tuple(_time_backend(name, problem, inputs) for name in BACKENDS)
+
+
+def _without_latency(reason: str) -> tuple[BaselineTiming, ...]:
+    return tuple(BaselineTiming(name, None, reason) for name in BACKENDS)
+
+
+def _time_backend(name: str, problem: Problem, inputs: Inputs) -> BaselineTiming:
+    torch = _import_torch()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        sdpa_kernel(getattr(SDPBackend, BACKENDS[name])),
+        torch.inference_mode(),
+    ):
+        warnings.simplefilter("always")
+        try:
+            warm, cold, end_to_end = measure(_SdpaLaunches(problem, inputs))
+        except RuntimeError as error:  # also torch.OutOfMemoryError
+            said = [str(w.message) for w in caught]
+            return BaselineTiming(name, None, unsupported_reason(name, str(error), said))
+        finally:
+            torch.cuda.empty_cache()
+    return BaselineTiming(name, warm, other_latencies=(cold, end_to_end))
+
+
+def unsupported_reason(name: str, error: str, said: list[str]) -> str:
+    """Why a backend gave no time, as one sentence.
+
+    Args:
+        error: what PyTorch raised; often only "No available kernel".
+        said: the warnings before it, which hold the cause beside what was switched off on purpose.
+    """
+    causes = [
+        text.split(" (Triggered internally")[0].strip().rstrip(".")
+        for text in said
+        if "not used because" not in text and "runtime disabled" not in text
+    ]
+    lines = error.strip().splitlines()
+    cause = next((c for c in causes if c), lines[0].rstrip(".") if lines else "no reason given")
+    return f"PyTorch's {name} attention gave no time: {cause}."
+
+
+class _SdpaLaunches:
+    """SDPA on the GPU as something to time; the caller has chosen the SDPA backend.
+
+    Satisfies `engine.measure.recipe.Launchable`.
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs) -> None:
+        self._torch = _import_torch()
+        self._problem = problem
+        self._copies = [tuple(to_torch(x, inputs, "cuda") for x in (inputs.q, inputs.k, inputs.v))]
+        self._flush_area: Any = None
+
+    @property
+    def copy_bytes(self) -> int:
+        return self._problem.io_bytes
+
+    @property
+    def l2_bytes(self) -> int:
+        return int(self._torch.cuda.get_device_properties().L2_cache_size)
+
+    def free_bytes(self) -> int:
+        self._torch.cuda.empty_cache()
+        return int(self._torch.cuda.mem_get_info()[0])
+
+    def make_copies(self, count: int) -> None:
+        while len(self._copies) < count:
+            self._copies.append(tuple(x.clone() for x in self._copies[0]))
+
+    def once_us(self) -> float:
+        return self._elapsed_us(lambda: self._attend(0))
+
+    def graph(self, launches: int, copies: int) -> Callable[[], float]:
+        graph = self._torch.cuda.CUDAGraph()
+        # Held until their copy's turn comes again, so that outputs rotate as the inputs do.
+        outputs: dict[int, torch.Tensor] = {}
+        with self._torch.cuda.graph(graph):
+            for i in range(launches):
+                outputs[i % copies] = self._attend(i % copies)
+        return lambda: self._elapsed_us(graph.replay)
+
+    def flush_l2(self, size: int) -> None:
+        if self._flush_area is None:
+            self._flush_area = self._torch.empty(size, dtype=self._torch.uint8, device="cuda")
+        self._flush_area.zero_()
+
+    def call(self) -> None:
+        self._attend(0)
+        self._torch.cuda.synchronize()
+
+    def _attend(self, copy: int) -> torch.Tensor:
+        q, k, v = self._copies[copy]
+        return self._torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=self._problem.causal
+        )
+
+    def _elapsed_us(self, queue: Callable[[], object]) -> float:
+        start, stop = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        queue()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1000
 
 
 def _import_torch() -> Any:

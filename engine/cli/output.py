@@ -37,7 +37,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(name, justify="right" if numeric else "left")
     for row in cells:
         table.add_row(*row)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    # A pipe has no width: lines stay whole there, so that grep and diff work on them.
+    width = None if sys.stdout.isatty() else 240
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
 def _text(cell: object) -> str:

@@ -2,7 +2,8 @@
 
 from engine.compile.cache import cache_root
 from engine.compile.kernel import CompiledKernel, PtxasInfo
-from engine.compile.nvrtc import cached_kernel, compile_kernel, compile_plan, resources
+from engine.compile.nvrtc import compile_kernel
+from engine.compile.plans import cached_kernel, compile_plan, resources
 
 __all__ = [
     "CompiledKernel",

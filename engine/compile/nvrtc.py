@@ -22,16 +22,17 @@ from engine.compile.ptxas import first_error, locate_ptx_errors, parse_ptxas, pt
 from engine.compile.sources import Sources, read_sources
 from engine.compile.toolkit import INSTALL_HINT, find_include_dir, hint
 from engine.errors import CompileError, ToolMissing, UnknownName
-from engine.evaluation import Resources
-from engine.plan import LaunchPlan
 
 # No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
 # Line information costs no instruction; it lets errors in inline PTX name their source line.
 _FLAGS = ("--std=c++17", "--generate-line-info", "--ptxas-options=-v")
 
 _ARCH = re.compile(r"sm_(?P<number>\d{2,3})(?P<suffix>[af]?)")
+# NVRTC's two ways to refuse sm_77 and sm_89a.
+_UNKNOWN_VARIANT = re.compile(r"invalid value for --gpu-architecture|--nv_arch")
 _MISSING_HEADER = re.compile(
-    r'could not open source file "(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
+    r"(?:could not|cannot) open source file "
+    r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
 )
 
 
@@ -111,48 +112,15 @@ def compile_kernel(
     return kernel
 
 
-def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
-    """Compile what a launch plan needs for `arch` ("sm_90"; the plan adds the "a" it may need).
+def lookup_kernel(
+    source: Path, defines: tuple[tuple[str, str], ...], arch: str
+) -> CompiledKernel | None:
+    """What `compile_kernel` would find in the cache; None when it would have to compile.
 
     Raises:
         CompileError, UnknownName, ToolMissing: as `compile_kernel`.
     """
-    names = tuple(dict.fromkeys(p.entry for p in plan.passes))
-    return compile_kernel(plan.source, plan.defines, _target(plan, arch), names)
-
-
-def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
-    """What `compile_plan` would return, if it is in the cache; None when it must be compiled.
-
-    None also where the compiler is missing or does not know the arch: compiling says why.
-    """
-    try:
-        return _Build.prepare(plan.source, plan.defines, _target(plan, arch)).cached()
-    except (CompileError, UnknownName, ToolMissing):
-        return None
-
-
-def _target(plan: LaunchPlan, arch: str) -> str:
-    return f"{arch}a" if plan.arch_specific and not arch.endswith("a") else arch
-
-
-def resources(plan: LaunchPlan, compiled: CompiledKernel) -> tuple[Resources, ...]:
-    """What each pass of the plan uses, in the plan's order."""
-    return tuple(
-        Resources(
-            entry=p.entry,
-            arch=compiled.arch,
-            threads_per_cta=p.threads,
-            registers_per_thread=info.registers_per_thread,
-            static_smem_bytes=info.static_smem_bytes,
-            dynamic_smem_bytes=p.dynamic_smem_bytes,
-            spill_store_bytes=info.spill_store_bytes,
-            spill_load_bytes=info.spill_load_bytes,
-            stack_bytes=info.stack_bytes,
-        )
-        for p in plan.passes
-        for info in (compiled.entries[p.entry],)
-    )
+    return _Build.prepare(source, defines, arch).cached()
 
 
 def _check_arch(arch: str, tools: Toolchain) -> None:
@@ -221,7 +189,7 @@ class _Build:
                 f"The CUDA header {missing['name']} is missing from {self.tools.include_dir}: "
                 f"{hint(self.tools.version[0])}"
             )
-        if "invalid value for --gpu-architecture" in log:
+        if _UNKNOWN_VARIANT.search(log):
             plain = self.arch.rstrip("af")
             return CompileError(
                 f"{self.tools.name} does not compile for {self.arch}: it knows {plain}, which has "

@@ -9,7 +9,7 @@ recompute whole are sampled; a `Coverage` says what was looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from engine.tensors import Inputs, RawArray, decode
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]  # float64, or float32 in the emulation
 
 # One block of scores, [slices, query rows, keys] in float64; small enough to stay in a CPU's cache.
 _BLOCK_BYTES = 8 << 20
@@ -64,6 +65,19 @@ class Coverage:
         if self.complete:
             return flat
         return flat[self.slices[:, None], self.rows[None, :]]
+
+    def select(self, inputs: Inputs) -> Inputs:
+        """The covered slices as a problem of their own, `[1, slices, seqlen, head_dim]`."""
+        if len(self.slices) == self.problem.batch * self.problem.num_heads:
+            return inputs
+        p = self.problem
+        problem = replace(p, batch=1, num_heads=len(self.slices))
+        whole = (p.batch * p.num_heads, p.seqlen, p.head_dim)
+        q, k, v = (
+            x.reshape(whole)[self.slices].reshape(problem.shape)
+            for x in (inputs.q, inputs.k, inputs.v)
+        )
+        return Inputs(problem, q, k, v)
 
     def index(self, slice_position: int, row_position: int) -> tuple[int, int, int]:
         """(batch, head, query row) of one covered row."""
@@ -147,15 +161,26 @@ def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
     """The reference for the covered rows, `[slices, rows, head_dim]`."""
     problem = inputs.problem
     out = np.empty((len(coverage.slices), len(coverage.rows), problem.head_dim))
-    for group in _groups(len(coverage.slices), problem.seqlen):
+    for group in slice_groups(len(coverage.slices), problem.seqlen):
         q, k, v = slice_qkv(inputs, coverage.slices[group])
-        q = q[:, coverage.rows] if not coverage.all_rows else q
         for block, scores in score_blocks(problem, q, k, coverage.rows):
-            scores -= scores.max(axis=-1, keepdims=True)
-            weights = np.exp(scores, out=scores)
-            row_sum = weights.sum(axis=-1, keepdims=True)
+            weights, row_sum = softmax_parts(scores)
             out[group, block] = (weights @ v[:, : weights.shape[-1]]) / row_sum
     return out
+
+
+def softmax_parts(scores: Floats) -> tuple[Floats, Floats]:
+    """exp(scores − row maximum) in place, and its row sums `[..., 1]`."""
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    return weights, weights.sum(axis=-1, keepdims=True)
+
+
+def slice_groups(num_slices: int, seqlen: int) -> Iterator[slice]:
+    """Slices of short sequences go through BLAS together, long ones by themselves."""
+    step = max(1, _BLOCK_BYTES // (8 * seqlen * seqlen))
+    for start in range(0, num_slices, step):
+        yield slice(start, min(start + step, num_slices))
 
 
 def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Array, Float64Array]:
@@ -170,12 +195,12 @@ def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Ar
 
 
 def score_blocks(
-    problem: Problem, q: Float64Array, k: Float64Array, rows: IntArray
-) -> Iterator[tuple[slice, Float64Array]]:
+    problem: Problem, q: Floats, k: Floats, rows: IntArray
+) -> Iterator[tuple[slice, Floats]]:
     """Scaled, masked scores block by block: (positions in `rows`, `[slices, block, keys]`).
 
     Args:
-        q: `[slices, rows, head_dim]`, the queries of `rows`.
+        q: `[slices, seqlen, head_dim]`, of which `rows` are taken.
         k: `[slices, seqlen, head_dim]`.
 
     Keys that no row of a block sees are left out: `keys` may be less than seqlen when causal.
@@ -187,14 +212,7 @@ def score_blocks(
     for start in range(0, len(rows), step):
         block = slice(start, min(start + step, len(rows)))
         seen = int(rows[block][-1]) + 1 if problem.causal else problem.seqlen
-        scores = (q[:, block] * problem.softmax_scale) @ k[:, :seen].transpose(0, 2, 1)
+        scores = (q[:, rows[block]] * problem.softmax_scale) @ k[:, :seen].transpose(0, 2, 1)
         if problem.causal:
             np.copyto(scores, -np.inf, where=np.arange(seen) > rows[block][:, None])
         yield block, scores
-
-
-def _groups(num_slices: int, seqlen: int) -> Iterator[slice]:
-    """Slices of short sequences go through BLAS together, long ones by themselves."""
-    step = max(1, _BLOCK_BYTES // (8 * seqlen * seqlen))
-    for start in range(0, num_slices, step):
-        yield slice(start, min(start + step, num_slices))

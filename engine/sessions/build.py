@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -103,37 +104,44 @@ def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
     return validated(Source, raw, "The source")
 
 
-def make_error_map(
-    evaluation: int,
-    name: str,
-    errors: npt.NDArray[Any],
-    *,
-    row_axis: str,
-    column_axis: str,
-    max_side: int = MAP_SIDE,
-) -> ErrorMap:
-    """|errors| `[rows, columns]` pooled by block maximum to at most `max_side` cells per side.
+class MapLike(Protocol):
+    """`engine.correctness.maps.ErrorMap`: largest errors `[rows, columns]`, NaN where the output
+    was NaN or infinite, −1 where nothing was compared."""
 
-    A cell that holds a NaN or an infinity is stored as null. `evaluation` is its index.
+    @property
+    def name(self) -> str: ...
+    @property
+    def row_axis(self) -> str: ...
+    @property
+    def column_axis(self) -> str: ...
+    @property
+    def values(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def rows_per_cell(self) -> int: ...
+    @property
+    def columns_per_cell(self) -> int: ...
+
+
+def make_error_map(evaluation: int, found: MapLike, *, max_side: int = MAP_SIDE) -> ErrorMap:
+    """`found`, pooled further by block maximum to at most `max_side` cells per side.
+
+    `evaluation` is the index of the evaluation it belongs to. Values keep four digits.
     """
-    rows, columns = errors.shape
-    per_row, per_column = -(-rows // max_side), -(-columns // max_side)
-    padded = np.zeros((-(-rows // per_row) * per_row, -(-columns // per_column) * per_column))
-    padded[:rows, :columns] = np.abs(errors)
-    blocks = padded.reshape(
-        padded.shape[0] // per_row, per_row, padded.shape[1] // per_column, per_column
-    )
-    pooled = blocks.max(axis=(1, 3))  # NaN wins over every number
-    values = [float(f"{x:.4g}") if np.isfinite(x) else None for x in pooled.ravel().tolist()]
+    pooled = np.asarray(found.values, dtype=np.float64)
+    down, across = (-(-n // max_side) for n in pooled.shape)
+    for axis, step in ((0, down), (1, across)):  # NaN wins over every number
+        pooled = np.maximum.reduceat(pooled, np.arange(0, pooled.shape[axis], step), axis=axis)
     raw = {
         "evaluation": evaluation,
-        "name": name,
-        "row_axis": row_axis,
-        "column_axis": column_axis,
+        "name": found.name,
+        "row_axis": found.row_axis,
+        "column_axis": found.column_axis,
         "rows": pooled.shape[0],
         "columns": pooled.shape[1],
-        "rows_per_cell": per_row,
-        "columns_per_cell": per_column,
-        "values": values,
+        "rows_per_cell": found.rows_per_cell * down,
+        "columns_per_cell": found.columns_per_cell * across,
+        "values": [
+            float(f"{x:.4g}") if math.isfinite(x) else None for x in pooled.ravel().tolist()
+        ],
     }
     return validated(ErrorMap, raw, "The error map")

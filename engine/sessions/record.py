@@ -66,12 +66,11 @@ def _real_date(text: str) -> str:
     return text
 
 
-# ISO 8601 in UTC to the second or finer; empty where the time is not known.
-UtcTime: TypeAlias = Annotated[
-    str,
-    Field(pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]{1,6})?(Z|\+00:00))?$"),
-    AfterValidator(_real_date),
-]
+_UTC = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]{1,6})?(Z|\+00:00)"
+# ISO 8601 in UTC, to the second or finer.
+Time: TypeAlias = Annotated[str, Field(pattern=f"^{_UTC}$"), AfterValidator(_real_date)]
+# The same, and empty where the time is not known.
+TimeOrNone: TypeAlias = Annotated[str, Field(pattern=f"^({_UTC})?$"), AfterValidator(_real_date)]
 
 AS_TUPLE = (Field(strict=False), FailFast())  # JSON has lists, the nouns have tuples
 
@@ -94,7 +93,7 @@ class ProblemRecord(Record):
     @model_validator(mode="after")
     def _build(self) -> ProblemRecord:
         try:
-            self._problem = Problem(**self.model_dump())
+            self._problem = Problem(**dict(self))
         except InvalidProblem as error:
             raise ValueError(str(error)) from None
         return self
@@ -126,7 +125,9 @@ class ResourcesRecord(Record):
         return self
 
     def build(self) -> Resources:
-        return Resources(**self.model_dump(exclude={"smem_bytes", "spill_bytes"}))
+        fields = dict(self)
+        del fields["smem_bytes"], fields["spill_bytes"]
+        return Resources(**fields)
 
 
 class OccupancyRecord(Record):
@@ -147,7 +148,7 @@ class OccupancyRecord(Record):
     reason: Sentence
 
     def build(self) -> Occupancy:
-        return Occupancy(**self.model_dump())
+        return Occupancy(**dict(self))
 
 
 class PassRecord(Record):
@@ -186,12 +187,10 @@ class CorrectnessRecord(Record):
     findings: Annotated[tuple[FindingRecord, ...], Field(max_length=64), *AS_TUPLE]
 
     def build(self) -> Correctness:
-        values = self.model_dump(exclude={"findings"})
+        values = dict(self) | {"findings": tuple(Finding(**dict(f)) for f in self.findings)}
         for name in _CORRECTNESS_FLOATS:
             values[name] = math.nan if values[name] is None else values[name]
-        return Correctness(
-            **values, findings=tuple(Finding(**f.model_dump()) for f in self.findings)
-        )
+        return Correctness(**values)
 
 
 _CORRECTNESS_FLOATS = (
@@ -220,25 +219,21 @@ class LatencyRecord(Record):
         return self
 
     def build(self) -> Latency:
-        return Latency(
-            origin=self.origin,
-            median_us=self.median_us,
-            low_us=self.low_us,
-            high_us=self.high_us,
-            reason=self.reason,
-            kind=self.kind,
-            samples_us=self.samples_us,
-        )
+        return Latency(**dict(self))
 
 
 class BaselineRecord(Record):
     name: Line
     latency: LatencyRecord | None
     reason: Sentence
+    other_latencies: Annotated[tuple[LatencyRecord, ...], Field(max_length=16), *AS_TUPLE] = ()
 
     def build(self) -> BaselineTiming:
         return BaselineTiming(
-            self.name, self.latency.build() if self.latency else None, self.reason
+            self.name,
+            self.latency.build() if self.latency else None,
+            self.reason,
+            tuple(x.build() for x in self.other_latencies),
         )
 
 
@@ -272,7 +267,7 @@ class EvaluationRecord(Record):
         dict[Identifier, Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]], Field(max_length=64)
     ]
     device: Line
-    when: UtcTime
+    when: TimeOrNone
     resources: ResourcesRecord | None
     occupancy: OccupancyRecord | None
     passes: Annotated[tuple[PassRecord, ...], Field(max_length=16), *AS_TUPLE]
@@ -303,7 +298,7 @@ class EvaluationRecord(Record):
             device=self.device,
             when=self.when,
             passes=tuple(p.build() for p in self.passes),
-            execution=Execution(**self.execution.model_dump()) if self.execution else None,
+            execution=Execution(**dict(self.execution)) if self.execution else None,
             correctness=self.correctness.build() if self.correctness else None,
             latency=self.latency.build() if self.latency else None,
             other_latencies=tuple(x.build() for x in self.other_latencies),
@@ -322,20 +317,23 @@ class EvaluationRecord(Record):
 
 def as_recorded(evaluation: Evaluation) -> Evaluation:
     """The evaluation as it is shown once its file is opened: "measured" becomes "recorded"."""
-
-    def recorded(latency: Latency | None) -> Latency | None:
-        if latency is None or latency.origin != "measured":
-            return latency
-        return replace(latency, origin="recorded")
-
     return replace(
         evaluation,
-        latency=recorded(evaluation.latency),
-        other_latencies=tuple(
-            x for x in map(recorded, evaluation.other_latencies) if x is not None
+        latency=_recorded(evaluation.latency) if evaluation.latency else None,
+        other_latencies=tuple(map(_recorded, evaluation.other_latencies)),
+        baselines=tuple(
+            replace(
+                baseline,
+                latency=_recorded(baseline.latency) if baseline.latency else None,
+                other_latencies=tuple(map(_recorded, baseline.other_latencies)),
+            )
+            for baseline in evaluation.baselines
         ),
-        baselines=tuple(replace(b, latency=recorded(b.latency)) for b in evaluation.baselines),
     )
+
+
+def _recorded(latency: Latency) -> Latency:
+    return replace(latency, origin="recorded") if latency.origin == "measured" else latency
 
 
 def storable(evaluation: Evaluation) -> dict[str, Any]:

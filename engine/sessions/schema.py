@@ -22,7 +22,8 @@ from engine.sessions.record import (
     NotNegative,
     ProblemRecord,
     Record,
-    UtcTime,
+    Time,
+    TimeOrNone,
     as_recorded,
 )
 from engine.sessions.text import Line, Log, Notes, Sentence, Sha256, SourceText
@@ -34,7 +35,6 @@ MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
 
 Id: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-Time: TypeAlias = Annotated[UtcTime, Field(min_length=1)]
 ShortLine: TypeAlias = Annotated[Line, Field(max_length=120)]
 
 
@@ -54,7 +54,7 @@ class Gpu(Record):
 class Environment(Record):
     """`engine.environment.collect_environment()`; None where it was not known."""
 
-    collected: UtcTime = ""
+    collected: TimeOrNone = ""
     gpus: Annotated[tuple[Gpu, ...], Field(max_length=64), *AS_TUPLE] = ()
     driver: Line | None = None
     cuda_driver: Line | None = None
@@ -107,7 +107,10 @@ class Source(Record):
 
 
 class ErrorMap(Record):
-    """|error| pooled by block maximum, rows × columns, row-major; null where it was not finite."""
+    """Largest |error| pooled by block maximum, row-major.
+
+    null where the output was NaN or infinite, −1 where nothing was compared.
+    """
 
     evaluation: Count  # index into `evaluations`
     name: ShortLine  # "query_tile_by_key_tile"
@@ -189,8 +192,8 @@ class Summary(Record):
     hypothesis: Annotated[Line, Field(max_length=200)]
     notes: Annotated[Line, Field(max_length=200)]
     devices: Annotated[tuple[ShortLine, ...], Field(max_length=8), *AS_TUPLE]
-    variants: Annotated[tuple[ShortLine, ...], Field(max_length=32), *AS_TUPLE]
-    problems: Annotated[tuple[ShortLine, ...], Field(max_length=32), *AS_TUPLE]
+    variants: Annotated[tuple[ShortLine, ...], Field(max_length=64), *AS_TUPLE]
+    problems: Annotated[tuple[ShortLine, ...], Field(max_length=200), *AS_TUPLE]
     num_problems: Count
     num_evaluations: Count
     num_passed: Count
@@ -211,8 +214,8 @@ def summarise(snapshot: Snapshot) -> Summary:
         hypothesis=_first_line(snapshot.hypothesis),
         notes=_first_line(snapshot.notes),
         devices=_distinct(r.device[:120] for r in records)[:8],
-        variants=_distinct(r.variant[:120] for r in records)[:32],
-        problems=problems[:32],
+        variants=_distinct(r.variant[:120] for r in records)[:64],
+        problems=problems[:200],
         num_problems=len(problems),
         num_evaluations=len(records),
         num_passed=sum(r.status == "PASSED" for r in records),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels.entries.common import (
     BYTES_PER_ELEMENT,
+    BYTES_PER_FLOAT,
     DTYPES,
     NUM_HEADS,
     OUT,
@@ -47,8 +48,9 @@ def _threads(_: ProblemLike, config: Config) -> int:
 
 
 def _smem_bytes(problem: ProblemLike, config: Config) -> int:
-    """Tiles of Q, K and V."""
-    return (BLOCK_M + 2 * config["block_n"]) * problem.head_dim * BYTES_PER_ELEMENT
+    """Tiles of Q, K and V, and the scores S as floats."""
+    tiles = (BLOCK_M + 2 * config["block_n"]) * problem.head_dim * BYTES_PER_ELEMENT
+    return tiles + BLOCK_M * config["block_n"] * BYTES_PER_FLOAT
 
 
 def _rows(problem: ProblemLike, config: Config) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ constexpr Parameter describe_parameter() {
 }
 template <class... Args>
 int describe_kernel(void (*)(Args...), Parameter *out) {
+    static_assert(sizeof...(Args) <= 64, "a kernel has at most 64 parameters on the CPU");
+    static_assert(((sizeof(Args) <= 128) && ...), "a parameter has at most 128 bytes on the CPU");
     const Parameter parameters[sizeof...(Args) + 1] = {describe_parameter<Args>()...};
     for (size_t i = 0; i < sizeof...(Args); i++) out[i] = parameters[i];
     return (int)sizeof...(Args);
@@ -66,5 +68,8 @@ void misaligned_access(const void *data, uintptr_t address);
     }                                                                                    \
     }
 #else
-#define COH_MODULE extern "C" COH_VISIBLE coh::Module coh_module;
+#define COH_MODULE                                                                       \
+    extern "C" {                                                                         \
+    COH_VISIBLE coh::Module coh_module;                                                  \
+    }
 #endif

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import pytest
+import numpy as np
+import numpy.typing as npt
 
 from engine.evaluation import (
     BaselineTiming,
@@ -22,8 +22,8 @@ from engine.evaluation import (
     Status,
 )
 from engine.problem import Problem
-
-EvaluationMaker = Callable[..., Evaluation]
+from engine.sessions.build import make_error_map, make_snapshot, make_source
+from engine.sessions.schema import Snapshot, Target, TimelineEntry
 
 
 def make_latency(median_us: float, samples: int, seed: int = 0, **changes: Any) -> Latency:
@@ -114,6 +114,80 @@ def evaluation_maker(
     return replace(evaluation, **changes)
 
 
-@pytest.fixture
-def make_evaluation() -> EvaluationMaker:
-    return evaluation_maker
+@dataclass(frozen=True)
+class MapStub:
+    """Stands in for `engine.correctness.maps.ErrorMap`."""
+
+    name: str
+    row_axis: str
+    column_axis: str
+    values: npt.NDArray[np.float64]
+    rows_per_cell: int = 1
+    columns_per_cell: int = 1
+
+
+def map_stub(rows: int = 3, columns: int = 4) -> MapStub:
+    values = np.arange(rows * columns, dtype=np.float64).reshape(rows, columns) / 1e4
+    return MapStub("row_by_column", "query row", "column d", values)
+
+
+ENVIRONMENT: dict[str, Any] = {
+    "collected": "2026-11-21T02:44:00+00:00",
+    "gpus": [
+        {
+            "name": "Test GPU L4 (no such board was used)",
+            "compute_capability": "8.9",
+            "memory_bytes": 24 * 2**30,
+            "sm_clock_mhz": 2040,
+            "max_sm_clock_mhz": 2040,
+            "memory_clock_mhz": 6251,
+            "max_memory_clock_mhz": 6251,
+            "power_limit_w": 72.0,
+        }
+    ],
+    "driver": "000.00 (test data)",
+    "cuda_driver": "13.0",
+    "python": "3.11.7",
+    "os": "Test OS 1",
+    "cpu_count": 2,
+    "commit": "0" * 40,
+    "dirty": False,
+}
+
+
+def snapshot_maker(**changes: Any) -> Snapshot:
+    """A complete snapshot: every part of the schema is used. The same one every time."""
+    values: dict[str, Any] = {
+        "id": "0123456789abcdef" * 2,
+        "title": "Test data: KV-split on an L4",
+        "hypothesis": "Four splits beat flash at S=128 by half.",
+        "target": Target(metric="speedup", value=1.5, baseline="flash", seqlen=128),
+        "notes": "Test data.\nNothing here was measured.",
+        "provenance": "Made by tests/sessions/sessions_data.py.",
+        "created": "2026-11-21T02:44:00+00:00",
+        "updated": "2026-11-21T02:45:00+00:00",
+        "environment": ENVIRONMENT,
+        "error_maps": [make_error_map(0, map_stub())],
+        "sources": [make_source("v05_kv_split.cu", "// test data\n", ["-DHEAD_DIM=64"])],
+        "timeline": [
+            TimelineEntry(when="2026-11-21T02:44:30Z", what="v05 as it is", evaluation=0),
+            TimelineEntry(when="2026-11-21T02:44:50Z", what="a dead end", outcome="dropped"),
+        ],
+    }
+    evaluations = changes.pop("evaluations", None) or [
+        evaluation_maker(),
+        evaluation_maker(
+            variant="v01",
+            status=Status.SKIPPED,
+            reason="v01 has no kernel for head_dim 512: choose one of 4, 32, 64, 96, 128.",
+            problem=Problem(2, 8, 512, 512, causal=True, dtype="bfloat16"),
+            config={},
+            passes=(),
+            execution=None,
+            correctness=None,
+            latency=None,
+            other_latencies=(),
+            baselines=(),
+        ),
+    ]
+    return make_snapshot(evaluations, **{**values, **changes})

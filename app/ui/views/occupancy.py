@@ -1,0 +1,110 @@
+"""The occupancy tab: what limits, what would change it, and how the launch fills the GPU."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.ui import charts, frames
+from app.ui.shown import Shown
+from app.ui.terms import TERMS
+from app.ui.widgets import empty, theme
+from engine.devices import limits_for
+from engine.evaluation import PassReport
+from engine.model.whatif import whatif
+from engine.units import format_count
+
+_AXES = {
+    "threads": "threads per CTA",
+    "registers": "registers per thread",
+    "smem_bytes": "shared memory per CTA, bytes",
+}
+_CONFIG = {"displayModeBar": False}
+
+
+def draw(shown: Shown) -> None:
+    if not shown.passes:
+        empty(
+            "nothing yet",
+            "No occupancy yet",
+            shown.latency_reason or "The kernel's registers are not known.",
+        )
+        return
+    report = _which_pass(shown)
+    occupancy = report.occupancy
+    st.markdown(f"{occupancy.reason}")
+    left, middle, right = st.columns(3)
+    with left:
+        st.markdown("**What limits**", help=TERMS["occupancy"])
+        _plot(charts.limiter_bars(frames.limits(occupancy), theme()), "limits")
+    with middle:
+        st.markdown("**Waves**", help=TERMS["waves"])
+        _waves(report)
+    with right:
+        st.markdown("**Threads against the GPU**", help=TERMS["thread_capacity"])
+        _threads(report)
+    _what_if(shown, report)
+
+
+def _which_pass(shown: Shown) -> PassReport:
+    """The pass to look at; most variants have one."""
+    names = [p.resources.entry for p in shown.passes]
+    if len(names) == 1:
+        return shown.passes[0]
+    chosen = st.segmented_control(
+        "Pass",
+        names,
+        default=names[0],
+        required=True,
+        key=f"pass.{shown.variant}",
+        label_visibility="collapsed",
+    )
+    return shown.passes[names.index(chosen)]
+
+
+def _plot(figure: object, key: str) -> None:
+    st.plotly_chart(figure, key=key, config=_CONFIG)
+
+
+def _waves(report: PassReport) -> None:
+    found = frames.waves(report.occupancy)
+    if found is None:
+        empty("nothing yet", "Waves are not known", "The number of SMs of this GPU is not known.")
+        return
+    frame, capacity = found
+    _plot(charts.waves(frame, capacity, theme()), "waves")
+    occupancy = report.occupancy
+    if occupancy.wave_efficiency is not None:
+        st.caption(
+            f"{occupancy.waves:.3g} waves, {occupancy.wave_efficiency:.0%} of the slots of the "
+            "waves it starts are used."
+        )
+
+
+def _threads(report: PassReport) -> None:
+    occupancy = report.occupancy
+    frame = frames.threads(occupancy, report.resources)
+    if frame is None:
+        empty("nothing yet", "Capacity is not known", "The number of SMs is not known.")
+        return
+    _plot(charts.thread_capacity(frame, theme()), "threads")
+    st.caption(
+        f"{format_count(occupancy.ctas)} CTAs of {report.resources.threads_per_cta} threads are "
+        f"{occupancy.thread_fill:.1%} of what the GPU holds; {occupancy.ctas_to_fill:,} CTAs "
+        "would fill it."
+    )
+
+
+def _what_if(shown: Shown, report: PassReport) -> None:
+    if shown.device is None:
+        return
+    resources = report.resources
+    curves = whatif(
+        limits_for(shown.device.compute_capability),
+        resources.threads_per_cta,
+        resources.registers_per_thread,
+        resources.smem_bytes,
+    )
+    st.markdown("**What if** :gray[one of these were different and the rest stayed?]")
+    for column, (name, frame) in zip(st.columns(3), curves.items(), strict=True):
+        with column:
+            _plot(charts.what_if(frame, name, _AXES[name], theme()), f"what_if_{name}")

@@ -1,0 +1,26 @@
+"""The four tabs below the metrics; only the open one is drawn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import streamlit as st
+
+from app.ui.shown import Shown
+from app.ui.views import correctness, latency, occupancy, source
+
+_DRAW = {
+    "Latency": latency.draw,
+    "Occupancy": occupancy.draw,
+    "Correctness": correctness.draw,
+    "Source and resources": source.draw,
+}
+
+
+def draw(shown: Shown, key: str, bind: Literal["query-params"] | None = None) -> None:
+    """The tabs of one evaluation. `bind` keeps the open one in the URL."""
+    tabs = st.tabs(list(_DRAW), key=key, on_change="rerun", bind=bind)
+    for tab, draw_tab in zip(tabs, _DRAW.values(), strict=True):
+        if tab.open:
+            with tab:
+                draw_tab(shown)

@@ -1,0 +1,94 @@
+"""`CpuBackend`: launch plans really executed, on the host."""
+
+from __future__ import annotations
+
+from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.cpu.build import HostLibrary, build_kernels
+from engine.backends.cpu.client import Client
+from engine.backends.cpu.host_memory import available_bytes, bytes_needed
+from engine.backends.cpu.job import Buffer, Job, KernelLaunch
+from engine.errors import CompileError, ToolMissing
+from engine.evaluation import Status
+from engine.plan import LaunchPlan
+from engine.tensors import Inputs, RawArray
+
+
+class CpuBackend:
+    """Compiles a plan's `.cu` for the host and runs it in a child process.
+
+    What it reports about correctness is real; its times say nothing about a GPU. Threads may share
+    one backend: compiles run side by side, executions one after the other.
+
+    Args:
+        workers: host threads that run CTAs; `ATTUNE_CPU_THREADS` or the number of processors when
+            not given.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self._client = Client(workers)
+
+    @property
+    def name(self) -> BackendName:
+        return "cpu"
+
+    def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
+        """Execute every pass on poisoned output and scratch, and report what happened.
+
+        A missing compiler is a COMPILE_ERROR whose reason says how to get one.
+        """
+        needed, available = bytes_needed(plan, options), available_bytes()
+        if needed > available:
+            return RunResult(
+                Status.OUT_OF_MEMORY,
+                f"Running this problem on the CPU takes {_size(needed)} and {_size(available)} of "
+                f"memory are free: choose a smaller problem.",
+            )
+        try:
+            library = build_kernels(
+                plan.source, [p.entry for p in plan.passes], plan.defines, options.check
+            )
+        except CompileError as error:
+            return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)
+        except ToolMissing as error:
+            return RunResult(Status.COMPILE_ERROR, str(error))
+        result = self._client.run(_job(plan, inputs, options, library), options.timeout_s)
+        out: RawArray | None = None
+        if result.status is Status.PASSED:
+            out = result.returned["out"].view(inputs.q.dtype).reshape(plan.problem.shape)
+        return RunResult(
+            status=result.status,
+            reason=result.reason,
+            log=result.log,
+            out=out,
+            inputs_unchanged=not result.changed_inputs,
+            repeatable=result.repeatable,
+            guards_intact=result.guards_intact,
+            execution_ms=result.execution_ms,
+        )
+
+    def close(self) -> None:
+        """End the child process; safe to call twice, and the next run starts a new one."""
+        self._client.close()
+
+
+def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
+    tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    return Job(
+        library=library,
+        buffers=(
+            *(Buffer(name, data=data, read_only=True) for name, data in tensors.items()),
+            Buffer("out", size_bytes=plan.problem.tensor_bytes, returned=True),
+            *(Buffer(s.name, size_bytes=s.size_bytes, fill=s.fill) for s in plan.scratch),
+        ),
+        launches=tuple(
+            KernelLaunch(p.entry, p.grid, (p.threads, 1, 1), p.args, p.dynamic_smem_bytes)
+            for p in plan.passes
+        ),
+        schedule=options.schedule,
+        seed=options.seed,
+        repeat=options.repeat,
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,254 @@
+"""`.cu` → a shared library for this machine's CPU, from the cache when it was built before.
+
+A cache entry is a record (`engine.compile.cache`) that names a library file beside it and the
+library's SHA-256. Library files carry their content's hash in their name and are renamed into
+place, so two processes that build the same thing cannot disturb each other, and an entry whose
+library is damaged or gone is built again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.backends.cpu.rewrite import TranslatedFile, translate
+from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
+from engine.compile.cache import cache_root, read_entry, write_entry
+from engine.errors import CompileError
+
+NATIVE_DIR = Path(__file__).resolve().parent / "native"
+COMPILE_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostLibrary:
+    """A compiled kernel source, ready for the child process to load."""
+
+    path: Path
+    runtime: Path  # the runtime library it was linked with
+    source: str  # "v01_fa1_baseline.cu"
+    sources: tuple[str, ...]  # the source and the headers it includes, as error messages name them
+    entries: tuple[str, ...]
+    check: bool
+    build_s: float  # 0.0 when it came from the cache
+
+
+def build_kernels(
+    source: Path,
+    entries: Sequence[str],
+    defines: Sequence[tuple[str, str]] = (),
+    check: bool = False,
+) -> HostLibrary:
+    """Compile `source`, or find it compiled.
+
+    Args:
+        entries: names of the `extern "C" __global__` functions to launch later.
+        defines: `-D` macros as (name, value).
+        check: the check build instead of the fast one.
+
+    Raises:
+        CompileError: the source does not compile; the message starts with `file.cu:line` and `log`
+            is the compiler's output.
+        ToolMissing: there is no compiler.
+    """
+    toolchain = find_toolchain()
+    runtime = build_runtime(toolchain)
+    files = translate(source)
+    _require_entries(files[0], entries)
+    flags = (*toolchain.compile_flags(check), *(f"-D{name}={value}" for name, value in defines))
+    exports = "".join(f"COH_EXPORT({entry})\n" for entry in entries)
+    main = TranslatedFile(files[0].name, f"{files[0].text}\nCOH_MODULE\n{exports}")
+    files = (main, *files[1:])
+    key = _key("kernels", toolchain, flags, runtime.name, [(f.name, f.text) for f in files])
+
+    def build(folder: Path) -> Path:
+        for file in files:
+            (folder / file.name).write_text(file.text, encoding="utf-8")
+        # Relative names and no trace of the folder: equal sources give equal libraries.
+        compile_command = [
+            *toolchain.command, *flags, "-include", str(NATIVE_DIR / "cuda_on_host.h"),
+            f"-I{NATIVE_DIR}", "-I.", f"-ffile-prefix-map={folder}=.",
+            "-x", "c++", "-c", main.name, "-o", "kernels.o",
+        ]  # fmt: skip
+        _run_compiler(compile_command, folder, source.name)
+        link_command = [*toolchain.command, "-shared", "-o", "kernels.so", "kernels.o"]
+        _run_compiler([*link_command, str(runtime)], folder, source.name)
+        return folder / "kernels.so"
+
+    path, build_s = _find_or_build(f"{source.stem}-{key}", build)
+    names = tuple(file.name for file in files)
+    return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
+
+
+def build_runtime(toolchain: Toolchain) -> Path:
+    """The runtime library all kernel libraries of a process share."""
+    flags = toolchain.runtime_flags()
+    name = f"attune-cpu-runtime-{_key('runtime', toolchain, flags)}"
+    if sys.platform == "darwin":
+        naming = ["-install_name", f"@rpath/{name}.so"]
+    else:
+        naming = [f"-Wl,-soname,{name}.so"]
+
+    def build(folder: Path) -> Path:
+        library = folder / "runtime.so"
+        source = str(NATIVE_DIR / "runtime.cpp")
+        command = [*toolchain.command, *flags, "-shared", *naming, source, "-o", str(library)]
+        _run_compiler([*command, "-lpthread", "-lm"], folder, "runtime.cpp")
+        return library
+
+    return _find_or_build(name, build)[0]
+
+
+def _require_entries(main: TranslatedFile, entries: Sequence[str]) -> None:
+    """A missing entry would otherwise be reported behind the file's last line."""
+    for entry in entries:
+        if not re.search(rf"\b{re.escape(entry)}\s*\(", main.text):
+            raise CompileError(
+                f"{main.name} has no kernel {entry!r}: every pass needs an "
+                f'`extern "C" __global__` function of its entry\'s name.'
+            )
+
+
+def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -> str:
+    parts = [kind, toolchain.command, toolchain.version, host_cpu(), flags, _native_digest(), more]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
+
+
+@functools.lru_cache(maxsize=1)
+def _native_digest() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(NATIVE_DIR.iterdir()):
+        digest.update(f"{file.name}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+# ---- the compiler's run ----
+
+
+def _run_compiler(command: Sequence[str], folder: Path, source: str) -> None:
+    # A group of its own, because a compiler driver's passes outlive the driver when it is killed.
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,
+        env=os.environ | {"LC_ALL": "C"},
+    ) as process:
+        try:
+            log = process.communicate(timeout=COMPILE_TIMEOUT_S)[0]
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise CompileError(
+                    f"Compiling {source} for the CPU did not finish within "
+                    f"{COMPILE_TIMEOUT_S:.0f} s."
+                ) from None
+            raise
+    if process.returncode != 0:
+        raise CompileError(_first_error(log, source), log=log)
+
+
+def _first_error(log: str, source: str) -> str:
+    found = re.search(r"^([^\s:][^:\n]*:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", log, re.MULTILINE)
+    if found is not None:
+        return f"{found[1]}: {found[2]}"
+    lines = log.strip().splitlines() or ["the compiler failed without a message"]
+    return f"{source}: {lines[-1]}"
+
+
+# ---- the cache ----
+
+_build_locks: dict[str, threading.Lock] = {}
+_build_locks_guard = threading.Lock()
+
+
+@contextlib.contextmanager
+def _building(name: str) -> Iterator[None]:
+    """One build of a thing at a time in this process; two processes may both build it."""
+    with _build_locks_guard:
+        lock = _build_locks.setdefault(name, threading.Lock())
+    with lock:
+        yield
+
+
+def _find_or_build(name: str, build: Callable[[Path], Path]) -> tuple[Path, float]:
+    """(library, seconds it took to build, 0.0 when it was found)."""
+    with _building(name):
+        folders = [cache_root() / "cpu"]
+        if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
+            folders.append(_private_folder())
+        for folder in folders:
+            if (found := _find(folder, name)) is not None:
+                return found, 0.0
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
+            library = build(Path(scratch)).read_bytes()
+        stored = _store(cache_root() / "cpu", name, library)
+        # A cache that cannot be written costs the next process a build, not this one its result.
+        path = stored or _store(_private_folder(), name, library)
+        if path is None:
+            raise CompileError(
+                f"The compiled kernel {name} cannot be written to {cache_root()} nor to "
+                f"{_private_folder()}: make room on the disk, or set ATTUNE_CACHE_DIR to a folder "
+                f"that can be written."
+            )
+        return path, time.perf_counter() - begin
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    if (payload := read_entry(folder / f"{name}.entry")) is None:
+        return None
+    record = json.loads(payload)
+    path = folder / str(record["library"])
+    try:
+        intact = hashlib.sha256(path.read_bytes()).hexdigest() == record["sha256"]
+    except OSError:
+        return None
+    return path if intact else None
+
+
+def _store(folder: Path, name: str, library: bytes) -> Path | None:
+    digest = hashlib.sha256(library).hexdigest()
+    path = folder / f"{name}-{digest[:8]}.so"
+    temporary: str | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        with os.fdopen(handle, "wb") as file:
+            file.write(library)
+        Path(temporary).replace(path)
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        return None
+    record = {"library": path.name, "sha256": digest}
+    return path if write_entry(folder / f"{name}.entry", json.dumps(record).encode()) else None
+
+
+@functools.lru_cache(maxsize=1)
+def _private_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="attune-cpu-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

@@ -1,0 +1,292 @@
+"""The process in which kernels run: `python -m engine.backends.cpu.child SOCKET SEGMENT WORKERS`.
+
+It answers one request at a time and leaves when its parent is gone. Standard library only, so that
+it starts quickly after a crash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any
+
+from engine.backends.cpu.native import (
+    SCHEDULES,
+    KernelLibrary,
+    LaunchSettings,
+    Report,
+    ReportedPlace,
+    Runtime,
+)
+from engine.backends.cpu.transport import Channel, SharedSegment
+
+_WATCH_INTERVAL_S = 0.2
+_TENSOR_MAP_MAGIC = 0x434F48544D41
+_SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
+_ARGUMENT_KINDS = {"buffer": "p", "int32": "i", "float32": "f", "tensor_map": "s"}
+
+
+class _Refused(Exception):
+    """The request cannot be carried out; the text says why."""
+
+
+class _Failed(Exception):
+    """A launch ended with an error."""
+
+    def __init__(self, entry: str, report: Report) -> None:
+        super().__init__(entry)
+        self.entry = entry
+        self.report = report
+
+
+class _Watchdog(threading.Thread):
+    """Leaves with the parent, and stops a launch at its deadline.
+
+    A kernel runs outside the interpreter's lock, so this thread runs beside an endless one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.deadline: float | None = None
+        self.runtime: Runtime | None = None
+        self._parent = os.getppid()
+
+    def run(self) -> None:
+        while True:
+            time.sleep(_WATCH_INTERVAL_S)
+            if os.getppid() != self._parent:
+                os._exit(0)
+            deadline, runtime = self.deadline, self.runtime
+            if deadline is not None and runtime is not None and time.monotonic() > deadline:
+                runtime.interrupt()
+
+
+class _Child:
+    def __init__(self, channel: Channel, segment: SharedSegment, workers: int) -> None:
+        self._channel = channel
+        self._segment = segment
+        self._workers = workers
+        self._runtimes: dict[str, Runtime] = {}
+        self._libraries: dict[str, KernelLibrary] = {}
+        self._watchdog = _Watchdog()
+        self._memcmp = ctypes.CDLL(None).memcmp
+        self._memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+    def serve(self) -> None:
+        self._watchdog.start()
+        while True:
+            try:
+                request = self._channel.receive()
+            except EOFError:
+                return
+            self._channel.send(self._answer(request))
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._run(request)
+        except _Failed as failure:
+            return {"failed": _describe(failure)}
+        except _Refused as refusal:
+            return {"refused": str(refusal)}
+        except MemoryError:
+            return {"out_of_memory": True}
+        except OSError as error:
+            return {"refused": f"the compiled kernel cannot be loaded: {error}"}
+        finally:
+            self._watchdog.deadline = None
+
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["runtime"] not in self._runtimes:
+            self._runtimes[request["runtime"]] = Runtime(request["runtime"])
+        runtime = self._runtimes[request["runtime"]]
+        if request["library"] not in self._libraries:
+            self._libraries[request["library"]] = KernelLibrary(request["library"])
+        library = self._libraries[request["library"]]
+        self._segment.attach(request["segment_bytes"])
+        self._watchdog.runtime = runtime
+        self._watchdog.deadline = time.monotonic() + request["timeout_s"]
+        try:
+            return self._run_on_buffers(request, runtime, library)
+        finally:
+            runtime.free_all()
+
+    def _run_on_buffers(
+        self, request: dict[str, Any], runtime: Runtime, library: KernelLibrary
+    ) -> dict[str, Any]:
+        shared = ctypes.addressof(ctypes.c_char.from_buffer(self._segment.memory))
+        addresses: dict[str, int] = {}
+        for buffer in request["buffers"]:
+            size = buffer["bytes"]
+            # Strides that are wrong by a whole tensor still end in the guard zone.
+            address = runtime.allocate(
+                buffer["name"].encode(),
+                size,
+                request["slack_bytes"],
+                min(size, 1 << 30) + (64 << 10),
+                buffer["read_only"],
+                buffer["fill"] == "poison",
+            )
+            if not address:
+                raise MemoryError
+            addresses[buffer["name"]] = address
+            if buffer["fill"] == "data":
+                ctypes.memmove(address, shared + buffer["offset"], size)
+            elif buffer["fill"] == "zero":
+                ctypes.memset(address, 0, size)
+        launches = [
+            _PreparedLaunch(library, launch, addresses) for launch in request["launches"]
+        ]
+
+        execution_ms: list[float] = []
+        repeatable = True
+        for repetition in range(2 if request["repeat"] else 1):
+            if not runtime.start_run(request["check"]):
+                raise MemoryError
+            begin = time.perf_counter()
+            for launch in launches:
+                launch.run(runtime, request, self._workers, repetition)
+            execution_ms.append((time.perf_counter() - begin) * 1e3)
+            for buffer in request["buffers"]:
+                if (offset := buffer["return_offset"]) is None:
+                    continue
+                address, size = addresses[buffer["name"]], buffer["bytes"]
+                if repetition == 0:
+                    ctypes.memmove(shared + offset, address, size)
+                elif self._memcmp(shared + offset, address, size):
+                    repeatable = False
+        changed = [
+            buffer["name"]
+            for buffer in request["buffers"]
+            if buffer["read_only"]
+            and self._memcmp(
+                addresses[buffer["name"]], shared + buffer["offset"], buffer["bytes"]
+            )
+        ]
+        return {"execution_ms": execution_ms, "repeatable": repeatable, "changed_inputs": changed}
+
+
+class _PreparedLaunch:
+    """One launch with its arguments encoded."""
+
+    def __init__(
+        self, library: KernelLibrary, launch: dict[str, Any], addresses: dict[str, int]
+    ) -> None:
+        self._library = library
+        self._launch = launch
+        self._function = library.entry(launch["entry"])
+        parameters = library.parameters(launch["entry"])
+        arguments = launch["args"]
+        if len(arguments) != len(parameters):
+            raise _Refused(
+                f"kernel {launch['entry']} takes {len(parameters)} arguments, but the launch gives "
+                f"{len(arguments)}"
+            )
+        self._values = [_encode(argument, addresses) for argument in arguments]
+        for position, (value, argument, (size, kind)) in enumerate(
+            zip(self._values, arguments, parameters, strict=True), 1
+        ):
+            if len(value) != size or _ARGUMENT_KINDS[argument["kind"]] != kind:
+                raise _Refused(
+                    f"argument {position} ({argument['name']}) of kernel {launch['entry']} is "
+                    f"{argument['kind']}, but the parameter is "
+                    f"{_PARAMETER_NAMES[kind]} of {size} bytes"
+                )
+
+    def run(
+        self, runtime: Runtime, request: dict[str, Any], workers: int, repetition: int
+    ) -> None:
+        """Launch; the second run of a random schedule draws another order."""
+        settings = LaunchSettings(
+            (ctypes.c_uint32 * 3)(*self._launch["grid"]),
+            (ctypes.c_uint32 * 3)(*self._launch["block"]),
+            self._launch["dynamic_smem_bytes"],
+            workers,
+            SCHEDULES[request["schedule"]],
+            request["check"],
+            (request["seed"] + repetition) % 2**64,
+        )
+        count = len(self._values)
+        pointers = (ctypes.c_char_p * max(count, 1))(*self._values)
+        sizes = (ctypes.c_uint32 * max(count, 1))(*map(len, self._values))
+        report = Report()
+        failed = runtime.launch(
+            self._library.module,
+            self._function,
+            pointers,
+            sizes,
+            count,
+            ctypes.byref(settings),
+            ctypes.byref(report),
+        )
+        if failed:
+            raise _Failed(self._launch["entry"], report)
+
+
+_PARAMETER_NAMES = {"p": "a pointer", "i": "an integer", "f": "a float", "s": "a structure"}
+
+
+def _encode(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
+    kind = argument["kind"]
+    if kind == "buffer":
+        return struct.pack("<Q", addresses[argument["name"]])
+    if kind == "int32":
+        return struct.pack("<i", argument["value"])
+    if kind == "float32":
+        return struct.pack("<f", argument["value"])
+    return _encode_tensor_map(argument, addresses)
+
+
+def _encode_tensor_map(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
+    """`TensorMapOnHost` of native/tma.cpp, in the 128 bytes of a CUtensorMap."""
+    rank = len(argument["dims"])
+    padding = [0] * (5 - rank)
+    return struct.pack(
+        "<QQ3I5I5II4Q",
+        _TENSOR_MAP_MAGIC,
+        addresses[argument["name"]],
+        rank,
+        argument["element_bytes"],
+        _SWIZZLE_CODES[argument["swizzle_bytes"]],
+        *argument["box"],
+        *padding,
+        *argument["dims"],
+        *padding,
+        0,
+        *argument["strides_bytes"],
+        *padding,
+    ).ljust(128, b"\0")
+
+
+def _describe(failure: _Failed) -> dict[str, Any]:
+    def place(p: ReportedPlace) -> dict[str, Any]:
+        return {
+            "file": p.file.decode(errors="replace"),
+            "line": p.line,
+            "program_counter": p.program_counter,
+        }
+
+    report = failure.report
+    return {
+        "entry": failure.entry,
+        "kind": report.kind.decode(),
+        "message": report.message.decode(errors="replace"),
+        "place": place(report.place),
+        "other_place": place(report.other_place),
+        "cta": list(report.cta) if report.has_thread else None,
+        "thread": list(report.thread) if report.has_thread else None,
+    }
+
+
+def main() -> None:
+    """Serve the parent on the inherited descriptors."""
+    end = socket.socket(fileno=int(sys.argv[1]))
+    _Child(Channel(end), SharedSegment(int(sys.argv[2])), int(sys.argv[3])).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the child process is asked to do, and what comes back: plain data.
+
+`CpuBackend` makes a job from a launch plan. Tests and tools that need more than a plan says (tensor
+maps, other buffers) make their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.backends.base import Schedule
+from engine.backends.cpu.build import HostLibrary
+from engine.evaluation import Status
+from engine.plan import ScalarArg, TensorArg
+
+# Bytes on either side of a buffer that a kernel can write and that are looked at afterwards; what
+# lies further out cannot be touched at all.
+DEFAULT_SLACK_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One piece of global memory.
+
+    With `data` its bytes are copied in; otherwise it has `size_bytes` bytes, poisoned (a NaN pattern
+    in every format, and "uninitialised" to the check build) or zero.
+    """
+
+    name: str
+    data: npt.NDArray[Any] | None = None
+    size_bytes: int = 0
+    fill: Literal["poison", "zero"] = "poison"
+    read_only: bool = False
+    returned: bool = False  # its bytes after the first run come back
+
+    @property
+    def bytes(self) -> int:
+        return self.size_bytes if self.data is None else self.data.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A TMA tensor map argument (`const __grid_constant__`), innermost dimension first."""
+
+    buffer: str
+    element_bytes: int
+    dims: tuple[int, ...]
+    strides_bytes: tuple[int, ...]  # of dims[1:]
+    box: tuple[int, ...]
+    swizzle_bytes: Literal[0, 32, 64, 128] = 128
+
+
+Argument: TypeAlias = TensorArg | ScalarArg | TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    args: tuple[Argument, ...]
+    dynamic_smem_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Launches that run in order on one set of buffers."""
+
+    library: HostLibrary
+    buffers: tuple[Buffer, ...]
+    launches: tuple[KernelLaunch, ...]
+    schedule: Schedule = "in_order"
+    seed: int = 0
+    repeat: bool = False  # run everything twice and compare the returned buffers
+    slack_bytes: int = DEFAULT_SLACK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """`status` PASSED means that it ran."""
+
+    status: Status
+    reason: str = ""
+    log: str = ""  # what the kernel printed, or the process's last words
+    returned: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    changed_inputs: tuple[str, ...] = ()
+    repeatable: bool = True
+    guards_intact: bool = True
+    execution_ms: float | None = None  # all launches of the first run
+    round_trip_ms: float | None = None  # from the caller to the child and back, execution included

@@ -1,0 +1,81 @@
+"""ctypes mirror of the runtime library. Used in the child process only; standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+MAX_ARGUMENTS = 64
+SCHEDULES = {"in_order": 0, "random": 1, "reverse": 2}
+
+
+class ReportedPlace(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char * 128),
+        ("line", ctypes.c_uint32),
+        ("program_counter", ctypes.c_uint64),
+    )
+
+
+class Report(ctypes.Structure):
+    _fields_ = (
+        ("failed", ctypes.c_int32),
+        ("has_thread", ctypes.c_int32),
+        ("cta", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32 * 3),
+        ("place", ReportedPlace),
+        ("other_place", ReportedPlace),
+        ("kind", ctypes.c_char * 64),
+        ("message", ctypes.c_char * 640),
+    )
+
+
+class LaunchSettings(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_smem_bytes", ctypes.c_uint32),
+        ("workers", ctypes.c_int32),
+        ("schedule", ctypes.c_int32),
+        ("check", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+    )
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_uint32), ("kind", ctypes.c_uint32))
+
+
+class Runtime:
+    """The runtime library. Load it before any kernel library: those resolve against it."""
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        self.allocate = library.coh_allocate
+        self.allocate.restype = ctypes.c_void_p
+        self.allocate.argtypes = [
+            ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t,
+            ctypes.c_int, ctypes.c_int,
+        ]  # fmt: skip
+        self.free_all = library.coh_free_all
+        self.start_run = library.coh_start_run
+        self.start_run.argtypes = [ctypes.c_int]
+        self.launch = library.coh_launch
+        self.interrupt = library.coh_interrupt
+
+
+class KernelLibrary:
+    """One kernel source's library."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        self.module = ctypes.byref(ctypes.c_char.in_dll(self._library, "coh_module"))
+
+    def entry(self, name: str) -> ctypes.c_void_p:
+        return ctypes.cast(self._library[f"coh_call_{name}"], ctypes.c_void_p)
+
+    def parameters(self, name: str) -> Sequence[tuple[int, str]]:
+        """(size in bytes, kind: p pointer, i integer, f floating, s structure) of each one."""
+        found = (Parameter * MAX_ARGUMENTS)()
+        count = self._library[f"coh_describe_{name}"](found)
+        return [(p.size, chr(p.kind)) for p in found[:count]]

@@ -1,0 +1,97 @@
+// bar.sync, bar.arrive and __syncthreads.
+namespace coh {
+
+inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
+    const int arrived = barrier.arrived;
+    if (w->settings->check) {
+        if (arrived >= (int)w->alive) {
+            order_whole_cta(w);
+        } else {
+            for (Fiber *fiber : barrier.waiting) {
+                join_clock(clocks_of(w, fiber->linear), barrier.clock.data(), w->num_threads);
+            }
+        }
+        std::fill(barrier.clock.begin(), barrier.clock.end(), 0);
+    }
+    // The last to arrive runs on, except in the random schedule, which draws anew.
+    const bool everyone = w->settings->schedule == random_order;
+    for (Fiber *fiber : barrier.waiting) {
+        if (fiber != releaser || everyone) make_ready(w, fiber);
+    }
+    barrier.waiting.clear();
+    barrier.arrived = 0;
+    barrier.expected = 0;
+    barrier.reducing = false;
+    w->spins = 0;
+}
+
+// A thread that returns no longer counts for barriers of the whole CTA.
+void release_barriers_of_the_living(Worker *w) {
+    for (Barrier &barrier : w->barriers) {
+        if (barrier.arrived && !barrier.expected && barrier.arrived >= (int)w->alive) {
+            release_barrier(w, barrier, nullptr);
+        }
+    }
+}
+
+static inline void arrive(int id, int threads, Site site, bool wait) {
+    Worker *w = worker;
+    Fiber *me = current_fiber();
+    if ((unsigned)id >= NUM_BARRIERS) {
+        fail_at("bad barrier", site, "barrier %d does not exist: a CTA has 0 to %d", id,
+                NUM_BARRIERS - 1);
+    }
+    Barrier &barrier = w->barriers[id];
+    if (barrier.arrived == 0) {
+        barrier.expected = threads;
+        barrier.site = site;
+    } else if (threads == 0 && barrier.site != site) {
+        fail_at_two("divergent barrier", site, barrier.site,
+                    "this thread is at __syncthreads() while %d other thread(s) of its CTA wait at "
+                    "the one in {other}",
+                    barrier.arrived);
+    } else if (barrier.expected != threads) {
+        fail_at_two("divergent barrier", site, barrier.site,
+                    "barrier %d is used for %d threads here and for %d in {other}", id, threads,
+                    barrier.expected);
+    }
+    if (w->settings->check) {
+        if (barrier.clock.size() != w->num_threads) barrier.clock.assign(w->num_threads, 0);
+        if (threads) {
+            join_clock(barrier.clock.data(), released_clocks(w, me->linear), w->num_threads);
+        }
+        advance_clock(w, me->linear);
+    }
+    barrier.arrived++;
+    if (wait) barrier.waiting.push_back(me);
+    if (barrier.arrived >= (barrier.expected > 0 ? barrier.expected : (int)w->alive)) {
+        release_barrier(w, barrier, me);
+        if (wait && w->settings->schedule == random_order) run_others(w, me);
+    } else if (wait) {
+        run_others(w, me);
+    }
+}
+
+void barrier_sync(int id, int threads, Site site) { arrive(id, threads, site, true); }
+void barrier_arrive(int id, int threads, Site site) { arrive(id, threads, site, false); }
+
+int barrier_reduce(int predicate, Reduction reduction, Site site) {
+    Worker *w = worker;
+    Barrier &barrier = w->barriers[0];
+    if (!barrier.reducing) {
+        barrier.reducing = true;
+        barrier.reduced = reduction == Reduction::all;
+    }
+    switch (reduction) {
+        case Reduction::count: barrier.reduced += predicate != 0; break;
+        case Reduction::all: barrier.reduced &= predicate != 0; break;
+        case Reduction::any: barrier.reduced |= predicate != 0; break;
+    }
+    if (barrier.arrived + 1 >= (int)w->alive) w->barrier_result = barrier.reduced;
+    arrive(0, 0, site, true);
+    const int result = w->barrier_result;
+    arrive(0, 0, site, true);  // nobody starts the next reduction before all have read this one
+    return result;
+}
+
+}  // namespace coh

@@ -1,0 +1,276 @@
+// The check build: bounds, initialisation and races of every access.
+//
+// Races in shared memory are found with vector clocks. Thread t's own clock advances at every
+// synchronisation it takes part in; clocks_of(t)[u] is the last time of u that t is ordered after.
+// `floor_clock` stands for all threads at once: a barrier of the whole CTA (or a new CTA) lifts it
+// above every clock handed out so far, and nothing has to be joined or cleared.
+//
+// Global memory: every granule remembers its last write in this run, which finds reads of what
+// nobody wrote and conflicts between CTAs or threads that no barrier and no atomic orders.
+namespace coh {
+
+void join_clock(uint32_t *into, const uint32_t *from, unsigned n) {
+    for (unsigned i = 0; i < n; i++) into[i] = std::max(into[i], from[i]);
+}
+
+static inline uint32_t clock_of(Worker *w, unsigned thread) {
+    return std::max(clocks_of(w, thread)[thread], w->floor_clock + 1);
+}
+
+const uint32_t *released_clocks(Worker *w, unsigned thread) {
+    uint32_t *clocks = clocks_of(w, thread);
+    clocks[thread] = clock_of(w, thread);
+    return clocks;
+}
+
+void advance_clock(Worker *w, unsigned thread) {
+    const uint32_t next = clock_of(w, thread) + 1;
+    clocks_of(w, thread)[thread] = next;
+    w->top_clock = std::max(w->top_clock, next);
+}
+
+void order_whole_cta(Worker *w) {
+    w->floor_clock = ++w->top_clock;
+    w->top_clock = w->floor_clock + 1;
+}
+
+inline bool happened_before(Worker *w, const Access &access, unsigned thread) {
+    return access.clock <= w->floor_clock || access.thread == thread ||
+           clocks_of(w, thread)[access.thread] >= access.clock;
+}
+
+// Before a launch: the records of earlier launches stay, all of them below the floor.
+void prepare_checks(Worker *w) {
+    if (!w->shadow) {
+        void *shadow = mmap(nullptr, WINDOW_BYTES / GRANULE_BYTES * sizeof(SharedShadow),
+                            PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                            -1, 0);
+        if (shadow == MAP_FAILED) abort();
+        w->shadow = (SharedShadow *)shadow;
+    }
+    if (w->top_clock > UINT32_MAX / 2 || w->cta_serial > UINT32_MAX / 2) {  // start over
+        memset((void *)w->shadow, 0, WINDOW_BYTES / GRANULE_BYTES * sizeof(SharedShadow));
+        w->top_clock = w->cta_serial = 0;
+    }
+    w->clocks.assign((size_t)w->num_threads * w->num_threads, 0);
+    for (Barrier &barrier : w->barriers) barrier.clock.assign(w->num_threads, 0);
+}
+
+void start_cta_checks(Worker *w) {
+    order_whole_cta(w);
+    w->cta_serial++;
+    w->release_epoch = 0;
+    w->fenced = false;
+    w->acquired.clear();
+    w->atomic_addresses.clear();
+    for (Barrier &barrier : w->barriers) {
+        std::fill(barrier.clock.begin(), barrier.clock.end(), 0);
+    }
+}
+
+static const char *verb(AccessKind kind) {
+    return kind == AccessKind::read ? "read" : kind == AccessKind::write ? "write" : "atomic";
+}
+
+[[noreturn]] static void shared_race(Worker *w, const Access &earlier, const char *earlier_verb,
+                                     AccessKind kind, const void *pointer, Place place) {
+    char where[160];
+    describe_shared(pointer, where, sizeof where);
+    const uint3 &other = w->fibers[earlier.thread].thread_idx;
+    fail_at_two("shared memory race", place, earlier.place,
+                "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: a "
+                "__syncthreads() or __syncwarp() is missing",
+                verb(kind), where, earlier_verb, other.x, other.y, other.z);
+}
+
+[[noreturn]] static void not_initialised(const SharedShadow &shadow, const void *pointer,
+                                         Place place) {
+    char where[160];
+    describe_shared(pointer, where, sizeof where);
+    if (shadow.initialised_by == COPY_PENDING) {
+        fail_at_two("asynchronous copy not complete", place, shadow.write.place,
+                    "%s is read before anybody waited for the copy into it at {other}", where);
+    }
+    fail_at("uninitialised shared memory", place, "%s is read, which this CTA never wrote", where);
+}
+
+static void check_shared_bounds(Worker *w, const char *pointer, size_t bytes, AccessKind kind,
+                                Place place) {
+    const size_t offset = pointer - w->window;
+    for (size_t i = 0; i < bytes; i++) {
+        const bool inside = offset + i < STATIC_WINDOW_BYTES
+                                ? launch.module->valid && launch.module->valid[offset + i]
+                                : (size_t)(pointer + i - self->dynamic_smem) <
+                                      self->dynamic_smem_bytes;
+        if (inside) continue;
+        char where[160];
+        describe_shared(pointer + i, where, sizeof where);
+        fail_at("shared memory out of bounds", place, "%zu-byte %s reaches %s", bytes, verb(kind),
+                where);
+    }
+}
+
+static void check_granule(Worker *w, SharedShadow &shadow, uint8_t bytes, AccessKind kind,
+                          const void *pointer, Place place) {
+    const unsigned me = self->linear;
+    Access access;
+    access.clock = clock_of(w, me);
+    access.thread = (uint16_t)me;
+    access.bytes = bytes;
+    access.is_atomic = kind == AccessKind::atomic;
+    access.place = place;
+    auto conflicts = [&](const Access &earlier) {
+        return (earlier.bytes & bytes) && !(earlier.is_atomic && access.is_atomic) &&
+               !happened_before(w, earlier, me);
+    };
+
+    const bool initialised =
+        shadow.initialised_by == w->cta_serial && (shadow.initialised_bytes & bytes) == bytes;
+    if (kind != AccessKind::write && !initialised) not_initialised(shadow, pointer, place);
+    if (conflicts(shadow.write)) {
+        shared_race(w, shadow.write, shadow.write.is_atomic ? "atomic" : "write", kind, pointer,
+                    place);
+    }
+    if (kind == AccessKind::read) {
+        uint32_t slot = 0;  // replace a read that this one makes redundant, else a random one
+        while (slot < shadow.num_reads && shadow.reads[slot].thread != me &&
+               !happened_before(w, shadow.reads[slot], me)) {
+            slot++;
+        }
+        if (slot == KEPT_READS) {
+            slot = (uint32_t)(random_bits(w) % KEPT_READS);
+        } else if (slot == shadow.num_reads) {
+            shadow.num_reads++;
+        }
+        shadow.reads[slot] = access;
+        return;
+    }
+    for (uint32_t i = 0; i < shadow.num_reads; i++) {
+        if (conflicts(shadow.reads[i])) {
+            shared_race(w, shadow.reads[i], "read", kind, pointer, place);
+        }
+    }
+    shadow.write = access;
+    shadow.num_reads = 0;
+    if (shadow.initialised_by != w->cta_serial) shadow.initialised_bytes = 0;
+    shadow.initialised_by = w->cta_serial;
+    shadow.initialised_bytes |= bytes;
+}
+
+template <class Visit>
+static inline void each_granule(size_t offset, size_t bytes, Visit visit) {
+    for (size_t g = offset / GRANULE_BYTES; g <= (offset + bytes - 1) / GRANULE_BYTES; g++) {
+        const size_t first = std::max(offset, g * GRANULE_BYTES);
+        const size_t last = std::min(offset + bytes, (g + 1) * GRANULE_BYTES);
+        uint8_t mask = 0;
+        for (size_t byte = first; byte < last; byte++) mask |= 1u << (byte % GRANULE_BYTES);
+        visit(g, first, mask);
+    }
+}
+
+void mark_copy_pending(const void *destination, size_t bytes) {
+    Worker *w = worker;
+    each_granule((const char *)destination - w->window, bytes, [&](size_t g, size_t, uint8_t) {
+        w->shadow[g].initialised_by = COPY_PENDING;
+    });
+}
+
+static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, AccessKind kind,
+                                 Place place) {
+    GlobalShadow &shadow = b.shadow[g];
+    const GlobalShadow last = shadow;
+    if (kind != AccessKind::write && b.uninitialised && !last.launch) {
+        fail_at("uninitialised global memory", place,
+                "buffer '%s' is read at byte %zu, which no thread has written", b.name, byte);
+    }
+    const bool both_atomic = kind == AccessKind::atomic && (last.epoch_and_atomic & 1);
+    if (last.launch == launch.serial && !both_atomic) {
+        const char *earlier = (last.epoch_and_atomic & 1) ? "changed atomically" : "wrote";
+        if (last.cta != w->cta) {
+            const auto known = w->acquired.find(last.cta);
+            const bool ordered = known != w->acquired.end() &&
+                                 known->second >= last.epoch_and_atomic >> 1;
+            const bool own_atomic = (last.epoch_and_atomic & 1) &&
+                                    w->atomic_addresses.count((uintptr_t)b.base + byte);
+            if (!ordered && !own_atomic) {
+                const uint32_t *grid = w->settings->grid;
+                fail_at("global memory race", place,
+                        "%s of buffer '%s' at byte %zu, which CTA (%u,%u,%u) %s in this launch",
+                        verb(kind), b.name, byte, last.cta % grid[0], last.cta / grid[0] % grid[1],
+                        last.cta / (grid[0] * grid[1]), earlier);
+            }
+        } else if (last.thread != self->linear && last.clock > w->floor_clock &&
+                   clocks_of(w, self->linear)[last.thread] < last.clock) {
+            const uint3 &other = w->fibers[last.thread].thread_idx;
+            fail_at("global memory race", place,
+                    "%s of buffer '%s' at byte %zu, which thread (%u,%u,%u) of the same CTA %s "
+                    "with no barrier since",
+                    verb(kind), b.name, byte, other.x, other.y, other.z, earlier);
+        }
+    }
+    if (kind == AccessKind::read) return;
+    GlobalShadow now{};
+    now.cta = w->cta;
+    now.thread = (uint16_t)self->linear;
+    now.launch = launch.serial;
+    now.clock = clock_of(w, self->linear);
+    now.epoch_and_atomic = w->release_epoch << 1 | (kind == AccessKind::atomic);
+    shadow = now;
+}
+
+static void check_global(Worker *w, Buffer &b, uintptr_t address, size_t bytes, AccessKind kind,
+                         Place place) {
+    const long long offset = (long long)(address - (uintptr_t)b.base);
+    if (offset < 0 || offset + (long long)bytes > (long long)b.size) {
+        fail_at("global memory out of bounds", place, "%zu-byte %s at byte %lld of buffer '%s' (%zu "
+                "bytes)", bytes, verb(kind), offset, b.name, b.size);
+    }
+    if (kind != AccessKind::read && b.read_only) {
+        fail_at("write to an input", place, "%s of input buffer '%s' at byte %lld", verb(kind),
+                b.name, offset);
+    }
+    each_granule((size_t)offset, bytes, [&](size_t g, size_t byte, uint8_t) {
+        check_global_granule(w, b, g, byte, kind, place);
+    });
+}
+
+void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place) {
+    Worker *w = worker;
+    if (!w || !w->in_cta || !w->settings->check || !bytes) return;
+    const uintptr_t address = (uintptr_t)pointer;
+    // The kernel's look at threadIdx and its like.
+    if (address == (uintptr_t)&self) return;
+    if (address - (uintptr_t)w->fibers < sizeof(Fiber) * w->num_fibers) return;
+
+    const size_t offset = address - (uintptr_t)w->window;
+    if (offset < WINDOW_BYTES) {
+        check_shared_bounds(w, (const char *)address, bytes, kind, place);
+        each_granule(offset, bytes, [&](size_t g, size_t byte, uint8_t mask) {
+            check_granule(w, w->shadow[g], mask, kind, w->window + byte, place);
+        });
+        return;
+    }
+    const uintptr_t stack = (uintptr_t)w->stacks + self->linear * FIBER_STACK_BYTES;
+    if (address - stack < FIBER_STACK_BYTES) return;
+    if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before
+        Buffer &b = buffers[w->last_buffer];
+        if (address - (uintptr_t)b.mapping < b.mapping_size) {
+            return check_global(w, b, address, bytes, kind, place);
+        }
+    }
+    if (Buffer *b = buffer_around(address)) {
+        w->last_buffer = b - buffers.data();
+        return check_global(w, *b, address, bytes, kind, place);
+    }
+    if (address - (uintptr_t)w->stacks < FIBER_STACK_BYTES * w->num_fibers) {
+        fail_at("illegal address", place, "%s of another thread's local memory", verb(kind));
+    }
+    const bool constant = address >= launch.image_begin && address < launch.image_end;
+    const bool argument = address - (uintptr_t)argument_values < sizeof argument_values ||
+                          address - (uintptr_t)argument_pointers < sizeof argument_pointers;
+    if (constant || argument) return;
+    fail_at("illegal address", place, "%zu-byte %s at 0x%llx, which is in no buffer", bytes,
+            verb(kind), (unsigned long long)address);
+}
+
+}  // namespace coh

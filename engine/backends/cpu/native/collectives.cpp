@@ -1,0 +1,154 @@
+// What a warp or a warpgroup does together: each lane leaves a pointer, the last one does the work.
+namespace coh {
+
+uint32_t live_lanes() {
+    Worker *w = worker;
+    const unsigned first = self->warp * WARP;
+    uint32_t mask = 0;
+    for (unsigned lane = 0; lane < WARP && first + lane < w->num_threads; lane++) {
+        if (!w->fibers[first + lane].finished) mask |= 1u << lane;
+    }
+    return mask;
+}
+
+void warp_collective(uint32_t mask, Collective operation, void *operand, Site site) {
+    Worker *w = worker;
+    Fiber *me = current_fiber();
+    const uint32_t bit = 1u << me->lane;
+    if ((me->warp + 1) * WARP > w->num_threads) {  // the last warp of an odd-sized CTA
+        mask &= (1u << (w->num_threads % WARP)) - 1;
+    }
+    if (!(mask & bit)) {
+        fail_at("bad warp mask", site, "lane %u executes a warp operation whose mask %08x does not "
+                "name it", me->lane, mask);
+    }
+    WarpOperation *slots = &w->warp_operations[me->warp * WARP_OPERATIONS];
+    WarpOperation *op = nullptr, *unused = nullptr;
+    for (int i = 0; i < WARP_OPERATIONS && !op; i++) {
+        if (slots[i].in_use && (slots[i].mask & mask)) op = &slots[i];
+        if (!slots[i].in_use && !unused) unused = &slots[i];
+    }
+    if (!op) {
+        if (!unused) fail_at("warp divergence", site, "the warp is in too many operations at once");
+        op = unused;
+        op->in_use = true;
+        op->mask = mask;
+        op->arrived = 0;
+        op->operation = operation;
+        op->site = site;
+    } else if (op->operation != operation || op->mask != mask || op->site != site) {
+        fail_at_two("warp divergence", site, op->site,
+                    "lane %u is here (mask %08x) while other lanes of its warp wait in {other} "
+                    "(mask %08x)",
+                    me->lane, mask, op->mask);
+    }
+    op->operand[me->lane] = operand;
+    op->fiber[me->lane] = me;
+    op->arrived |= bit;
+    if (op->arrived != op->mask) {
+        run_others(w, me);
+        return;
+    }
+    operation(op->operand, mask);
+    op->in_use = false;
+    w->spins = 0;
+    const bool everyone = w->settings->schedule == random_order;
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if ((mask >> lane & 1) && (op->fiber[lane] != me || everyone)) {
+            make_ready(w, op->fiber[lane]);
+        }
+    }
+    if (everyone) run_others(w, me);
+}
+
+void group_collective(int first_warp, int warps, Collective operation, void *operand, Site site) {
+    Worker *w = worker;
+    Fiber *me = current_fiber();
+    const int threads = warps * (int)WARP;
+    if (first_warp * (int)WARP + threads > (int)w->num_threads) {
+        fail_at("bad warpgroup", site, "the CTA's %u threads are no full warpgroup here",
+                w->num_threads);
+    }
+    GroupOperation &op = w->group_operations[first_warp];
+    if (!op.in_use) {
+        op.in_use = true;
+        op.expected = threads;
+        op.arrived = 0;
+        op.operation = operation;
+        op.site = site;
+        op.operand.assign(threads, nullptr);
+        op.waiting.clear();
+    } else if (op.operation != operation || op.site != site) {
+        fail_at_two("warpgroup divergence", site, op.site,
+                    "this thread is here while %d other thread(s) of its warpgroup wait in {other}",
+                    op.arrived);
+    }
+    op.operand[me->linear - first_warp * WARP] = operand;
+    if (++op.arrived < threads) {
+        op.waiting.push_back(me);
+        run_others(w, me);
+        return;
+    }
+    operation(op.operand.data(), 0);
+    op.in_use = false;
+    w->spins = 0;
+    for (Fiber *fiber : op.waiting) make_ready(w, fiber);
+}
+
+struct ShuffleOperand {
+    uint64_t value;
+    int source;
+};
+static void shuffle_lanes(void **operands, uint32_t mask) {
+    constexpr uint64_t NAN_BITS = 0x7fc0dead7fc0deadull;
+    uint64_t value[WARP];
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (mask >> lane & 1) value[lane] = ((ShuffleOperand *)operands[lane])->value;
+    }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (!(mask >> lane & 1)) continue;
+        ShuffleOperand *operand = (ShuffleOperand *)operands[lane];
+        const int source = operand->source & 31;
+        operand->value = (mask >> source & 1) ? value[source] : NAN_BITS;
+    }
+}
+uint64_t shuffle(uint32_t mask, uint64_t v, int source, Site site) {
+    ShuffleOperand operand{v, source};
+    warp_collective(mask, shuffle_lanes, &operand, site);
+    return operand.value;
+}
+
+static void ballot_lanes(void **operands, uint32_t mask) {
+    uint32_t votes = 0;
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if ((mask >> lane & 1) && *(uint32_t *)operands[lane]) votes |= 1u << lane;
+    }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (mask >> lane & 1) *(uint32_t *)operands[lane] = votes;
+    }
+}
+uint32_t ballot(uint32_t mask, int predicate, Site site) {
+    uint32_t vote = predicate != 0;
+    warp_collective(mask, ballot_lanes, &vote, site);
+    return vote;
+}
+
+// __syncwarp orders memory among its lanes; shuffles and votes do not.
+static void sync_lanes(void **, uint32_t mask) {
+    Worker *w = worker;
+    if (!w->settings->check) return;
+    const unsigned first = self->warp * WARP;
+    std::vector<uint32_t> joined(w->num_threads, 0);
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (!(mask >> lane & 1)) continue;
+        join_clock(joined.data(), released_clocks(w, first + lane), w->num_threads);
+    }
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (!(mask >> lane & 1)) continue;
+        join_clock(clocks_of(w, first + lane), joined.data(), w->num_threads);
+        advance_clock(w, first + lane);
+    }
+}
+void warp_sync(uint32_t mask, Site site) { warp_collective(mask, sync_lanes, nullptr, site); }
+
+}  // namespace coh

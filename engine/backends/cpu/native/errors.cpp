@@ -1,0 +1,71 @@
+// The launch's first error wins; every other worker stops at its next switch.
+namespace coh {
+
+Launch launch;
+__thread Worker *worker __attribute__((tls_model("initial-exec")));
+__thread Thread *self __attribute__((tls_model("initial-exec")));
+
+void leave_cta() {
+    Worker *w = worker;
+    w->in_cta = false;
+    void *abandoned;
+    coh_switch(&abandoned, w->scheduler_stack_pointer);
+    __builtin_unreachable();
+}
+
+static void report_place(ReportedPlace &out, Place place) {
+    if (place.file) {
+        snprintf(out.file, sizeof out.file, "%s", place.file);
+        out.line = (uint32_t)place.number;
+    } else if (place.number >= launch.image_begin && place.number < launch.image_end) {
+        out.program_counter = place.number - launch.image_begin;
+    }
+}
+
+void record_error(const char *kind, Place place, Place other, const char *format,
+                  va_list arguments) {
+    std::lock_guard<std::mutex> lock(launch.report_mutex);
+    if (launch.aborted.load()) return;
+    Report &report = launch.report;
+    report.failed = 1;
+    snprintf(report.kind, sizeof report.kind, "%s", kind);
+    vsnprintf(report.message, sizeof report.message, format, arguments);
+    report_place(report.place, place);
+    report_place(report.other_place, other);
+    if (self) {
+        report.has_thread = 1;
+        report.cta[0] = self->block_idx.x;
+        report.cta[1] = self->block_idx.y;
+        report.cta[2] = self->block_idx.z;
+        report.thread[0] = self->thread_idx.x;
+        report.thread[1] = self->thread_idx.y;
+        report.thread[2] = self->thread_idx.z;
+    }
+    launch.aborted.store(true);
+}
+
+void fail_at(const char *kind, Place place, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    record_error(kind, place, Place(), format, arguments);
+    va_end(arguments);
+    leave_cta();
+}
+
+void fail_at_two(const char *kind, Place place, Place other, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    record_error(kind, place, other, format, arguments);
+    va_end(arguments);
+    leave_cta();
+}
+
+void fail(const char *kind, Site site, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    record_error(kind, site, Place(), format, arguments);
+    va_end(arguments);
+    leave_cta();
+}
+
+}  // namespace coh

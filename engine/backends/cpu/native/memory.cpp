@@ -1,0 +1,166 @@
+// The shared window's addresses, and global buffers between guard zones.
+namespace coh {
+
+std::vector<Buffer> buffers;
+
+// ---- shared memory ----
+uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const char *name) {
+    if (!module->valid) module->valid = (uint8_t *)calloc(STATIC_WINDOW_BYTES, 1);
+    const size_t end = std::max<size_t>(module->end, SHARED_ARRAY_GAP_BYTES);
+    const size_t offset = (end + alignment - 1) / alignment * alignment;
+    if (offset + bytes + SHARED_ARRAY_GAP_BYTES > STATIC_WINDOW_BYTES ||
+        module->count == MAX_SHARED_ARRAYS) {
+        module->end = UINT32_MAX;  // the launch reports it: no kernel is running yet
+        return 0;
+    }
+    module->arrays[module->count++] = SharedArray{(uint32_t)offset, (uint32_t)bytes, name};
+    module->end = (uint32_t)(offset + bytes + SHARED_ARRAY_GAP_BYTES);
+    memset(module->valid + offset, 1, bytes);
+    return (uint32_t)offset;
+}
+
+// Dynamic memory gets the low addresses: a wgmma descriptor holds only 18 bits.
+uint32_t shared_address(const void *pointer) {
+    const size_t offset = (uintptr_t)pointer - (uintptr_t)worker->window;
+    if (offset >= WINDOW_BYTES) {
+        fail_at("illegal address", Place(), "pointer %p is not in shared memory", pointer);
+    }
+    return (uint32_t)((offset + DYNAMIC_WINDOW_BYTES) % WINDOW_BYTES);
+}
+void *shared_pointer(uint32_t address) {
+    if (address >= WINDOW_BYTES) {
+        fail_at("illegal address", Place(), "shared address %u lies outside shared memory", address);
+    }
+    return worker->window + (address + STATIC_WINDOW_BYTES) % WINDOW_BYTES;
+}
+
+void describe_shared(const void *pointer, char *text, size_t size) {
+    const size_t offset = (uintptr_t)pointer - (uintptr_t)worker->window;
+    if (offset >= STATIC_WINDOW_BYTES) {
+        snprintf(text, size, "dynamic shared memory byte %lld of %u",
+                 (long long)((char *)pointer - self->dynamic_smem), self->dynamic_smem_bytes);
+        return;
+    }
+    const SharedArray *nearest = nullptr;  // the array the offset lies in or behind
+    for (int i = 0; i < launch.module->count; i++) {
+        const SharedArray &array = launch.module->arrays[i];
+        if (array.offset <= offset && (!nearest || array.offset > nearest->offset)) {
+            nearest = &array;
+        }
+    }
+    if (nearest) {
+        snprintf(text, size, "shared array '%s' byte %zu of %u", nearest->name,
+                 offset - nearest->offset, nearest->size);
+    } else {
+        snprintf(text, size, "static shared memory before the first array");
+    }
+}
+
+// ---- global buffers ----
+// A NaN in FP16, BF16 and FP32 that no kernel computes: what lies in slack zones and in buffers
+// that nothing was written to yet.
+constexpr uint16_t POISON = 0x7FA5;
+
+static void poison(char *begin, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {  // by address parity, so that odd ends keep the pattern
+        begin[i] = (char)(((uintptr_t)(begin + i) & 1) ? POISON >> 8 : POISON & 0xff);
+    }
+}
+static bool is_poison(const char *p) {
+    return *p == (char)(((uintptr_t)p & 1) ? POISON >> 8 : POISON & 0xff);
+}
+
+static char *data_begin(const Buffer &b) { return b.mapping + b.guard_size; }
+static char *data_end(const Buffer &b) { return b.mapping + b.mapping_size - b.guard_size; }
+
+// The first slack byte that changed, or null.
+static const char *damaged_slack(const Buffer &b) {
+    for (const char *p = b.base - 1; p >= data_begin(b); p--) {
+        if (!is_poison(p)) return p;
+    }
+    for (const char *p = b.base + b.size; p < data_end(b); p++) {
+        if (!is_poison(p)) return p;
+    }
+    return nullptr;
+}
+
+static Buffer *buffer_around(uintptr_t address) {
+    for (Buffer &b : buffers) {
+        if (address - (uintptr_t)b.mapping < b.mapping_size) return &b;
+    }
+    return nullptr;
+}
+
+static size_t whole_pages(size_t bytes) {
+    return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+static void free_shadow(Buffer &b) {
+    if (!b.shadow) return;
+    munmap(b.shadow, whole_pages((b.size / GRANULE_BYTES + 1) * sizeof(GlobalShadow)));
+    b.shadow = nullptr;
+}
+// Zero pages, taken up only where the kernel writes.
+static bool make_shadow(Buffer &b) {
+    const size_t bytes = whole_pages((b.size / GRANULE_BYTES + 1) * sizeof(GlobalShadow));
+    void *shadow = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (shadow == MAP_FAILED) return false;
+    b.shadow = (GlobalShadow *)shadow;
+    return true;
+}
+
+}  // namespace coh
+
+using namespace coh;
+extern "C" {
+
+// A buffer of `size` bytes with at least `slack` writable bytes that are checked after a launch and
+// `guard` inaccessible bytes on either side. Null when there is no memory.
+void *coh_allocate(const char *name, size_t size, size_t slack, size_t guard, int read_only,
+                   int uninitialised) {
+    Buffer b{};
+    guard = whole_pages(std::max(guard, PAGE_BYTES));
+    const size_t body = whole_pages(size + 2 * slack + 256);
+    b.mapping_size = body + 2 * guard;
+    void *mapping = mmap(nullptr, b.mapping_size, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) return nullptr;
+    b.mapping = (char *)mapping;
+    b.guard_size = guard;
+    if (mprotect(b.mapping + guard, body, PROT_READ | PROT_WRITE)) {
+        munmap(mapping, b.mapping_size);
+        return nullptr;
+    }
+    // As near to the end as the alignment allows: overruns are the common mistake.
+    b.base = (char *)((uintptr_t)(b.mapping + guard + body - slack - size) & ~(uintptr_t)255);
+    b.size = size;
+    b.read_only = read_only;
+    b.uninitialised = uninitialised;
+    snprintf(b.name, sizeof b.name, "%s", name);
+    poison(b.mapping + guard, b.base - (b.mapping + guard));
+    poison(b.base + size, data_end(b) - (b.base + size));
+    buffers.push_back(b);
+    return b.base;
+}
+
+void coh_free_all() {
+    for (Buffer &b : buffers) {
+        free_shadow(b);
+        munmap(b.mapping, b.mapping_size);
+    }
+    buffers.clear();
+}
+
+// Starts a run: every `uninitialised` buffer is poisoned and counts as never written.
+// 0 when there is no memory for the check build's records.
+int coh_start_run(int check) {
+    for (Buffer &b : buffers) {
+        free_shadow(b);
+        if (check && !make_shadow(b)) return 0;
+        if (b.uninitialised) poison(b.base, b.size);
+    }
+    return 1;
+}
+
+}

@@ -1,0 +1,20 @@
+// The runtime library: one translation unit, so that the scheduler is inlined into the barriers and
+// a cold build takes one compiler run. Never instrumented; linked into every kernel library.
+#include "runtime.h"
+
+#include "context_switch.cpp"
+#include "errors.cpp"
+#include "memory.cpp"
+#include "scheduler.cpp"
+#include "barriers.cpp"
+#include "collectives.cpp"
+#include "checks.cpp"
+#include "atomics.cpp"
+#include "async_copy.cpp"
+#include "matrix.cpp"
+#include "mbarrier.cpp"
+#include "tma.cpp"
+#include "wgmma.cpp"
+#include "signals.cpp"
+#include "launch.cpp"
+#include "sanitizer_hooks.cpp"

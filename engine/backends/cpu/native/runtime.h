@@ -1,0 +1,283 @@
+// The runtime's own types: fibers, workers, barriers, buffers, the race detector's records.
+//
+// One worker is one host thread and runs one CTA at a time; the CTA's threads are fibers that take
+// turns on it, so nothing inside a CTA needs a lock.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csetjmp>
+#include <csignal>
+#include <cstdarg>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda_on_host.h"
+// The runtime is ordinary C++: it needs these words back.
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#undef __align__
+
+// ---- what the client's side reads and writes (engine/backends/cpu/native.py mirrors these) ----
+struct ReportedPlace {
+    char file[128];  // empty when only the program counter is known
+    uint32_t line;
+    uint64_t program_counter;  // relative to the kernel library's load address; 0: unknown
+};
+struct Report {
+    int32_t failed;
+    int32_t has_thread;  // cta and thread are known
+    uint32_t cta[3], thread[3];
+    ReportedPlace place, other_place;  // `{other}` in the message stands for other_place
+    char kind[64];
+    char message[640];
+};
+enum Schedule : int32_t { in_order, random_order, reverse_order };
+struct LaunchSettings {
+    uint32_t grid[3], block[3];
+    uint32_t dynamic_smem_bytes;
+    int32_t workers;
+    int32_t schedule;  // a Schedule
+    int32_t check;     // the library is a check build
+    uint64_t seed;
+};
+
+namespace coh {
+
+// A source line or, when the compiler's instrumentation reports an access, a program counter.
+struct Place {
+    const char *file = nullptr;  // null: `number` is a program counter
+    uint64_t number = 0;
+
+    Place() = default;
+    Place(Site site) : file(site.file), number((uint64_t)site.line) {}
+    static Place at_program_counter(uint64_t pc) {
+        Place place;
+        place.number = pc;
+        return place;
+    }
+};
+
+// ---- the shared window: static arrays first, then dynamic memory up to the window's end ----
+constexpr size_t STATIC_WINDOW_BYTES = 256 << 10;
+constexpr size_t DYNAMIC_WINDOW_BYTES = 256 << 10;
+constexpr size_t WINDOW_BYTES = STATIC_WINDOW_BYTES + DYNAMIC_WINDOW_BYTES;
+constexpr size_t WINDOW_GUARD_BYTES = 64 << 10;     // inaccessible, on both sides
+constexpr size_t SHARED_ARRAY_GAP_BYTES = 256;      // between static arrays
+constexpr size_t DYNAMIC_SMEM_ALIGNMENT = 1024;     // what a swizzled TMA tile needs
+constexpr size_t MAX_DYNAMIC_SMEM_BYTES = 227 << 10;  // the largest any GPU offers
+constexpr size_t FIBER_STACK_BYTES = 256 << 10;
+constexpr size_t PAGE_BYTES = 4096;
+constexpr int MAX_THREADS_PER_CTA = 1024;
+constexpr int NUM_BARRIERS = 16;
+constexpr unsigned WARP = 32;
+
+// ---- race detector records (check build) ----
+// Shared memory is tracked in granules of two bytes, so neighbouring 16-bit elements stay apart;
+// the byte mask keeps neighbouring 8-bit ones apart.
+constexpr size_t GRANULE_BYTES = 2;
+struct Access {
+    uint32_t clock = 0;  // of the thread when it made the access; 0: none
+    uint16_t thread = 0;
+    uint8_t bytes = 0;       // mask of the granule's bytes
+    uint8_t is_atomic : 1;   // atomics do not race with each other
+    uint8_t is_async : 1;    // written by TMA: needs no proxy fence before TMA or wgmma reads it
+    Place place;
+    Access() : is_atomic(0), is_async(0) {}
+};
+constexpr int KEPT_READS = 4;
+constexpr uint32_t COPY_PENDING = 0xffffffffu;
+struct SharedShadow {
+    Access write;
+    Access reads[KEPT_READS];
+    uint32_t num_reads;
+    uint32_t initialised_by;  // serial of the CTA that wrote it, or COPY_PENDING
+    uint8_t initialised_bytes;
+};
+// Global memory: the last write of every granule. `launch` 0 means never written.
+struct GlobalShadow {
+    uint32_t cta;
+    uint16_t thread, launch;
+    uint32_t clock;
+    uint32_t epoch_and_atomic;  // the CTA's release epoch · 2 + whether it was an atomic
+};
+
+struct Buffer {
+    char name[48];
+    char *base;  // aligned to 256 bytes, as cudaMalloc does
+    size_t size;
+    char *mapping;  // guard | slack, data, slack | guard
+    size_t mapping_size, guard_size;
+    bool read_only;    // an input: the check build reports writes
+    bool uninitialised;  // the check build reports reads of what no launch wrote
+    GlobalShadow *shadow;
+};
+
+// ---- fibers ----
+struct PendingCopy {
+    void *destination;
+    const void *source;
+    unsigned bytes, source_bytes;
+    Site site;
+};
+struct Fiber : Thread {
+    void *stack_pointer;
+    bool finished;
+    std::vector<PendingCopy> copies;      // cp.async, oldest first
+    std::vector<uint32_t> copies_in_group;  // of each committed group
+    uint32_t proxy_fence_clock;  // shared stores up to this clock are visible to TMA and wgmma
+};
+struct Barrier {
+    int expected = 0;  // 0: every thread that has not returned
+    int arrived = 0;
+    Site site{};
+    std::vector<Fiber *> waiting;
+    std::vector<uint32_t> clock;  // joined clocks of the arrivals (check build)
+    int reduced = 0;
+    bool reducing = false;
+};
+struct WarpOperation {
+    bool in_use = false;
+    uint32_t mask = 0, arrived = 0;
+    Collective operation = nullptr;
+    Site site{};
+    void *operand[WARP];
+    Fiber *fiber[WARP];
+};
+constexpr int WARP_OPERATIONS = 4;  // collectives of disjoint masks a warp may be in at once
+struct GroupOperation {
+    bool in_use = false;
+    int expected = 0, arrived = 0;
+    Collective operation = nullptr;
+    Site site{};
+    std::vector<void *> operand;
+    std::vector<Fiber *> waiting;
+};
+struct HopperState;  // mbarriers, TMA and wgmma in flight: hopper.h
+
+struct Worker {
+    const LaunchSettings *settings = nullptr;
+    Fiber *fibers = nullptr;
+    char *stacks = nullptr;
+    unsigned num_fibers = 0;  // allocated
+    char *window_mapping = nullptr, *window = nullptr;
+    char *signal_stack = nullptr;
+    void *scheduler_stack_pointer = nullptr;
+    sigjmp_buf fault_exit;
+    volatile bool in_cta = false;
+    pthread_t host_thread{};
+
+    unsigned num_threads = 0;  // of this launch's CTAs
+    unsigned alive = 0;
+    std::vector<uint16_t> ready;  // ring buffer of fiber numbers
+    unsigned ready_head = 0, num_ready = 0;
+    uint64_t random_state = 1;
+    uint64_t spins = 0;  // yields since something last made progress
+    std::chrono::steady_clock::time_point spinning_since;
+    uint32_t cta = 0;  // linear index
+
+    Barrier barriers[NUM_BARRIERS];
+    int barrier_result = 0;
+    std::vector<WarpOperation> warp_operations;
+    std::vector<GroupOperation> group_operations;
+    HopperState *hopper = nullptr;
+
+    // check build: see checks.cpp
+    SharedShadow *shadow = nullptr;
+    std::vector<uint32_t> clocks;  // [num_threads, num_threads]
+    uint32_t floor_clock = 0;      // everything up to here happened before everything from now on
+    uint32_t top_clock = 0;        // no thread's clock is larger
+    uint32_t cta_serial = 0;
+    size_t last_buffer = 0;
+    uint32_t release_epoch = 0;
+    bool fenced = false;                                 // some thread executed __threadfence()
+    std::unordered_map<uint32_t, uint32_t> acquired;     // CTA -> its epochs this CTA may read
+    std::unordered_set<uintptr_t> atomic_addresses;      // that this CTA used
+};
+
+extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
+inline Fiber *current_fiber() { return static_cast<Fiber *>(self); }
+inline bool checking() { return worker->settings->check != 0; }
+
+// ---- the launch in flight ----
+struct Launch {
+    std::mutex report_mutex;
+    Report report;
+    std::atomic<bool> aborted{false};
+    Module *module = nullptr;
+    void (*entry)(void **) = nullptr;
+    void **arguments = nullptr;
+    uintptr_t image_begin = 0, image_end = 0;  // the kernel library in memory
+    uint16_t serial = 0;                       // from 1: GlobalShadow.launch
+    uint64_t num_ctas = 0, cta_stride = 1, cta_start = 0;
+    std::atomic<uint64_t> next_cta{0};
+    std::mutex workers_mutex;
+    std::vector<Worker *> running;
+};
+extern Launch launch;
+extern std::vector<Buffer> buffers;
+// Argument values, readable by instrumented code.
+constexpr size_t MAX_ARGUMENTS = 64;
+constexpr size_t ARGUMENT_SLOT_BYTES = 128;
+extern char argument_values[MAX_ARGUMENTS][ARGUMENT_SLOT_BYTES];
+extern void *argument_pointers[MAX_ARGUMENTS];
+
+// ---- errors.cpp ----
+// Records the launch's first error and leaves the CTA. Does not return.
+[[noreturn]] void fail_at(const char *kind, Place place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+[[noreturn]] void fail_at_two(const char *kind, Place place, Place other, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void record_error(const char *kind, Place place, Place other, const char *format, va_list arguments);
+[[noreturn]] void leave_cta();
+
+// ---- scheduler.cpp ----
+void make_ready(Worker *w, Fiber *fiber);
+Fiber *next_ready(Worker *w);
+Fiber *next_or_deadlock(Worker *w);
+void run_others(Worker *w, Fiber *me);  // returns when `me` is picked again
+uint64_t random_bits(Worker *w);
+
+// ---- barriers.cpp ----
+void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
+void release_barriers_of_the_living(Worker *w);
+
+// ---- checks.cpp ----
+enum class AccessKind { read, write, atomic };
+// Checks and records one access (check build only; returns at once otherwise).
+void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place);
+// Marks shared bytes as the target of a copy that has not landed.
+void mark_copy_pending(const void *destination, size_t bytes);
+void describe_shared(const void *pointer, char *text, size_t size);
+inline uint32_t *clocks_of(Worker *w, unsigned thread) {
+    return &w->clocks[(size_t)thread * w->num_threads];
+}
+void join_clock(uint32_t *into, const uint32_t *from, unsigned n);
+const uint32_t *released_clocks(Worker *w, unsigned thread);  // to join: own clock brought up to date
+void advance_clock(Worker *w, unsigned thread);
+void order_whole_cta(Worker *w);  // after a barrier of all threads
+bool happened_before(Worker *w, const Access &access, unsigned thread);
+void start_cta_checks(Worker *w);
+void prepare_checks(Worker *w);
+
+// ---- async_copy.cpp ----
+void land_copies(Fiber *fiber, size_t count);
+
+// ---- hopper: mbarrier.cpp, tma.cpp, wgmma.cpp ----
+void reset_hopper(Worker *w);
+bool land_waited_copies(Worker *w);  // true when something landed and a thread became ready
+size_t describe_mbarriers(Worker *w, char *text, size_t size);
+void finish_hopper(Fiber *fiber);  // when a thread returns
+
+}  // namespace coh

@@ -1,0 +1,155 @@
+"""`.cu` source → C++ a host compiler takes. Only two things change, and every line stays in place.
+
+- `__shared__` declarations become the macros of `native/host_keywords.h`, because a static array of
+  a CTA has no counterpart in C++. A declaration that is not understood is an error, never a guess.
+- `#include "..."` of files beside the source name the translated copies.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import CompileError
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedFile:
+    """One file of a build; `text` starts with a `#line` that names the original."""
+
+    name: str
+    text: str
+
+
+def translate(source: Path) -> tuple[TranslatedFile, ...]:
+    """The source and every file it includes in quotes, the source first.
+
+    Raises:
+        CompileError: a file cannot be read, or a `__shared__` declaration is not understood.
+    """
+    names: dict[Path, str] = {}
+    files: list[TranslatedFile] = []
+
+    def visit(path: Path) -> str:
+        path = path.resolve()
+        if path in names:
+            return names[path]
+        name = path.name if path.name not in names.values() else f"{len(names)}_{path.name}"
+        names[path] = name
+        position = len(files)
+        files.append(TranslatedFile(name, ""))
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CompileError(f"The kernel source {path.name} cannot be read: {error}.") from error
+
+        def include(match: re.Match[str]) -> str:
+            included = path.parent / match["path"]
+            if not included.is_file():
+                return match[0]  # the compiler says that it is missing
+            return f'{match["before"]}"{visit(included)}"'
+
+        text = _INCLUDE.sub(include, rewrite_shared(text, name))
+        files[position] = TranslatedFile(name, f'#line 1 "{name}"\n{text}')
+        return name
+
+    visit(source)
+    return tuple(files)
+
+
+def rewrite_shared(text: str, name: str) -> str:
+    """Replace the `__shared__` declarations of one file.
+
+    Raises:
+        CompileError: names the line of a declaration that is not understood.
+    """
+    code = _blank_out(text)
+    pieces: list[str] = []
+    done = 0
+    for keyword in re.finditer(r"\b__shared__\b", code):
+        begin = max(code.rfind(c, 0, keyword.start()) for c in ";{}") + 1
+        end = code.find(";", keyword.end())
+        declaration = _DECLARATION.fullmatch(code[begin:end]) if end >= 0 else None
+        replacement = _macros(declaration) if declaration is not None else None
+        if replacement is None or declaration is None:
+            line = text.count("\n", 0, keyword.start()) + 1
+            raise CompileError(
+                f"{name}:{line}: this __shared__ declaration is not understood on the CPU: write "
+                f"`[extern] __shared__ [__align__(n)] type name[size];`.",
+                log=text.splitlines()[line - 1],
+            )
+        begin += len(declaration["space"])
+        pieces += [text[done:begin], replacement, "\n" * text.count("\n", begin, end)]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
+_ALIGN = r"(?:__align__|alignas)\s*\((?P<{}>[^()]*(?:\([^()]*\))?[^()]*)\)"
+_INCLUDE = re.compile(r'^(?P<before>[ \t]*#[ \t]*include[ \t]*)"(?P<path>[^"\n]+)"', re.MULTILINE)
+_DECLARATION = re.compile(
+    r"(?P<space>\s*)"
+    r"(?P<extern>extern\s+)?(?:static\s+)?(?:" + _ALIGN.format("align_before") + r"\s*)?"
+    r"__shared__\s+(?P<extern_after>extern\s+)?"
+    r"(?:" + _ALIGN.format("align_after") + r"\s*)?"
+    r"(?P<type>(?:(?:const|volatile|unsigned|signed|typename)\s+)*[A-Za-z_][\w:]*"
+    r"(?:\s*<.*?>(?:::\w+)?)?(?:\s+(?:char|short|int|long))*)"
+    r"(?P<declarators>[\s*].*)",
+    re.DOTALL,
+)
+_DECLARATOR = re.compile(
+    r"\s*(?P<pointer>\**)\s*(?:" + _ALIGN.format("align") + r"\s*)?"
+    r"(?P<name>[A-Za-z_]\w*)\s*(?P<dimensions>(?:\[[^\[\]]*\]\s*)*)",
+    re.DOTALL,
+)
+
+
+def _macros(declaration: re.Match[str]) -> str | None:
+    """The macro calls for one declaration, on one line; None when a declarator is not plain."""
+    dynamic = declaration["extern"] or declaration["extern_after"]
+    alignment = declaration["align_before"] or declaration["align_after"] or "1"
+    calls = []
+    for declarator in _split_commas(declaration["declarators"]):
+        match = _DECLARATOR.fullmatch(declarator)
+        if match is None:
+            return None
+        element = f"{declaration['type']} {match['pointer']}".strip()
+        if dynamic:
+            calls.append(f"COH_DYNAMIC_SHARED({match['name']}, {element})")
+            continue
+        # Parentheses keep a comma inside a dimension from splitting the macro's arguments.
+        dimensions = re.sub(r"\[(.*?)\]", r"[(\1)]", match["dimensions"], flags=re.DOTALL)
+        own_alignment = match["align"] or alignment
+        calls.append(f"COH_SHARED({own_alignment}, {match['name']}, {dimensions}, {element})")
+    return " ".join("; ".join(calls).split())
+
+
+def _split_commas(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    parts = [""]
+    depth = 0
+    for character in text:
+        depth += (character in "[(<{") - (character in "])>}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+_NOT_CODE = re.compile(
+    r"//[^\n]*|/\*.*?\*/"  # comments
+    r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''  # literals
+    r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines, which end a statement
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def _blank_out(text: str) -> str:
+    """The same text with everything that is not code blank, position by position."""
+
+    def blank(match: re.Match[str]) -> str:
+        blanked = re.sub(r"[^\n]", " ", match[0])
+        return blanked[:-1] + ";" if match[0].lstrip().startswith("#") else blanked
+
+    return _NOT_CODE.sub(blank, text)

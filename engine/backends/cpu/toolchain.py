@@ -1,0 +1,135 @@
+"""The host C++ compiler and the flags of the fast and the check build."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import ToolMissing
+
+HOW_TO_GET_ONE = (
+    "install g++ or clang++ (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), "
+    "or run `pip install ziglang`"
+)
+_VERSION_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler that was found and answers."""
+
+    command: tuple[str, ...]
+    family: Literal["gcc", "clang", "zig"]
+    version: str  # first line of --version; part of every cache key
+
+    def compile_flags(self, check: bool) -> tuple[str, ...]:
+        """Flags for one kernel's translation unit.
+
+        The check build is instrumented by the compiler's thread, bounds and alignment sanitizers;
+        the runtime stands in for their libraries.
+        """
+        flags = [
+            "-std=c++17",
+            "-fPIC",
+            "-w",
+            "-march=native",
+            "-g1",
+            "-gdwarf-4",  # the version engine/backends/cpu/debug_lines.py reads
+            "-fno-math-errno",
+            "-fno-trapping-math",
+            "-ffp-contract=fast",  # as nvcc's default -fmad=true
+            "-fno-exceptions",
+            "-fno-rtti",
+            "-fvisibility=hidden",
+        ]
+        if self.family == "gcc":
+            # GCC would share a template's statics between all kernel libraries of the process.
+            flags.append("-fno-gnu-unique")
+        if self.family == "zig":
+            flags.append("-fno-sanitize=undefined")
+        if not check:
+            return (*flags, "-O3")
+        flags += ["-DCOH_CHECK", "-O1", "-fno-omit-frame-pointer"]
+        flags += ["-fsanitize=thread", "-fsanitize=bounds,alignment"]
+        if self.family == "gcc":
+            flags.append("-fsanitize=bounds-strict")
+        return tuple(flags)
+
+    def runtime_flags(self) -> tuple[str, ...]:
+        """Flags for the runtime library, which is never instrumented."""
+        flags = ["-std=c++17", "-fPIC", "-w", "-march=native", "-g1", "-gdwarf-4", "-O2"]
+        if self.family == "zig":
+            flags.append("-fno-sanitize=undefined")
+        return tuple(flags)
+
+
+def find_toolchain() -> Toolchain:
+    """`ATTUNE_CXX` when set, else g++, clang++, c++ or the `ziglang` package, in that order.
+
+    Raises:
+        ToolMissing: there is none; the sentence says how to get one.
+    """
+    return _find(os.environ.get("ATTUNE_CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.lru_cache(maxsize=16)
+def _find(forced: str, search_path: str) -> Toolchain:
+    if forced:
+        command = tuple(shlex.split(forced))
+        if not command or (toolchain := _probe(command)) is None:
+            raise ToolMissing(
+                f"ATTUNE_CXX names {forced!r}, which does not run as a C++ compiler: correct it, "
+                f"or unset it and {HOW_TO_GET_ONE}."
+            )
+        return toolchain
+    for name in ("g++", "clang++", "c++"):
+        found = shutil.which(name, path=search_path)
+        if found is not None and (toolchain := _probe((found,))) is not None:
+            return toolchain
+    if importlib.util.find_spec("ziglang") is not None:
+        toolchain = _probe((sys.executable, "-m", "ziglang", "c++"))
+        if toolchain is not None:
+            return toolchain
+    raise ToolMissing(
+        f"No C++ compiler was found, and the CPU backend compiles every kernel: {HOW_TO_GET_ONE}."
+    )
+
+
+def _probe(command: tuple[str, ...]) -> Toolchain | None:
+    try:
+        answer = subprocess.run(
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if answer.returncode != 0 or not answer.stdout.strip():
+        return None
+    version = answer.stdout.splitlines()[0].strip()
+    if "ziglang" in command or Path(command[0]).stem.startswith("zig"):
+        return Toolchain(command, "zig", version)
+    return Toolchain(command, "clang" if "clang" in version.lower() else "gcc", version)
+
+
+@functools.lru_cache(maxsize=1)
+def host_cpu() -> str:
+    """What `-march=native` depends on: part of every cache key, as caches move between machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    features = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
+    return f"{platform.machine()} {' '.join(dict.fromkeys(features))}"

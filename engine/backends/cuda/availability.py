@@ -1,0 +1,84 @@
+"""Is there a GPU that CuPy can use, and is it the one that was asked for?"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from engine.compile.toolkit import INSTALL_HINT
+from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
+from engine.errors import UnknownName
+
+# cudaError_t, from driver_types.h
+_INSUFFICIENT_DRIVER = 35
+_NO_DEVICE = 100
+
+
+def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
+    """Why kernels cannot run on this machine's GPU: one sentence, or None when they can.
+
+    Args:
+        device: the target GPU; a local GPU of another model does not serve for it.
+    """
+    why, local = _local_gpu()
+    if why is not None or device is None or is_same_model(local, device):
+        return why
+    return (
+        f"This machine's GPU is {local} and the target is {device.name}: choose the local GPU as "
+        "the target, or the CPU backend."
+    )
+
+
+def is_same_model(driver_name: str, device: DeviceSpec) -> bool:
+    """Whether the driver's name for a GPU means this row of the device table."""
+    try:
+        return find_device(driver_name).name == device.name
+    except UnknownName:
+        return driver_name in (device.name, *device.aliases)
+
+
+def explain_missing(error_code: int, message: str, driver: int, runtime: int) -> str:
+    """The sentence for a CUDA runtime that does not start.
+
+    Args:
+        error_code: cudaError_t of the first call.
+        message: the runtime's own words.
+        driver: CUDA version the driver supports (1000·major + 10·minor), 0 when there is none.
+        runtime: CUDA version CuPy was built for, likewise.
+    """
+    if error_code == _INSUFFICIENT_DRIVER and driver == 0:
+        return "No NVIDIA driver is installed on this machine, so there is no GPU to run on."
+    if error_code == _INSUFFICIENT_DRIVER:
+        return (
+            f"The NVIDIA driver supports CUDA {_version(driver)} and CuPy needs "
+            f"{_version(runtime)}: update the driver, or install Attune's extra for CUDA "
+            f"{driver // 1000}."
+        )
+    if error_code == _NO_DEVICE:
+        return (
+            "The NVIDIA driver finds no GPU: check nvidia-smi and the variable "
+            "CUDA_VISIBLE_DEVICES."
+        )
+    return f"CUDA does not start on this machine: {message}."
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+@functools.cache
+def _local_gpu() -> tuple[str | None, str]:
+    """(why there is none, its name). Starts the driver but makes no context."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"CuPy does not import ({error}): {INSTALL_HINT}", ""
+    runtime: Any = cupy.cuda.runtime
+    try:
+        if runtime.getDeviceCount() == 0:
+            return explain_missing(_NO_DEVICE, "", 0, 0), ""
+        return None, runtime.getDeviceProperties(0)["name"].decode()
+    except runtime.CUDARuntimeError as error:
+        driver, built_for = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+        return explain_missing(error.status, str(error), driver, built_for), ""

@@ -1,0 +1,193 @@
+"""The CUDA backend: runs a plan for correctness, and times one that passed."""
+
+from __future__ import annotations
+
+import time
+
+from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.cuda.availability import why_not_cuda
+from engine.backends.cuda.buffers import Buffers
+from engine.backends.cuda.calls import GpuCalls, Kernel
+from engine.backends.cuda.failures import Failure, explain
+from engine.backends.cuda.timing import DeviceTimer
+from engine.compile.kernel import CompiledKernel
+from engine.compile.plans import compile_plan
+from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
+from engine.evaluation import Correctness, Latency, Status
+from engine.memory import check_memory
+from engine.plan import LaunchPlan, PassLaunch
+from engine.tensors import Inputs
+from engine.units import format_bytes
+
+
+class CudaBackend:
+    """Satisfies `engine.backends.base.Backend`. One per process and GPU; not thread-safe.
+
+    Raises:
+        ToolMissing: there is no GPU that CuPy can use; says why.
+    """
+
+    def __init__(self, calls: GpuCalls | None = None) -> None:
+        if calls is None:
+            if (why := why_not_cuda()) is not None:
+                raise ToolMissing(why)
+            from engine.backends.cuda.cupy_calls import CupyCalls
+
+            calls = CupyCalls()
+        self._calls = calls
+        self._lost: str | None = None  # why no further CUDA call of this process can succeed
+
+    @property
+    def name(self) -> BackendName:
+        return "cuda"
+
+    def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
+        """Execute every pass on poisoned output and scratch, and report what happened.
+
+        With `options.repeat` a second time, on the scratch as the first run left its counters.
+        """
+        try:
+            compiled = self._prepare(plan)
+        except _Stopped as stopped:
+            return RunResult(stopped.failure.status, stopped.failure.reason, stopped.log)
+        try:
+            with Buffers(self._calls, plan) as buffers:
+                buffers.upload(inputs)
+                return self._run(plan, buffers, compiled, options)
+        except _Stopped as stopped:
+            return RunResult(stopped.failure.status, stopped.failure.reason, compiled.log)
+        except (RuntimeError, MemoryError) as error:
+            failure = self._failure(error, plan.variant)
+            return RunResult(failure.status, failure.reason, compiled.log)
+
+    def time_device(
+        self, plan: LaunchPlan, inputs: Inputs, correctness: Correctness
+    ) -> tuple[Latency, ...]:
+        """Device time with warm L2, with cold L2, and end to end, in this order; all measured.
+
+        Args:
+            correctness: the verdict on this plan's output; no wrong kernel is timed.
+
+        Raises:
+            ValueError: the verdict is not a pass.
+            MeasureError: the GPU failed, or replayed launches gave another output.
+        """
+        if not correctness.passed:
+            raise ValueError("no timing for a result that is not correct")
+        try:
+            compiled = self._prepare(plan)
+            with DeviceTimer(self._calls, plan, self._load(plan, compiled), inputs) as timer:
+                return timer.measure()
+        except _Stopped as stopped:
+            raise MeasureError(stopped.failure.reason) from stopped
+        except (RuntimeError, MemoryError) as error:
+            raise MeasureError(self._failure(error, plan.variant).reason) from error
+
+    def close(self) -> None:
+        """Give cached device memory back. Safe to call twice."""
+        if self._lost is None:
+            self._calls.close()
+
+    def _prepare(self, plan: LaunchPlan) -> CompiledKernel:
+        """Compile, and make sure that it can be launched, before anything is allocated."""
+        if self._lost is not None:
+            raise _Stopped(Failure(Status.LAUNCH_ERROR, self._lost))
+        try:
+            compiled = compile_plan(plan, self._calls.arch)
+        except CompileError as error:
+            raise _Stopped(Failure(Status.COMPILE_ERROR, str(error)), error.log) from error
+        except (ToolMissing, UnknownName) as error:
+            raise _Stopped(Failure(Status.COMPILE_ERROR, str(error))) from error
+        limit = self._calls.max_dynamic_smem_bytes
+        for launch in plan.passes:
+            smem = launch.dynamic_smem_bytes + compiled.entries[launch.entry].static_smem_bytes
+            if smem > limit:
+                reason = (
+                    f"{launch.entry} needs {format_bytes(smem)} of shared memory per CTA and this "
+                    f"GPU has {format_bytes(limit)}: choose smaller tiles or fewer stages."
+                )
+                raise _Stopped(Failure(Status.LAUNCH_ERROR, reason), compiled.log)
+        if (why := check_memory(plan, "cuda", self._calls.free_bytes())) is not None:
+            raise _Stopped(Failure(Status.OUT_OF_MEMORY, why), compiled.log)
+        return compiled
+
+    def _load(self, plan: LaunchPlan, compiled: CompiledKernel) -> dict[str, Kernel]:
+        smem: dict[str, int] = {}
+        for launch in plan.passes:
+            smem[launch.entry] = max(smem.get(launch.entry, 0), launch.dynamic_smem_bytes)
+        return self._calls.load(compiled.cubin, smem)
+
+    def _run(
+        self, plan: LaunchPlan, buffers: Buffers, compiled: CompiledKernel, options: RunOptions
+    ) -> RunResult:
+        kernels = self._load(plan, compiled)
+        inputs_before = [buffers.fingerprint(name) for name in ("q", "k", "v")]
+        execution_ms = self._execute(plan, buffers, kernels, options.timeout_s)
+        out = buffers.output()
+        first = buffers.fingerprint("out")
+        damage = buffers.guard_damage()
+        repeatable = True
+        if options.repeat:
+            buffers.poison()
+            self._execute(plan, buffers, kernels, options.timeout_s)
+            repeatable = buffers.fingerprint("out") == first
+            damage = damage or buffers.guard_damage()
+        inputs_after = [buffers.fingerprint(name) for name in ("q", "k", "v")]
+        return RunResult(
+            Status.PASSED,
+            reason=damage or "",
+            log=compiled.log,
+            out=out,
+            inputs_unchanged=inputs_before == inputs_after,
+            repeatable=repeatable,
+            guards_intact=damage is None,
+            execution_ms=execution_ms,
+        )
+
+    def _execute(
+        self, plan: LaunchPlan, buffers: Buffers, kernels: dict[str, Kernel], timeout_s: float
+    ) -> float:
+        """All passes once; each is waited for, so that a failure names its pass. Returns ms."""
+        start = time.perf_counter()
+        deadline = start + timeout_s
+        for launch in plan.passes:
+            try:
+                self._calls.launch(
+                    kernels[launch.entry],
+                    launch.grid,
+                    launch.threads,
+                    launch.dynamic_smem_bytes,
+                    buffers.arguments(launch),
+                )
+                done = self._calls.wait(max(0.0, deadline - time.perf_counter()))
+            except (RuntimeError, MemoryError) as error:
+                raise _Stopped(self._failure(error, launch.entry)) from error
+            if not done:
+                raise _Stopped(self._timed_out(launch, timeout_s))
+        return (time.perf_counter() - start) * 1000
+
+    def _timed_out(self, launch: PassLaunch, timeout_s: float) -> Failure:
+        # A running kernel cannot be stopped from outside; it goes when its process goes.
+        reason = f"{launch.entry} did not finish within {timeout_s:g} s: it may loop for ever."
+        self._lose(f"An earlier kernel still runs ({launch.entry})")
+        return Failure(Status.TIMEOUT, reason, context_lost=True)
+
+    def _failure(self, error: Exception, entry: str) -> Failure:
+        failure = explain(error, entry)
+        if failure is None:
+            raise error
+        if failure.context_lost:
+            self._lose(f"An earlier kernel broke this process's CUDA context ({failure.reason})")
+        return failure
+
+    def _lose(self, why: str) -> None:
+        self._lost = f"{why}: restart Attune's worker to use the GPU again."
+
+
+class _Stopped(Exception):
+    """Carries a failure up to where it becomes a result."""
+
+    def __init__(self, failure: Failure, log: str = "") -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+        self.log = log

@@ -1,0 +1,130 @@
+"""Device memory of one run: Q, K, V, O and scratch, each between two guard zones.
+
+Guards and everything unwritten hold a NaN pattern. A read beyond a buffer therefore shows up in the
+output, and a write beyond it is found in the guard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from engine.backends.cuda.calls import GpuCalls
+from engine.plan import LaunchPlan, PassLaunch, ScalarArg
+from engine.tensors import POISON_BITS, Inputs, RawArray
+
+GUARD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedBuffer:
+    """`size` bytes at `address`, with GUARD_BYTES of the pattern on either side."""
+
+    name: str
+    address: int
+    size: int
+
+    @property
+    def before(self) -> int:
+        """Address of the guard in front, which is also that of the allocation."""
+        return self.address - GUARD_BYTES
+
+    @property
+    def behind(self) -> int:
+        return self.address + self.size
+
+
+class Buffers:
+    """The buffers of one plan. A context manager; leaving it frees them."""
+
+    def __init__(self, calls: GpuCalls, plan: LaunchPlan) -> None:
+        self._calls = calls
+        self._plan = plan
+        self._by_name: dict[str, GuardedBuffer] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for name in ("q", "k", "v", "out"):
+                self._allocate(name, self._plan.problem.tensor_bytes)
+            for scratch in self._plan.scratch:
+                self._allocate(scratch.name, scratch.size_bytes)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for buffer in self._by_name.values():
+            self._calls.free(buffer.before)
+        self._by_name.clear()
+
+    def _allocate(self, name: str, size: int) -> None:
+        base = self._calls.alloc(size + 2 * GUARD_BYTES)
+        self._by_name[name] = GuardedBuffer(name, base + GUARD_BYTES, size)
+        self._calls.fill(base, size + 2 * GUARD_BYTES, POISON_BITS)
+
+    def upload(self, inputs: Inputs) -> None:
+        """Inputs, and zeros in the scratch that starts with zeros."""
+        for name, values in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
+            self._calls.write(self._by_name[name].address, values)
+        for scratch in self._plan.scratch:
+            if scratch.fill == "zero":
+                buffer = self._by_name[scratch.name]
+                self._calls.fill(buffer.address, buffer.size, np.uint16(0))
+
+    def poison(self) -> None:
+        """Make output and poisoned scratch unwritten again; counters keep their values."""
+        names = ["out", *(s.name for s in self._plan.scratch if s.fill == "poison")]
+        for buffer in (self._by_name[name] for name in names):
+            self._calls.fill(buffer.address, buffer.size, POISON_BITS)
+
+    def arguments(self, launch: PassLaunch) -> tuple[np.generic, ...]:
+        """The kernel's arguments by value, in order."""
+        return kernel_arguments(launch, {n: b.address for n, b in self._by_name.items()})
+
+    def fingerprint(self, name: str) -> int:
+        buffer = self._by_name[name]
+        return self._calls.fingerprint(buffer.address, buffer.size)
+
+    def output(self) -> RawArray:
+        """O as a raw array, `[batch, num_heads, seqlen, head_dim]`."""
+        problem, buffer = self._plan.problem, self._by_name["out"]
+        raw = self._calls.read(buffer.address, buffer.size)
+        if problem.dtype == "float16":
+            return raw.view(np.float16).reshape(problem.shape)
+        return raw.view(np.uint16).reshape(problem.shape)
+
+    def guard_damage(self) -> str | None:
+        """What was written beside a buffer: one sentence, or None when all guards are intact."""
+        for buffer in self._by_name.values():
+            behind = self._damaged_bytes(buffer.behind)
+            if behind.size:
+                return (
+                    f"The kernel wrote past the end of {buffer.name} ({buffer.size:,} bytes): "
+                    f"bytes {behind[0]:,} to {behind[-1]:,} behind it changed."
+                )
+            before = self._damaged_bytes(buffer.before)
+            if before.size:
+                return (
+                    f"The kernel wrote in front of {buffer.name}: bytes "
+                    f"{before[0] - GUARD_BYTES:,} to {before[-1] - GUARD_BYTES:,} changed."
+                )
+        return None
+
+    def _damaged_bytes(self, guard: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+        found = self._calls.read(guard, GUARD_BYTES)
+        return np.flatnonzero(found != np.full(GUARD_BYTES // 2, POISON_BITS).view(np.uint8))
+
+
+def kernel_arguments(launch: PassLaunch, addresses: dict[str, int]) -> tuple[np.generic, ...]:
+    """Pointers and scalars as NumPy scalars of the kernel's parameter types."""
+    values: list[np.generic] = []
+    for arg in launch.args:
+        if isinstance(arg, ScalarArg):
+            kind = np.int32 if arg.ctype == "int32" else np.float32
+            values.append(kind(arg.value))
+        else:
+            values.append(np.uint64(addresses[arg.name]))
+    return tuple(values)

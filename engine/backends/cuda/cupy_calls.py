@@ -1,0 +1,177 @@
+"""`GpuCalls` through CuPy. Everything is queued on one stream of the current device."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.backends.cuda.calls import Graph, Kernel
+from engine.compile.nvrtc import compile_kernel
+
+_FINGERPRINT = Path(__file__).with_name("fingerprint.cu")
+_FINGERPRINT_THREADS = 256
+_FILL_CHUNK_BYTES = 1 << 20
+_POLL_S = 0.0005
+_NOT_READY = 600  # cudaErrorNotReady
+
+
+class CupyCalls:
+    """Make one only after `why_not_cuda()` found no reason against it."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cuda: Any = cupy.cuda
+        self._runtime: Any = cupy.cuda.runtime
+        self._driver: Any = cupy.cuda.driver
+        self._pool: Any = cupy.get_default_memory_pool()
+        self._device = self._runtime.getDevice()
+        # Non-blocking: work others queue on the legacy default stream does not hold ours up.
+        self._stream: Any = cupy.cuda.Stream(non_blocking=True)
+        self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
+        self._memory: dict[int, Any] = {}  # keeps allocations alive, by address
+        self._fingerprint: Kernel | None = None
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(self._runtime, f"cudaDevAttr{name}")
+        return int(self._runtime.deviceGetAttribute(attribute, self._device))
+
+    @property
+    def arch(self) -> str:
+        properties = self._runtime.getDeviceProperties(self._device)
+        return f"sm_{properties['major']}{properties['minor']}"
+
+    @property
+    def l2_bytes(self) -> int:
+        return self._attribute("L2CacheSize")
+
+    @property
+    def max_dynamic_smem_bytes(self) -> int:
+        return self._attribute("MaxSharedMemoryPerBlockOptin")
+
+    def free_bytes(self) -> int:
+        self._pool.free_all_blocks()
+        return int(self._runtime.memGetInfo()[0])
+
+    def alloc(self, size: int) -> int:
+        memory = self._cuda.alloc(size)
+        self._memory[memory.ptr] = memory
+        return int(memory.ptr)
+
+    def free(self, address: int) -> None:
+        self._memory.pop(address, None)
+
+    def write(self, address: int, values: npt.NDArray[Any]) -> None:
+        source = np.ascontiguousarray(values)
+        self._copy_async(address, source.ctypes.data, source.nbytes, "memcpyHostToDevice")
+        # The array may be gone before a queued copy has read it.
+        self._stream.synchronize()
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        target = np.empty(size, np.uint8)
+        self._copy_async(target.ctypes.data, address, size, "memcpyDeviceToHost")
+        self._stream.synchronize()
+        return target
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._copy_async(target, source, size, "memcpyDeviceToDevice")
+
+    def _copy_async(self, target: int, source: int, size: int, kind: str) -> None:
+        if size:
+            direction = getattr(self._runtime, kind)
+            self._runtime.memcpyAsync(target, source, size, direction, self._stream.ptr)
+
+    def fill(self, address: int, size: int, pattern: np.uint16) -> None:
+        if not size:
+            return
+        low, high = int(pattern) & 0xFF, int(pattern) >> 8
+        if low == high:
+            self._runtime.memsetAsync(address, low, size, self._stream.ptr)
+            return
+        # CUDA's runtime sets equal bytes only; one chunk goes up and is copied on.
+        first = min(size, _FILL_CHUNK_BYTES)
+        self.write(address, np.full(first // 2, pattern))
+        for offset in range(first, size, first):
+            self.copy(address + offset, address, min(first, size - offset))
+
+    def fingerprint(self, address: int, size: int) -> int:
+        if self._fingerprint is None:
+            compiled = compile_kernel(_FINGERPRINT, (), self.arch, ("fingerprint",))
+            self._fingerprint = self.load(compiled.cubin, {"fingerprint": 0})["fingerprint"]
+        words = -(-size // 4)
+        total = self.alloc(8)
+        try:
+            self.write(total, np.zeros(1, np.uint64))
+            ctas = min(-(-words // _FINGERPRINT_THREADS), 4096)
+            args = (np.uint64(address), np.uint64(words), np.uint64(total))
+            self.launch(self._fingerprint, (ctas, 1, 1), _FINGERPRINT_THREADS, 0, args)
+            return int(self.read(total, 8).view(np.uint64)[0])
+        finally:
+            self.free(total)
+
+    def load(self, cubin: bytes, dynamic_smem: Mapping[str, int]) -> dict[str, Kernel]:
+        module = self._cuda.function.Module()
+        module.load(cubin)
+        kernels = {}
+        for entry, size in dynamic_smem.items():
+            kernel = kernels[entry] = module.get_function(entry)
+            attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._driver.funcSetAttribute(kernel.ptr, attribute, size)
+        return kernels
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        threads: int,
+        dynamic_smem: int,
+        args: Sequence[np.generic],
+    ) -> None:
+        kernel(grid, (threads, 1, 1), args, dynamic_smem, stream=self._stream)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        if timeout_s is None:
+            self._stream.synchronize()
+            return True
+        self._stop.record(self._stream)
+        deadline = time.monotonic() + timeout_s
+        # Event.done would also say "not yet" for ever after a kernel failed.
+        while self._runtime.eventQuery(self._stop.ptr) == _NOT_READY:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        self._stop.synchronize()  # raises what the kernel did wrong
+        return True
+
+    def capture(self, queue: Callable[[], None]) -> Graph:
+        self._stream.begin_capture()
+        try:
+            queue()
+        except BaseException:
+            # A stream left capturing would refuse everything else.
+            with contextlib.suppress(RuntimeError):
+                self._stream.end_capture()
+            raise
+        graph = self._stream.end_capture()
+        graph.upload(self._stream)
+        return graph
+
+    def elapsed_us(self, queue: Callable[[], None]) -> float:
+        self._start.record(self._stream)
+        queue()
+        self._stop.record(self._stream)
+        self._stop.synchronize()
+        return float(self._cuda.get_elapsed_time(self._start, self._stop)) * 1000
+
+    def replay_us(self, graph: Graph) -> float:
+        return self.elapsed_us(lambda: graph.launch(self._stream))
+
+    def close(self) -> None:
+        self._memory.clear()
+        self._pool.free_all_blocks()

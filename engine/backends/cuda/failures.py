@@ -1,0 +1,59 @@
+"""CUDA's errors as statuses and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.evaluation import Status
+
+# Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): what it means, what to do.
+_HINT_CHECK = "run it on the CPU backend's check build, which names the line"
+_MEANINGS = {
+    1: ("was launched with an argument that CUDA refuses", "compare its arguments with the pass"),
+    9: ("was launched with a grid or CTA this GPU does not take", "use fewer threads per CTA"),
+    209: ("was compiled for another GPU", "compile it for this one"),
+    700: ("read or wrote memory that is not its own", _HINT_CHECK),
+    701: ("needs more registers or shared memory than this GPU has", "use fewer threads per CTA"),
+    702: ("ran longer than the display driver allows", "use a smaller problem"),
+    710: ("failed an assertion", _HINT_CHECK),
+    714: ("ran out of stack or wrote over it", _HINT_CHECK),
+    715: ("met an illegal instruction or wrong operands of one", _HINT_CHECK),
+    716: ("used an address that is not aligned to the width of the access", _HINT_CHECK),
+    717: ("used an address of the wrong memory space", _HINT_CHECK),
+    718: ("jumped to an invalid address", _HINT_CHECK),
+    719: ("was stopped by the GPU", _HINT_CHECK),
+}
+_OUT_OF_MEMORY = 2
+# After these every later CUDA call of the process fails; only a new process helps.
+_LOST_CONTEXT = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong on the GPU."""
+
+    status: Status
+    reason: str
+    context_lost: bool = False
+
+
+def explain(error: Exception, entry: str) -> Failure | None:
+    """The failure that a CuPy exception stands for; None when it is not CUDA's.
+
+    Args:
+        entry: the kernel that was running.
+    """
+    code = getattr(error, "status", None)
+    if isinstance(error, MemoryError) or code == _OUT_OF_MEMORY:
+        return Failure(
+            Status.OUT_OF_MEMORY,
+            f"The GPU ran out of memory ({error}): choose a smaller batch, fewer heads or a "
+            "shorter sequence.",
+        )
+    if not isinstance(code, int):
+        return None
+    lost = code in _LOST_CONTEXT
+    if code in _MEANINGS:
+        what, advice = _MEANINGS[code]
+        return Failure(Status.LAUNCH_ERROR, f"{entry} {what}: {advice}. CUDA says {error}.", lost)
+    return Failure(Status.LAUNCH_ERROR, f"{entry} failed on the GPU: {error}.", lost)

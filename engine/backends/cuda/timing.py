@@ -1,0 +1,166 @@
+"""One plan on the GPU as something to time. The recipe is engine/measure/recipe.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+
+from engine.backends.cuda.buffers import kernel_arguments
+from engine.backends.cuda.calls import GpuCalls, Kernel
+from engine.errors import MeasureError
+from engine.evaluation import Latency
+from engine.measure.recipe import measure_cold, measure_end_to_end, measure_pilot, measure_warm
+from engine.plan import LaunchPlan
+from engine.tensors import POISON_BITS, Inputs
+
+_ALIGNMENT = 256  # what cudaMalloc gives, so that a copy is like an allocation of its own
+_TENSORS = ("q", "k", "v", "out")
+
+
+class DeviceTimer:
+    """Holds the device memory of one measurement. A context manager; leaving it frees the memory.
+
+    Satisfies `engine.measure.recipe.Launchable`. CUDA's errors come out as CuPy raises them.
+    """
+
+    def __init__(
+        self, calls: GpuCalls, plan: LaunchPlan, kernels: dict[str, Kernel], inputs: Inputs
+    ) -> None:
+        self._calls = calls
+        self._plan = plan
+        self._kernels = kernels
+        self._inputs = inputs
+        self._allocated: list[int] = []
+        self._stride = -(-plan.problem.tensor_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._scratch: dict[str, int] = {}
+        self._copies: list[int] = []
+        self._flush_area: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._copies.append(self._alloc(self.copy_bytes))
+            self._upload()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for address in self._allocated:
+            self._calls.free(address)
+        self._allocated.clear()
+
+    def measure(self) -> tuple[Latency, ...]:
+        """Warm device time, cold device time, end to end.
+
+        Raises:
+            MeasureError: replayed launches wrote another output than a single one.
+        """
+        launch_us = measure_pilot(self)
+        self.call()
+        expected = self._output_fingerprint(0)
+        self._poison_output()
+        warm = measure_warm(self, launch_us)
+        self._expect(expected)
+        self._poison_output()
+        cold = measure_cold(self, launch_us)
+        self._expect(expected)
+        return warm, cold, measure_end_to_end(self)
+
+    @property
+    def copy_bytes(self) -> int:
+        return len(_TENSORS) * self._stride
+
+    @property
+    def l2_bytes(self) -> int:
+        return self._calls.l2_bytes
+
+    def free_bytes(self) -> int:
+        return self._calls.free_bytes()
+
+    def make_copies(self, count: int) -> None:
+        more = count - len(self._copies)
+        if more <= 0:
+            return
+        arena = self._alloc(more * self.copy_bytes)
+        for i in range(more):
+            address = arena + i * self.copy_bytes
+            self._calls.copy(address, self._copies[0], self.copy_bytes)
+            self._copies.append(address)
+
+    def once_us(self) -> float:
+        return self._calls.elapsed_us(self._queue(0))
+
+    def graph(self, launches: int, copies: int) -> Callable[[], float]:
+        rotation = [self._queue(i) for i in range(copies)]
+
+        def queue() -> None:
+            for i in range(launches):
+                rotation[i % copies]()
+
+        graph = self._calls.capture(queue)
+        return lambda: self._calls.replay_us(graph)
+
+    def flush_l2(self, size: int) -> None:
+        if self._flush_area is None:
+            self._flush_area = self._alloc(size)
+        self._calls.fill(self._flush_area, size, np.uint16(0))
+
+    def call(self) -> None:
+        self._queue(0)()
+        self._calls.wait()
+
+    def _alloc(self, size: int) -> int:
+        address = self._calls.alloc(size)
+        self._allocated.append(address)
+        return address
+
+    def _upload(self) -> None:
+        for i, values in enumerate((self._inputs.q, self._inputs.k, self._inputs.v)):
+            self._calls.write(self._copies[0] + i * self._stride, values)
+        for scratch in self._plan.scratch:
+            address = self._scratch[scratch.name] = self._alloc(scratch.size_bytes)
+            fill = np.uint16(0) if scratch.fill == "zero" else POISON_BITS
+            self._calls.fill(address, scratch.size_bytes, fill)
+
+    def _queue(self, copy: int) -> Callable[[], None]:
+        """A function that queues all passes of one launch on this copy."""
+        addresses = {
+            name: self._copies[copy] + i * self._stride for i, name in enumerate(_TENSORS)
+        } | self._scratch
+        launches = [
+            (
+                self._kernels[p.entry],
+                p.grid,
+                p.threads,
+                p.dynamic_smem_bytes,
+                kernel_arguments(p, addresses),
+            )
+            for p in self._plan.passes
+        ]
+
+        def queue() -> None:
+            for launch in launches:
+                self._calls.launch(*launch)
+
+        return queue
+
+    def _out(self, copy: int) -> int:
+        return self._copies[copy] + _TENSORS.index("out") * self._stride
+
+    def _output_fingerprint(self, copy: int) -> int:
+        return self._calls.fingerprint(self._out(copy), self._plan.problem.tensor_bytes)
+
+    def _poison_output(self) -> None:
+        """Of the first copy; the others are made from it."""
+        self._calls.fill(self._out(0), self._plan.problem.tensor_bytes, POISON_BITS)
+
+    def _expect(self, fingerprint: int) -> None:
+        """The first and the last copy hold the output of a single launch."""
+        if {self._output_fingerprint(0), self._output_fingerprint(-1)} != {fingerprint}:
+            raise MeasureError(
+                "Launches that follow each other at once gave another output than a single one, "
+                "so their time says nothing: look for a race, or for scratch that is not reset."
+            )

@@ -1,0 +1,245 @@
+"""The verdict on one output.
+
+An output is right when it errs no more than twice as much as an honest low-precision attention:
+
+    max|out − ref| ≤ 2 · max|sdpa_same_dtype − ref| + atol
+
+with `ref` in float64, and when nothing is NaN or infinite, every element was written, the inputs
+are unchanged, the guard zones are intact and a second run gave the same bits.
+
+`atol` is half a rounding step of the dtype at the largest |ref|: the most by which a result that is
+exact up to its final rounding can be off. Without it such a result could fail where SDPA happens to
+be exact (S = 1); with it the bound stays of the size of one rounding step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.backends.base import RunResult
+from engine.correctness.comparison import Comparison, compare, nonfinite, unwritten
+from engine.correctness.diagnose import diagnose
+from engine.correctness.emulate import emulated_attention
+from engine.correctness.maps import ErrorMaps
+from engine.correctness.reference import (
+    Coverage,
+    Float64Array,
+    choose_coverage,
+    covered_reference,
+)
+from engine.correctness.tiles import tiles_of
+from engine.errors import ToolMissing
+from engine.evaluation import Correctness
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.tensors import FloatArray, Inputs, RawArray
+from kernels.variant import Dtype
+
+# The study's old bound in FP16, and the same number of rounding steps in BF16 (8 times wider ones).
+FIXED_BOUNDS: dict[Dtype, float] = {"float16": 0.002, "bfloat16": 0.016}
+
+_UNIT_ROUNDOFF: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+_MIN_EXPONENT: dict[Dtype, int] = {"float16": -14, "bfloat16": -126}
+
+
+def absolute_tolerance(max_abs_ref: float, dtype: Dtype) -> float:
+    """Half the distance between neighbouring numbers of `dtype` at `max_abs_ref`."""
+    exponent = np.frexp(max_abs_ref)[1] - 1 if max_abs_ref > 0 else _MIN_EXPONENT[dtype]
+    return float(_UNIT_ROUNDOFF[dtype] * 2.0 ** max(int(exponent), _MIN_EXPONENT[dtype]))
+
+
+def check_output(
+    inputs: Inputs,
+    result: RunResult,
+    *,
+    plan: LaunchPlan | None = None,
+    sdpa: tuple[FloatArray, str] | None = None,
+) -> Correctness:
+    """Judge the output of one run; findings are filled in when it is wrong.
+
+    Args:
+        result: a run that has an output.
+        plan: lets findings speak of the plan's own tiles and splits.
+        sdpa: same-dtype attention as float32 `[batch, num_heads, seqlen, head_dim]` and its name;
+            by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
+    """
+    return check_with_maps(inputs, result, plan, sdpa)[0]
+
+
+def check_with_maps(
+    inputs: Inputs,
+    result: RunResult,
+    plan: LaunchPlan | None = None,
+    sdpa: tuple[FloatArray, str] | None = None,
+) -> tuple[Correctness, ErrorMaps]:
+    """As `check_output`, with the error maps."""
+    if result.out is None:
+        raise ValueError("a run without an output cannot be checked")
+    coverage = choose_coverage(inputs.problem)
+    ref = covered_reference(inputs, coverage)
+    baseline, baseline_name = _baseline(inputs, coverage, sdpa)
+    baseline_err = float(np.abs(baseline - ref).max())
+    atol = absolute_tolerance(float(np.abs(ref).max()), inputs.problem.dtype)
+    compared = compare(result.out, ref, coverage, 2 * baseline_err + atol)
+    tiles = tiles_of(inputs.problem, plan)
+    broken = _Broken.of(result.out, inputs.problem)
+    problems = _problems(compared, result, broken)
+    diagnosis = diagnose(inputs, result.out, compared, tiles)
+    numbers = _Numbers.of(compared)
+    bound = FIXED_BOUNDS[inputs.problem.dtype]
+    correctness = Correctness(
+        passed=not problems,
+        reason=_reason(problems, numbers.max_abs_err, compared, baseline_err, baseline_name),
+        max_abs_err=numbers.max_abs_err,
+        mean_abs_err=numbers.mean_abs_err,
+        rms_err=numbers.rms_err,
+        cosine=numbers.cosine,
+        baseline_err=baseline_err,
+        baseline_name=baseline_name,
+        tolerance=compared.tolerance,
+        fixed_bound=bound,
+        within_fixed_bound=broken.nonfinite == 0 and numbers.max_abs_err <= bound,
+        bad_count=_bad_count(compared, broken),
+        nonfinite_count=broken.nonfinite - broken.unwritten,
+        unwritten_count=broken.unwritten,
+        first_bad_index=_first_bad(compared, broken),
+        inputs_unchanged=result.inputs_unchanged,
+        repeatable=result.repeatable,
+        guards_intact=result.guards_intact,
+        findings=diagnosis.findings,
+    )
+    return correctness, diagnosis.maps
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """NaN, infinite and unwritten elements of the whole output, sampled or not."""
+
+    nonfinite: int  # unwritten ones included: the poison is a NaN
+    unwritten: int
+    first: tuple[int, int, int, int] | None
+
+    @classmethod
+    def of(cls, raw: RawArray, problem: Problem) -> _Broken:
+        where = nonfinite(raw, problem.dtype)
+        total = int(np.count_nonzero(where))
+        first = _unravel(int(where.argmax()), problem) if total else None
+        return cls(total, int(np.count_nonzero(unwritten(raw))), first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Error statistics over finite elements; all of the reference where there is none.
+
+    So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
+    """
+
+    max_abs_err: float
+    mean_abs_err: float
+    rms_err: float
+    cosine: float
+
+    @classmethod
+    def of(cls, compared: Comparison) -> _Numbers:
+        finite, ref = compared.finite, compared.reference
+        if not finite.any():
+            size = np.abs(ref)
+            return cls(float(size.max()), float(size.mean()), _rms(size), 0.0)
+        error, out = compared.error, compared.out
+        if not finite.all():
+            error, out, ref = error[finite], out[finite], ref[finite]
+        norms = float(np.linalg.norm(out)) * float(np.linalg.norm(ref))
+        cosine = float(np.vdot(out, ref)) / norms if norms > 0 else float(not np.any(error))
+        return cls(
+            float(error.max()), float(error.mean()), _rms(error), float(np.clip(cosine, -1, 1))
+        )
+
+
+def _rms(error: Float64Array) -> float:
+    return float(np.linalg.norm(error) / np.sqrt(error.size))
+
+
+def _baseline(
+    inputs: Inputs, coverage: Coverage, sdpa: tuple[FloatArray, str] | None
+) -> tuple[FloatArray, str]:
+    """Same-dtype attention on the covered rows, and what computed it."""
+    if sdpa is not None:
+        return coverage.take(sdpa[0]), sdpa[1]
+    why = "sampled query rows"
+    if coverage.all_rows:
+        try:
+            from engine.backends.sdpa import sdpa_same_dtype
+
+            part = coverage.select(inputs)
+            out, name = sdpa_same_dtype(part, device="cpu")
+            return out.reshape(len(coverage.slices), *out.shape[2:]), name
+        except ToolMissing:
+            why = "PyTorch is not installed"
+    name = f"NumPy emulation of {inputs.problem.dtype} attention ({why})"
+    return emulated_attention(inputs, coverage), name
+
+
+def _problems(compared: Comparison, result: RunResult, broken: _Broken) -> list[str]:
+    """What is wrong, most telling first; empty when the output passes."""
+    problems = []
+    total = compared.coverage.problem.elements
+    if broken.unwritten:
+        problems.append(f"{broken.unwritten:,} of {total:,} elements were never written")
+    if broken.nonfinite > broken.unwritten:
+        count = broken.nonfinite - broken.unwritten
+        problems.append(f"{count:,} of {total:,} elements are NaN or infinite")
+    over = int(np.count_nonzero(compared.error > compared.tolerance))
+    if over:
+        position = np.unravel_index(int(compared.error.argmax()), compared.error.shape)
+        batch, head, row = compared.coverage.index(int(position[0]), int(position[1]))
+        problems.append(
+            f"the largest error, {compared.error.max():.3g} at batch {batch}, head {head}, row "
+            f"{row}, column {int(position[2])}, exceeds {compared.tolerance:.3g} (twice SDPA's own "
+            f"error and half a rounding step), as do {over:,} elements in all"
+        )
+    if not result.inputs_unchanged:
+        problems.append("the kernel changed its inputs")
+    if not result.guards_intact:
+        problems.append("the kernel wrote outside its buffers")
+    if not result.repeatable:
+        problems.append("a second run on the same inputs gave different bits")
+    return problems
+
+
+def _reason(
+    problems: list[str],
+    max_abs_err: float,
+    compared: Comparison,
+    baseline_err: float,
+    baseline_name: str,
+) -> str:
+    coverage = compared.coverage.sentence()
+    tail = f" {coverage}" if coverage else ""
+    if problems:
+        text = "; ".join(problems)
+        return f"{text[0].upper()}{text[1:]}.{tail}"
+    return (
+        f"The largest error, {max_abs_err:.3g}, is within {compared.tolerance:.3g}: twice the "
+        f"{baseline_err:.3g} of {baseline_name}, and half a rounding step.{tail}"
+    )
+
+
+def _bad_count(compared: Comparison, broken: _Broken) -> int:
+    return broken.nonfinite + int(np.count_nonzero(compared.error > compared.tolerance))
+
+
+def _first_bad(compared: Comparison, broken: _Broken) -> tuple[int, int, int, int] | None:
+    """First wrong element in memory order: (batch, head, row, column)."""
+    over = compared.error > compared.tolerance
+    if not over.any():
+        return broken.first
+    position = np.unravel_index(int(over.argmax()), over.shape)
+    first = (*compared.coverage.index(int(position[0]), int(position[1])), int(position[2]))
+    return first if broken.first is None else min(first, broken.first)
+
+
+def _unravel(flat: int, problem: Problem) -> tuple[int, int, int, int]:
+    batch, head, row, column = (int(i) for i in np.unravel_index(flat, problem.shape))
+    return batch, head, row, column

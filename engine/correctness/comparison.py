@@ -1,0 +1,74 @@
+"""One output beside its reference: where both were computed, and which elements are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.correctness.reference import Coverage, Float64Array
+from engine.tensors import POISON_BITS, RawArray, decode
+from kernels.variant import Dtype
+
+BoolArray = npt.NDArray[np.bool_]
+
+_EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Output against reference on the covered rows; arrays are `[slices, rows, head_dim]`.
+
+    `error` is |out − reference|, 0 where the output is not finite (`finite` tells the two apart).
+    """
+
+    coverage: Coverage
+    out: Float64Array
+    reference: Float64Array
+    error: Float64Array
+    finite: BoolArray
+    unwritten: BoolArray
+    tolerance: float
+
+    @property
+    def bad(self) -> BoolArray:
+        """Elements over the tolerance, NaN, infinite or never written."""
+        return ~self.finite | (self.error > self.tolerance)
+
+    def worst_slice(self) -> int:
+        """Position of the slice with the largest error; the first broken one if all are exact."""
+        by_slice = self.error.max(axis=(1, 2))
+        if by_slice.max() == 0:
+            by_slice = (~self.finite).any(axis=(1, 2)).astype(np.float64)
+        return int(by_slice.argmax())
+
+
+def compare(
+    raw: RawArray, reference: Float64Array, coverage: Coverage, tolerance: float
+) -> Comparison:
+    """Compare a raw output with the covered reference.
+
+    Args:
+        raw: `[batch, num_heads, seqlen, head_dim]`.
+        reference: `[slices, rows, head_dim]` of `coverage`.
+    """
+    dtype = coverage.problem.dtype
+    covered = coverage.take(raw)
+    out = decode(covered, dtype).astype(np.float64)
+    finite = ~nonfinite(covered, dtype)
+    error = np.zeros_like(reference)
+    np.subtract(out, reference, out=error, where=finite)
+    np.abs(error, out=error)
+    return Comparison(coverage, out, reference, error, finite, unwritten(covered), tolerance)
+
+
+def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
+    """Where a raw array holds NaN or infinity: all exponent bits set."""
+    exponent = np.uint16(_EXPONENT_BITS[dtype])
+    return np.asarray((raw.view(np.uint16) & exponent) == exponent)
+
+
+def unwritten(raw: RawArray) -> BoolArray:
+    """Where a raw output still holds the poison."""
+    return np.asarray(raw.view(np.uint16) == POISON_BITS)

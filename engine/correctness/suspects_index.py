@@ -1,0 +1,177 @@
+"""Suspects in the addressing: a wrong query row, another head's data, a wrong stride."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from engine.correctness.case import Case, attend
+from engine.correctness.reference import Float64Array, IntArray
+from engine.correctness.suspects import Suspect
+from engine.tensors import RawArray, decode
+
+# Rows of a case that are enough to tell one head's data from another's.
+_HEAD_ROWS = 48
+# Heads on either side that a wrong offset is looked for in.
+_NEAR_HEADS = 4
+
+# Which query row a row's scores are really computed with, given the key's split: `[R, splits]`.
+QueryMap = Callable[[IntArray, IntArray], IntArray]
+# (batch, head) → the slice index that is read.
+HeadMap = Callable[[int, int], int]
+
+
+def suspects(case: Case) -> Iterator[Suspect]:
+    """Wrong query rows first, then heads and strides."""
+    if case.problem.seqlen > 1:
+        yield from _queries(case)
+    if case.problem.batch * case.problem.num_heads > 1:
+        yield from _heads(case)
+    yield from _offsets(case)
+
+
+def _queries(case: Case) -> Iterator[Suspect]:
+    tiles = case.tiles
+    m, n = tiles.block_m, tiles.num_splits
+    split_pass = " in the KV-split partial pass" if tiles.num_chunks > 1 else ""
+    maps: list[tuple[str, QueryMap]] = [
+        ("the next row", lambda i, s: i + 1 + 0 * s),
+        ("the previous row", lambda i, s: i - 1 + 0 * s),
+    ]
+    if tiles.num_query_tiles > 1:
+        maps += [
+            ("the first query tile for every tile", lambda i, s: i % m + 0 * s),
+            ("the next query tile", lambda i, s: i + m + 0 * s),
+            ("the previous query tile", lambda i, s: i - m + 0 * s),
+        ]
+    if tiles.num_chunks > 1:
+        maps += [
+            ("query tile s, s being the split", lambda i, s: s * m + i % m),
+            ("the query tile s further on, s being the split", lambda i, s: i + s * m),
+            ("the row s further on, s being the split", lambda i, s: i + s),
+            ("the rows of the split's own keys", lambda i, s: s * tiles.chunk_rows + i % m),
+            (
+                "the tile that counts splits and query tiles together",
+                lambda i, s: (i // m * n + s) * m + i % m,
+            ),
+            ("the query tile times the splits", lambda i, s: i // m * n * m + i % m + 0 * s),
+        ]
+    for name, query_of in maps:
+        for own_mask in (True, False) if case.problem.causal else (True,):
+            yield Suspect(
+                "query_index",
+                f"a wrong query index{split_pass}: Q is read from {name}",
+                f"look at the query row that Q is loaded from{split_pass}",
+                partial(_wrong_query, query_of, own_mask),
+            )
+
+
+def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array:
+    """Scores with the mapped query rows; rows past the end read as zeros, as loads guard them."""
+    seqlen = case.problem.seqlen
+    split_of_key = case.keys // case.tiles.chunk_rows
+    scores = np.empty_like(case.scores)
+    visible = case.visible.copy()
+    for split in range(case.tiles.num_chunks):
+        keys = np.flatnonzero(split_of_key == split)
+        mapped = query_of(case.rows, np.array(split))
+        inside = (mapped >= 0) & (mapped < seqlen)
+        q = np.where(inside[:, None], case.q[np.clip(mapped, 0, seqlen - 1)], 0.0)
+        scores[:, keys] = case.problem.softmax_scale * q @ case.k[keys].T
+        if not own_mask:
+            visible[:, keys] = keys <= mapped[:, None]
+    return attend(scores, visible, case.v)
+
+
+def _heads(case: Case) -> Iterator[Suspect]:
+    """Some of Q, K and V read at another (batch, head)."""
+    num_heads, batches = case.problem.num_heads, case.problem.batch
+    places: list[tuple[str, HeadMap]] = [
+        ("with the batch left out of the offset", lambda _, h: h),
+        ("with the head left out of the offset", lambda b, _: b * num_heads),
+        ("at (batch + head) · seqlen · D, num_heads missing", lambda b, h: b + h),
+        ("with batch and head in each other's place", lambda b, h: h * batches + b),
+        ("at the first head of the first batch", lambda _b, _h: 0),
+        ("at the last head of the last batch", lambda _b, _h: batches * num_heads - 1),
+    ]
+    for distance in range(1, _NEAR_HEADS + 1):
+        heads = "one head" if distance == 1 else f"{distance} heads"
+        for step, word in ((distance, "further on"), (-distance, "before")):
+            places.append((f"{heads} {word}", partial(_head_at_distance, num_heads, step)))
+    size = case.problem.seqlen * case.problem.head_dim
+    for where, head_of in places:
+        yield from _elsewhere(where, partial(_head_base, head_of, size))
+
+
+def _offsets(case: Case) -> Iterator[Suspect]:
+    """Strides between heads that are a little off, and slices moved by a row or a tile."""
+    p, tiles = case.problem, case.tiles
+    size = p.seqlen * p.head_dim
+    padded = tiles.num_key_tiles * tiles.block_n * p.head_dim
+    strides = [("of whole key tiles instead of seqlen rows", padded - size)]
+    for by, unit in ((p.head_dim, "one row"), (1, "one element"), (8, "8 elements")):
+        strides += [(f"{unit} too large", by), (f"{unit} too small", -by)]
+    for what, by in strides:
+        if by and p.batch * p.num_heads > 1:
+            yield from _elsewhere(f"with a head stride {what}", partial(_strided, size + by))
+    for rows, name in ((1, "one row"), (tiles.block_n, "one key tile")):
+        for step, word in ((rows, "too far on"), (-rows, "too early")):
+            yield from _elsewhere(f"{name} {word}", partial(_moved, size, step * p.head_dim))
+
+
+def _head_at_distance(num_heads: int, step: int, batch: int, head: int) -> int:
+    return batch * num_heads + head + step
+
+
+def _head_base(head_of: HeadMap, size: int, case: Case) -> int:
+    return head_of(*case.batch_head) * size
+
+
+def _strided(stride: int, case: Case) -> int:
+    return case.slice_index * stride
+
+
+def _moved(size: int, by: int, case: Case) -> int:
+    return case.slice_index * size + by
+
+
+def _elsewhere(where: str, base_of: Callable[[Case], int]) -> Iterator[Suspect]:
+    for operands in ("k", "v", "kv", "q", "qkv"):
+        names = " and ".join(operands.upper()) if len(operands) < 3 else "Q, K and V"
+        yield Suspect(
+            "head_stride",
+            f"reading {names} of a head {where}",
+            f"look at how the address of {names} is made from batch, head and stride",
+            partial(_read_at, base_of, operands),
+        )
+
+
+def _read_at(base_of: Callable[[Case], int], operands: str, case: Case) -> Float64Array | None:
+    """Attention with some operands read as `[seqlen, head_dim]` from another element on.
+
+    Rows left out to save time are NaN.
+    """
+    p, base = case.problem, base_of(case)
+    if not 0 <= base <= p.elements - p.seqlen * p.head_dim:
+        return None
+    rows = np.unique(np.linspace(0, len(case.rows) - 1, _HEAD_ROWS).astype(int))
+    q, k, v = (
+        _segment(raw, base, case) if name in operands else own
+        for name, raw, own in (
+            ("q", case.inputs.q, case.q),
+            ("k", case.inputs.k, case.k),
+            ("v", case.inputs.v, case.v),
+        )
+    )
+    out = np.full_like(case.reference, np.nan)
+    scores = p.softmax_scale * q[case.rows[rows]] @ k.T
+    out[rows] = attend(scores, case.visible[rows], v)
+    return out
+
+
+def _segment(raw: RawArray, base: int, case: Case) -> Float64Array:
+    p = case.problem
+    flat = raw.reshape(-1)[base : base + p.seqlen * p.head_dim]
+    return decode(flat, p.dtype).astype(np.float64).reshape(p.seqlen, p.head_dim)

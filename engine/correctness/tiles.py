@@ -1,0 +1,65 @@
+"""How a launch plan cuts the problem up: the tile sizes that maps and findings speak of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from kernels.ladder import by_id
+from kernels.variant import ceil_div
+
+_USUAL_TILE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Query tiles, key tiles and K/V chunks of one plan."""
+
+    seqlen: int
+    block_m: int  # query rows per CTA
+    block_n: int  # K/V rows per tile
+    num_splits: int  # K/V chunks per query tile, empty ones included
+    chunk_rows: int  # K/V rows of one chunk, the last may be shorter
+    threads: int  # per CTA of the main pass
+    num_passes: int
+
+    @property
+    def num_query_tiles(self) -> int:
+        return ceil_div(self.seqlen, self.block_m)
+
+    @property
+    def num_key_tiles(self) -> int:
+        return ceil_div(self.seqlen, self.block_n)
+
+    @property
+    def padding(self) -> int:
+        """Key rows of the last tile that lie past the end of the sequence."""
+        return self.num_key_tiles * self.block_n - self.seqlen
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that hold at least one key."""
+        return ceil_div(self.seqlen, self.chunk_rows)
+
+    @property
+    def rows_per_warp(self) -> int:
+        """Query rows of one warp, if a CTA's rows are dealt to its warps in order."""
+        return max(1, self.block_m * 32 // self.threads)
+
+
+def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
+    """The plan's tiles; without a plan, the usual 64 × 64 with one chunk."""
+    if plan is None:
+        return Tiles(problem.seqlen, _USUAL_TILE, _USUAL_TILE, 1, problem.seqlen, 128, 1)
+    work = by_id(plan.variant).work
+    num_splits = plan.config.get("num_splits", 1)
+    return Tiles(
+        seqlen=problem.seqlen,
+        block_m=work.query_rows(problem, plan.config),
+        block_n=plan.config.get("block_n", _USUAL_TILE),
+        num_splits=num_splits,
+        chunk_rows=work.kv_rows(problem, plan.config) if num_splits > 1 else problem.seqlen,
+        threads=plan.passes[0].threads,
+        num_passes=len(plan.passes),
+    )

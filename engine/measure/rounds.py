@@ -1,0 +1,165 @@
+"""The samples of one interleaved run, laid out by rounds: which count, and what they say together.
+
+A round measures every candidate once and the incumbent twice. Ratios are taken within rounds, where
+clock, temperature and neighbours were the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.devices.nvml import GpuState
+from engine.measure.sample import LatencyKind
+from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
+from engine.measure.verdict import CONFIDENCE, Comparison, aa_floor, paired_verdict, undecided
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+MIN_CLOCK_SHARE = 0.95  # of the run's median SM clock
+MAX_DROPPED_SHARE = 0.20  # above it the run is THROTTLED
+# A power cap is how a GPU works under load; these are protection and break the measurement.
+PROTECTIVE_SLOWDOWNS = frozenset(
+    {
+        "hardware slowdown",
+        "software thermal slowdown",
+        "hardware thermal slowdown",
+        "hardware power brake",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One raw sample with the state of the GPU right after it."""
+
+    candidate: str
+    kind: LatencyKind
+    round: int
+    twin: bool  # the incumbent's second run of the round
+    time_us: float
+    at_s: float  # on the device's clock
+    state: GpuState
+
+
+def drop_reasons(samples: Sequence[Sample]) -> list[str]:
+    """Why each sample does not count; an empty string where it does."""
+    clocks = [s.state.sm_clock_mhz for s in samples if s.state.sm_clock_mhz is not None]
+    usual = median(clocks) if clocks else 0.0
+    return [_drop_reason(s.state, usual) for s in samples]
+
+
+def _drop_reason(state: GpuState, usual_mhz: float) -> str:
+    for name in state.throttle_reasons:
+        if name in PROTECTIVE_SLOWDOWNS:
+            return name
+    clock = state.sm_clock_mhz
+    if clock is not None and clock < MIN_CLOCK_SHARE * usual_mhz:
+        return f"SM clock under {MIN_CLOCK_SHARE:.0%} of the run's median"
+    return ""
+
+
+class RoundTable:
+    """Times by (candidate, kind, round); NaN where a sample was dropped or is missing."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        incumbent: str,
+        candidates: Sequence[str],
+        kinds: Sequence[LatencyKind],
+    ) -> None:
+        self.incumbent = incumbent
+        self.dropped = drop_reasons(samples)
+        self.throttled = _throttled(self.dropped)
+        rounds = max((s.round for s in samples), default=-1) + 1
+        # One row per candidate, and a last one for the incumbent's second run.
+        names = dict.fromkeys((incumbent, *candidates))
+        self._row = {name: i for i, name in enumerate(names)}
+        self._kind = {kind: i for i, kind in enumerate(kinds)}
+        self._times = np.full((len(names) + 1, len(kinds), rounds), np.nan)
+        self._all = self._times.copy()
+        for sample, reason in zip(samples, self.dropped, strict=True):
+            row = len(names) if sample.twin else self._row[sample.candidate]
+            at = row, self._kind[sample.kind], sample.round
+            self._all[at] = sample.time_us
+            if not reason:
+                self._times[at] = sample.time_us
+        self._floors = {kind: aa_floor(*self._incumbent_rows(kind)) for kind in kinds}
+
+    @property
+    def dropped_share(self) -> float:
+        return sum(map(bool, self.dropped)) / max(len(self.dropped), 1)
+
+    def floor(self, kind: LatencyKind) -> float:
+        """|ln ratio| that the incumbent shows against itself."""
+        return self._floors[kind]
+
+    def times_us(self, candidate: str, kind: LatencyKind) -> FloatArray:
+        """The samples that count (of both runs for the incumbent), in order of rounds.
+
+        Where dropping left too few for an interval, all of them: a number from a throttled GPU,
+        which `throttled` says, is worth more than none.
+        """
+        for source in (self._times, self._all):
+            times = source[self._rows(candidate), self._kind[kind]].T.ravel()
+            times = times[~np.isnan(times)]
+            if times.size >= MIN_SAMPLES:
+                break
+        return times
+
+    def interval(self, candidate: str, kind: LatencyKind) -> MedianInterval | None:
+        """Median and 95 % interval in µs; None when there is no sample."""
+        times = self.times_us(candidate, kind)
+        return median_interval(times.tolist()) if times.size else None
+
+    def compare(
+        self, candidate: str, against: str, kind: LatencyKind, confidence: float = CONFIDENCE
+    ) -> Comparison:
+        """Is `candidate` faster than `against`?"""
+        floor = self._floors[kind]
+        a, b = self._by_round(against, kind), self._by_round(candidate, kind)
+        if self.throttled:
+            pairs = int((~np.isnan(a * b)).sum())
+            return undecided(floor, pairs, f"No verdict on a throttled GPU: {self.throttled}")
+        return paired_verdict(a, b, floor, confidence)
+
+    def _incumbent_rows(self, kind: LatencyKind) -> tuple[FloatArray, FloatArray]:
+        first, second = self._times[self._rows(self.incumbent), self._kind[kind]]
+        return first, second
+
+    def _rows(self, candidate: str) -> list[int]:
+        row = self._row[candidate]
+        return [row, len(self._row)] if candidate == self.incumbent else [row]
+
+    def _by_round(self, candidate: str, kind: LatencyKind) -> FloatArray:
+        """One time per round: of the incumbent its first and its second run in turn.
+
+        The mean of both would be less noisy, but skewed samples (outliers are slow, never fast)
+        move it further than a candidate's single run, and that looks like a difference. Always the
+        first would tie the ratio to the floor, which is second / first.
+        """
+        times = self._times[self._rows(candidate), self._kind[kind]]
+        if len(times) == 1:
+            return np.asarray(times[0])
+        in_turn = np.where(np.arange(times.shape[1]) % 2 == 0, times, times[::-1])
+        return np.where(np.isnan(in_turn[0]), in_turn[1], in_turn[0])
+
+
+def _throttled(dropped: Sequence[str]) -> str:
+    """One sentence when too much was dropped, else empty."""
+    reasons = Counter(filter(None, dropped))
+    count = reasons.total()
+    if count <= MAX_DROPPED_SHARE * len(dropped):
+        return ""
+    main, _ = reasons.most_common(1)[0]
+    return (
+        f"{count / len(dropped):.0%} of the samples had to be dropped, most for this reason: "
+        f"{main}. Let the GPU cool down, check its power limit, or stop what else runs on it."
+    )

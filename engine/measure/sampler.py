@@ -1,0 +1,281 @@
+"""The sampler: rounds that interleave every candidate and the incumbent twice, until it is enough.
+
+Kernels differ by 1 to 3 %, and identical kernels measured one after another seem to differ as much.
+So nothing is measured by itself: each round runs everything once in shuffled order, and the
+incumbent's second run shows what this machine can tell apart at all. What is timed comes in as a
+`TimedDevice`: a GPU, or a simulated one in tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from engine.devices.nvml import GpuState
+from engine.evaluation import Latency
+from engine.measure.rounds import RoundTable, Sample
+from engine.measure.sample import LatencyKind, measured_latency
+from engine.measure.verdict import Comparison, Verdict
+
+Mode: TypeAlias = Literal["burst", "sustained"]
+StopReason: TypeAlias = Literal["precise", "decided", "time", "cancelled"]
+
+# The SM clock is steady when it stays within this share over the window before.
+_STEADY_SHARE = 0.01
+_STEADY_WINDOW_S: Mapping[Mode, float] = {"burst": 0.25, "sustained": 3.0}
+_STEADY_TEMPERATURE_C = 1  # over the window; sustained only
+_WARM_UP_CAP_S: Mapping[Mode, float] = {"burst": 2.0, "sustained": 30.0}
+# Between bursts the GPU rests as long as the round took, up to this: power and heat do not build
+# up, and the clock does not fall to idle either.
+_MAX_REST_S = 0.02
+# Who looks often enough finds a difference by chance: each look comes this much later than the one
+# before, and a pair ends the run early only when it is decided with this confidence.
+_LOOK_GROWTH = 1.25
+_LOOK_CONFIDENCE = 0.998
+
+
+class TimedDevice(Protocol):
+    """What the sampler needs of a device. `candidate` is a name that the device knows."""
+
+    def time_once(self, candidate: str, kind: LatencyKind) -> float:
+        """Take one sample: µs of one launch (or of one call, end to end)."""
+        ...
+
+    def state(self) -> GpuState:
+        """Clocks, power, temperature and throttling right now. Called after every sample."""
+        ...
+
+    def now_s(self) -> float:
+        """A clock that only goes forward."""
+        ...
+
+    def rest(self, seconds: float) -> None:
+        """Leave the device idle."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSettings:
+    """How to measure. The first of `kinds` is the one that the stopping rule looks at."""
+
+    mode: Mode = "burst"  # "sustained": hot and back to back, as a loaded server runs
+    kinds: tuple[LatencyKind, ...] = ("device_warm", "device_cold")
+    min_rounds: int = 30
+    max_half_width: float = 0.005  # of the 95 % interval of every median, as a share
+    max_s: float = 15.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.kinds or self.min_rounds < 1 or self.max_s <= 0:
+            raise ValueError(f"not a measurement: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How the device was brought to a steady state, or that it was not."""
+
+    seconds: float
+    steady: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRun:
+    """One run: every raw sample, why it stopped, and what it says."""
+
+    settings: SamplerSettings
+    incumbent: str
+    candidates: tuple[str, ...]  # without the incumbent
+    samples: tuple[Sample, ...]  # in the order in which they were taken
+    rounds: int
+    warm_up: WarmUp
+    elapsed_s: float  # without the warm-up
+    stop: StopReason
+    stop_reason: str
+    table: RoundTable
+
+    @property
+    def throttled(self) -> str:
+        """Why the run is THROTTLED, in one sentence; empty when it is not."""
+        return self.table.throttled
+
+    def latency(self, candidate: str, kind: LatencyKind) -> Latency | None:
+        """Median, 95 % interval and samples; None when there is no sample at all."""
+        times = self.table.times_us(candidate, kind)
+        if times.size == 0:
+            return None
+        how = (
+            f"{times.size} samples in {self.rounds} interleaved rounds, {self.settings.mode}; "
+            f"{self.stop_reason}"
+        )
+        return measured_latency(tuple(times.tolist()), kind, how)
+
+    def comparison(self, candidate: str, kind: LatencyKind | None = None) -> Comparison:
+        """The candidate beside the incumbent; of the first kind when none is named."""
+        return self.table.compare(candidate, self.incumbent, kind or self.settings.kinds[0])
+
+
+def run_rounds(
+    device: TimedDevice,
+    incumbent: str,
+    candidates: Sequence[str] = (),
+    settings: SamplerSettings | None = None,
+    on_round: Callable[[Sequence[Sample]], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> SamplingRun:
+    """Measure the candidates (baselines are candidates too) beside the incumbent.
+
+    Args:
+        on_round: gets the samples of every finished round.
+        should_stop: asked before every sample; True ends the run with what there is.
+
+    Returns:
+        The run; it stops when every median is known to ±0.5 %, when all pairs are decided, or when
+        the time is up, and says which. Never empty-handed: a run on a throttled GPU says so and
+        still has its samples.
+    """
+    others = tuple(dict.fromkeys(c for c in candidates if c != incumbent))
+    return _Run(
+        device, incumbent, others, settings or SamplerSettings(), on_round, should_stop
+    ).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        device: TimedDevice,
+        incumbent: str,
+        candidates: tuple[str, ...],
+        settings: SamplerSettings,
+        on_round: Callable[[Sequence[Sample]], None] | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.device = device
+        self.incumbent = incumbent
+        self.candidates = candidates
+        self.settings = settings
+        self.on_round = on_round or (lambda _: None)
+        self.should_stop = should_stop
+        self.rng = np.random.default_rng(settings.seed)
+        self.samples: list[Sample] = []
+        self.rounds = 0
+        # (candidate, is it the incumbent's second run)
+        self.slots = [(incumbent, False), *((c, False) for c in candidates), (incumbent, True)]
+
+    def run(self) -> SamplingRun:
+        warm_up = self._warm_up()
+        start = self.device.now_s()
+        stop, why = self._sample(start)
+        return SamplingRun(
+            settings=self.settings,
+            incumbent=self.incumbent,
+            candidates=self.candidates,
+            samples=tuple(self.samples),
+            rounds=self.rounds,
+            warm_up=warm_up,
+            elapsed_s=self.device.now_s() - start,
+            stop=stop,
+            stop_reason=why,
+            table=self._table(),
+        )
+
+    def _sample(self, start: float) -> tuple[StopReason, str]:
+        """Rounds until one of the rules ends them: which, and its sentence."""
+        settings = self.settings
+        next_look = settings.min_rounds
+        while True:
+            began = self.device.now_s()
+            if not self._round():
+                return "cancelled", f"cancelled after {self.rounds} rounds"
+            now = self.device.now_s()
+            if self.rounds >= next_look:
+                next_look = math.ceil(self.rounds * _LOOK_GROWTH)
+                found = self._enough()
+                if found is not None:
+                    return found
+            if now - start >= settings.max_s:
+                return "time", f"stopped after {settings.max_s:g} s"
+            if settings.mode == "burst":
+                self.device.rest(min(now - began, _MAX_REST_S))
+                # The first launch after a rest is slower than all others: it belongs to nobody.
+                self.device.time_once(self.incumbent, settings.kinds[0])
+
+    def _round(self) -> bool:
+        """Everything once, in shuffled order. False when it was cut short."""
+        before = len(self.samples)
+        for slot in self.rng.permutation(len(self.slots)):
+            candidate, twin = self.slots[slot]
+            for kind in self.settings.kinds:
+                if self.should_stop():
+                    return False
+                time_us = self.device.time_once(candidate, kind)
+                self.samples.append(
+                    Sample(
+                        candidate=candidate,
+                        kind=kind,
+                        round=self.rounds,
+                        twin=twin,
+                        time_us=time_us,
+                        at_s=self.device.now_s(),
+                        state=self.device.state(),
+                    )
+                )
+        self.rounds += 1
+        self.on_round(self.samples[before:])
+        return True
+
+    def _table(self) -> RoundTable:
+        return RoundTable(self.samples, self.incumbent, self.candidates, self.settings.kinds)
+
+    def _enough(self) -> tuple[StopReason, str] | None:
+        """Which rule says that more rounds would not tell more, or None."""
+        table, kind = self._table(), self.settings.kinds[0]
+        verdicts = [
+            table.compare(c, self.incumbent, kind, _LOOK_CONFIDENCE).verdict
+            for c in self.candidates
+        ]
+        if verdicts and Verdict.UNDECIDED not in verdicts:
+            return "decided", "every pair is decided"
+        intervals = [table.interval(c, kind) for c in (self.incumbent, *self.candidates)]
+        widest = max(math.inf if i is None else i.half_width for i in intervals)
+        if widest <= self.settings.max_half_width:
+            return "precise", f"every median is known to ±{widest:.2%}"
+        return None
+
+    def _warm_up(self) -> WarmUp:
+        """Run everything in turn until the SM clock is steady, or the cap is reached."""
+        mode, kind = self.settings.mode, self.settings.kinds[0]
+        window_s, cap_s = _STEADY_WINDOW_S[mode], _WARM_UP_CAP_S[mode]
+        readings: deque[tuple[float, GpuState]] = deque()
+        start = now = self.device.now_s()
+        # The first launch of a candidate pays for loading it.
+        for candidate in (self.incumbent, *self.candidates):
+            for each in self.settings.kinds:
+                self.device.time_once(candidate, each)
+        turn = 0
+        while (now := self.device.now_s()) - start < cap_s and not self.should_stop():
+            self.device.time_once(self.slots[turn % len(self.slots)][0], kind)
+            turn += 1
+            readings.append((self.device.now_s(), self.device.state()))
+            while readings[-1][0] - readings[0][0] > window_s:
+                readings.popleft()
+            full = readings[-1][0] - start >= window_s
+            if full and _is_steady([state for _, state in readings], mode):
+                seconds = self.device.now_s() - start
+                return WarmUp(seconds, True, f"The clock was steady after {seconds:.2g} s.")
+        return WarmUp(now - start, False, f"The clock was not steady after {now - start:.2g} s.")
+
+
+def _is_steady(states: Sequence[GpuState], mode: Mode) -> bool:
+    """Whether clock (and temperature, when sustained) stayed put. What is unknown counts as put."""
+    clocks = [s.sm_clock_mhz for s in states if s.sm_clock_mhz is not None]
+    if clocks and max(clocks) - min(clocks) > _STEADY_SHARE * max(clocks):
+        return False
+    temperatures = [s.temperature_c for s in states if s.temperature_c is not None]
+    spread = max(temperatures) - min(temperatures) if temperatures else 0
+    return mode == "burst" or spread <= _STEADY_TEMPERATURE_C

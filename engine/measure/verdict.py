@@ -1,0 +1,184 @@
+"""Which of two kernels is faster, if that can be said: pure statistics, no device.
+
+Ratios are candidate / incumbent: below 1 the candidate is faster. The difference is looked at as a
+log-ratio, so that "2 % faster" and "2 % slower" are the same distance from zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
+
+Times: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+# Below this share a difference is of no use to anybody, however well it is measured.
+MIN_DIFFERENCE = 0.005
+# Identical kernels measured one after another, not in shuffled rounds, differ by 1 to 3 %.
+RUN_TO_RUN_FLOOR = 0.03
+
+
+class Verdict(StrEnum):
+    """What is known about a candidate beside an incumbent."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    UNDECIDED = "UNDECIDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A verdict and what it rests on. NaN in the ratios when nothing could be compared."""
+
+    verdict: Verdict
+    ratio: float  # median of candidate time / incumbent time
+    low: float  # 95 % confidence interval of the ratio
+    high: float
+    floor: float  # share by which identical kernels seem to differ here (0.008 is 0.8 %)
+    pairs: int  # rounds in which both were measured; the smaller sample where they are not paired
+    reason: str
+
+    @property
+    def speedup(self) -> float:
+        """Incumbent time / candidate time."""
+        return 1 / self.ratio
+
+
+def decide(
+    log_ratio_low: float, log_ratio_high: float, aa_floor: float, *, log_ratio: float
+) -> Verdict:
+    """The rule.
+
+    FASTER or SLOWER when the interval excludes 0 and the difference exceeds max(0.5 %, A/A floor);
+    SAME when the interval lies within ±0.5 %; else UNDECIDED.
+
+    Args:
+        log_ratio_low: lower end of the 95 % interval of ln(candidate / incumbent).
+        log_ratio_high: its upper end.
+        aa_floor: |ln ratio| that two runs of the same kernel show.
+        log_ratio: the median itself.
+    """
+    smallest = math.log1p(MIN_DIFFERENCE)
+    if log_ratio_low > 0 or log_ratio_high < 0:
+        if abs(log_ratio) > max(smallest, aa_floor):
+            return Verdict.SLOWER if log_ratio > 0 else Verdict.FASTER
+    if -smallest <= log_ratio_low and log_ratio_high <= smallest:
+        return Verdict.SAME
+    return Verdict.UNDECIDED
+
+
+def aa_floor(first_us: Times, second_us: Times) -> float:
+    """How far two runs of one kernel may seem apart: |ln ratio|, the far end of its 95 % interval.
+
+    The far end and not the median: with few rounds even the floor is known only roughly. Infinite
+    when there are too few pairs to say so much.
+
+    Args:
+        first_us: times of the incumbent by round, NaN where a sample was dropped.
+        second_us: times of its second run in the same rounds.
+    """
+    ratios = _paired_ratios(first_us, second_us)
+    if ratios.size < MIN_SAMPLES:
+        return math.inf
+    found = median_interval(ratios)
+    return max(abs(math.log(found.low)), abs(math.log(found.high)))
+
+
+def paired_verdict(
+    a_us: Times, b_us: Times, floor: float, confidence: float = CONFIDENCE
+) -> Comparison:
+    """Is candidate b faster than incumbent a? From rounds in which both ran.
+
+    Args:
+        a_us: the incumbent's time in every round, NaN where there is none.
+        b_us: the candidate's, likewise.
+        floor: of the same rounds, from `aa_floor`.
+
+    Raises:
+        ValueError: the two have different numbers of rounds.
+    """
+    ratios = _paired_ratios(a_us, b_us)
+    if ratios.size < MIN_SAMPLES:
+        return undecided(
+            floor,
+            ratios.size,
+            f"{ratios.size} rounds have both times and a 95 % interval needs {MIN_SAMPLES}.",
+        )
+    return _compare(median_interval(ratios, confidence), floor, ratios.size, "rounds")
+
+
+def unpaired_verdict(
+    a_us: Times, b_us: Times, floor: float = math.log1p(RUN_TO_RUN_FLOOR)
+) -> Comparison:
+    """Is b faster than a, when they were measured in different runs?
+
+    The interval of the ratio of the two medians comes from the intervals of both (Zou & Donner,
+    2008, Statistics in Medicine 27:1693). It knows the noise within the runs only; what differs
+    between runs (clocks, memory placement) is `floor`, a |ln ratio|.
+    """
+    a, b = _times(a_us), _times(b_us)
+    pairs = min(a.size, b.size)
+    if pairs < MIN_SAMPLES:
+        return undecided(
+            floor, pairs, f"One side has {pairs} samples and a 95 % interval needs {MIN_SAMPLES}."
+        )
+    a_median, a_low, a_high = _logs(median_interval(a))
+    b_median, b_low, b_high = _logs(median_interval(b))
+    middle = b_median - a_median
+    low = middle - math.hypot(b_median - b_low, a_high - a_median)
+    high = middle + math.hypot(b_high - b_median, a_median - a_low)
+    found = MedianInterval(math.exp(middle), math.exp(low), math.exp(high))
+    return _compare(found, floor, pairs, "samples")
+
+
+def undecided(floor: float, pairs: int, reason: str) -> Comparison:
+    """The comparison of things that cannot be compared."""
+    return Comparison(Verdict.UNDECIDED, math.nan, math.nan, math.nan, floor, pairs, reason)
+
+
+def _compare(found: MedianInterval, floor: float, pairs: int, unit: str) -> Comparison:
+    median, low, high = _logs(found)
+    verdict = decide(low, high, floor, log_ratio=median)
+    share = math.expm1(floor)
+    span = f"{found.low - 1:+.1%} to {found.high - 1:+.1%}, 95 % interval of {pairs} {unit}"
+    if verdict is Verdict.SAME:
+        reason = f"The times differ by less than {MIN_DIFFERENCE:.1%} ({span})."
+    elif verdict is not Verdict.UNDECIDED:
+        reason = f"{abs(found.median - 1):.1%} {verdict.lower()} ({span})."
+    elif low <= 0 <= high:
+        reason = f"The interval includes no difference ({span})."
+    elif math.isinf(floor):
+        reason = f"How far identical kernels differ here was not measured often enough ({span})."
+    else:
+        reason = (
+            f"A difference of {found.median - 1:+.1%} is within what identical kernels show here "
+            f"({max(share, MIN_DIFFERENCE):.1%}; {span})."
+        )
+    return Comparison(verdict, found.median, found.low, found.high, share, pairs, reason)
+
+
+def _logs(found: MedianInterval) -> tuple[float, float, float]:
+    return math.log(found.median), math.log(found.low), math.log(found.high)
+
+
+def _times(times_us: Times) -> npt.NDArray[np.float64]:
+    """The times there are: NaN stands for a dropped sample."""
+    times = np.asarray(times_us, dtype=np.float64)
+    return times[~np.isnan(times)]
+
+
+def _paired_ratios(a_us: Times, b_us: Times) -> npt.NDArray[np.float64]:
+    a, b = np.asarray(a_us, dtype=np.float64), np.asarray(b_us, dtype=np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"paired times need the same rounds, not {a.size} and {b.size}")
+    ratios = b / a
+    return ratios[~np.isnan(ratios)]

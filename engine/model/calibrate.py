@@ -1,0 +1,288 @@
+"""Fit the latency model to measured points of one variant on one GPU.
+
+As many parameters are fitted as the points can tell apart, the most telling first; the others keep
+their priors, and the calibration says which. Errors are judged in per cent (logarithms), because a
+series spans microseconds to milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from engine.devices.limits import limits_for
+from engine.devices.spec import DeviceSpec
+from engine.errors import InvalidProblem
+from engine.evaluation import Resources
+from engine.model.latency import Calibration, predict_arrays
+from engine.model.launches import Launches, collect, resident_ctas, unlaunchable
+from engine.model.measurements import Measurement
+from engine.model.occupancy import IntArray
+from engine.model.terms import (
+    PARAMETER_NAMES,
+    FloatArray,
+    Machine,
+    Parameters,
+    evaluate,
+    machine,
+    prior_covariance,
+)
+from engine.problem import Problem
+from kernels.variant import Config, Variant
+
+# Resources of each pass for a problem, as compiled for the device at hand.
+Footprint: TypeAlias = Callable[[Problem], tuple[Resources, ...]]
+
+# The fit stays where the parameters still mean something.
+_BOUNDS = {
+    "floor_us": (0.5, 30.0),
+    "pace": (0.01, 100.0),
+    "contention": (0.05, 20.0),
+    "bandwidth": (0.2, 3.0),
+}
+# A parameter is worth fitting when a change of it by a factor e moves some point by this much, once
+# what the parameters chosen before it can imitate is taken away.
+_LEAST_EFFECT = 5e-4
+# Without spare points the fit shows no noise of its own.
+_ASSUMED_NOISE = 0.05
+_LEAST_NOISE = 0.02
+_STEP = 0.1
+# Faster than this share of the math units' peak time: the unit of the time is wrong.
+_POSSIBLE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Measured points with what the model needs to know about each."""
+
+    measurements: tuple[Measurement, ...]
+    launches: Launches
+    resident: IntArray  # [passes, n]
+    measured_us: FloatArray
+
+    def without(self, i: int) -> Points:
+        keep = np.arange(len(self.measurements)) != i
+        return self._take(keep)
+
+    def only(self, i: int) -> Points:
+        return self._take(np.arange(len(self.measurements)) == i)
+
+    def _take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Points:
+        kept = tuple(m for m, k in zip(self.measurements, keep, strict=True) if k)
+        return Points(
+            kept, self.launches.take(keep), self.resident[:, keep], self.measured_us[keep]
+        )
+
+
+def prepare(
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    measurements: Sequence[Measurement],
+    footprint: Footprint,
+) -> Points:
+    """Check the points and work out their launches.
+
+    Raises:
+        InvalidProblem: no point, one that the variant cannot launch, one whose CTA count is not the
+            variant's, one faster than the GPU's peak, or a device that lacks figures.
+    """
+    if not measurements:
+        raise InvalidProblem("There is no measured point to calibrate on.")
+    for point in measurements:
+        if (why := unlaunchable(variant, config, point.problem)) is not None:
+            raise InvalidProblem(f"{point.place}: {why}")
+    m = _machine(device, variant, measurements[0].problem)
+    launches = collect(variant, config, [p.problem for p in measurements])
+    for i, point in enumerate(measurements):
+        launched = int(launches.ctas[0, i])
+        if point.ctas is not None and point.ctas != launched:
+            raise InvalidProblem(
+                f"{point.place}, column ctas: {point.ctas:,} CTAs were measured and {variant.id} "
+                f"launches {launched:,} for {point.problem.label()}: choose the variant and config "
+                f"that were measured."
+            )
+    limits = limits_for(device.compute_capability)
+    resident = np.concatenate(
+        [
+            resident_ctas(launches.take(_one(i, len(measurements))), footprint(p.problem), limits)
+            for i, p in enumerate(measurements)
+        ],
+        axis=1,
+    )
+    if (resident == 0).any():
+        raise InvalidProblem(f"Not even one CTA of {variant.id} fits on an SM of {device.name}.")
+    measured_us = np.array([p.measured_us for p in measurements])
+    peak_us = evaluate(variant, launches, resident, m, Parameters()).peak_us
+    for point, least in zip(measurements, peak_us.tolist(), strict=True):
+        if point.measured_us < _POSSIBLE * least:
+            raise InvalidProblem(
+                f"{point.place}, column kernel_ms: {point.measured_us / 1e3:g} ms is less than "
+                f"{device.name} needs at its peak ({least / 1e3:.3g} ms): is it in milliseconds, "
+                f"and from this GPU?"
+            )
+    return Points(tuple(measurements), launches, resident, measured_us)
+
+
+def calibrate(variant: Variant, device: DeviceSpec, points: Points) -> Calibration:
+    """The parameters that fit the points best.
+
+    Raises:
+        InvalidProblem: a device that lacks figures.
+    """
+    from scipy.optimize import least_squares
+
+    m = _machine(device, variant, points.measurements[0].problem)
+    prior = prior_covariance(variant)
+    center = _center(Parameters())
+    target = np.log(points.measured_us)
+
+    def log_total(theta: FloatArray) -> FloatArray:
+        terms = evaluate(variant, points.launches, points.resident, m, _parameters(theta))
+        return np.log(terms.total_us)
+
+    low, high = np.log([_BOUNDS[name] for name in PARAMETER_NAMES]).T
+    theta = center
+    chosen: list[int] = []
+    for _ in range(2):  # what can be told apart may look different where the fit ends up
+        chosen = _tell_apart(_sensitivity(log_total, theta))
+
+        def residuals(free: FloatArray, free_at: list[int] = chosen) -> FloatArray:
+            moved = center.copy()
+            moved[free_at] = free
+            return log_total(moved) - target
+
+        fit = least_squares(
+            residuals,
+            np.clip(theta[chosen], low[chosen] + 1e-9, high[chosen] - 1e-9),
+            bounds=(low[chosen], high[chosen]),
+            jac="3-point",
+            x_scale=1.0,
+        )
+        theta = center.copy()
+        theta[chosen] = fit.x
+
+    left = log_total(theta) - target
+    spare = len(target) - len(chosen)
+    noise = _ASSUMED_NOISE
+    if spare > 0:
+        noise = max(_LEAST_NOISE, float(np.sqrt(np.sum(left**2) / spare)))
+    effect = _sensitivity(log_total, theta)
+    covariance = np.linalg.inv(effect.T @ effect / noise**2 + np.linalg.inv(prior))
+    fitted = tuple(PARAMETER_NAMES[i] for i in sorted(chosen))
+    return Calibration(
+        parameters=_parameters(theta),
+        covariance=tuple(tuple(row) for row in covariance.tolist()),
+        noise=noise,
+        fitted=fitted,
+        points=len(target),
+        notes=_notes(fitted, points, left),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    """Each point predicted by a calibration on the others."""
+
+    errors: tuple[float, ...]  # predicted / measured − 1
+    inside: tuple[bool, ...]  # whether the 90 % interval held the measured value
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of |error|."""
+        return float(np.mean(np.abs(self.errors)))
+
+    @property
+    def worst_error(self) -> float:
+        return float(np.max(np.abs(self.errors)))
+
+
+def leave_one_out(variant: Variant, device: DeviceSpec, points: Points) -> LeaveOneOut | None:
+    """How well the others predict each point; None with fewer than two points."""
+    n = len(points.measurements)
+    if n < 2:
+        return None
+    m = _machine(device, variant, points.measurements[0].problem)
+    errors, inside = [], []
+    for i in range(n):
+        held = points.only(i)
+        calibration = calibrate(variant, device, points.without(i))
+        spread = predict_arrays(variant, held.launches, held.resident, m, calibration)
+        measured = held.measured_us[0]
+        errors.append(float(spread.terms.total_us[0] / measured - 1))
+        inside.append(bool(spread.low_us[0] <= measured <= spread.high_us[0]))
+    return LeaveOneOut(tuple(errors), tuple(inside))
+
+
+def _machine(device: DeviceSpec, variant: Variant, problem: Problem) -> Machine:
+    m = machine(device, variant, problem.dtype)
+    if isinstance(m, str):
+        raise InvalidProblem(m)
+    return m
+
+
+def _one(i: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.arange(n) == i
+
+
+def _center(parameters: Parameters) -> FloatArray:
+    return np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
+
+
+def _parameters(theta: FloatArray) -> Parameters:
+    return Parameters(*np.exp(theta).tolist())
+
+
+def _sensitivity(log_total: Callable[[FloatArray], FloatArray], theta: FloatArray) -> FloatArray:
+    """d log(total) / d log(parameter), `[points, parameters]`, by central differences."""
+    columns = []
+    for i in range(len(theta)):
+        step = np.zeros_like(theta)
+        step[i] = _STEP
+        columns.append((log_total(theta + step) - log_total(theta - step)) / (2 * _STEP))
+    return np.stack(columns, axis=1)
+
+
+def _tell_apart(effect: FloatArray) -> list[int]:
+    """Columns to fit, the most telling first: at most one per point, none an echo of others."""
+    remaining = effect.copy()
+    chosen: list[int] = []
+    for _ in range(min(effect.shape)):
+        norms = np.linalg.norm(remaining, axis=0)
+        norms[chosen] = 0.0
+        best = int(np.argmax(norms))
+        if norms[best] < _LEAST_EFFECT:
+            break
+        chosen.append(best)
+        direction = remaining[:, best] / norms[best]
+        remaining = remaining - np.outer(direction, direction @ remaining)
+    return chosen
+
+
+def _notes(fitted: tuple[str, ...], points: Points, left: FloatArray) -> tuple[str, ...]:
+    notes = []
+    kept = [name for name in PARAMETER_NAMES if name not in fitted]
+    n = len(points.measurements)
+    if kept:
+        notes.append(
+            f"{n} point{'s' if n > 1 else ''} can tell {len(fitted)} of {len(PARAMETER_NAMES)} "
+            f"parameters apart: {_listing(fitted)} "
+            f"{'is' if len(fitted) == 1 else 'are'} fitted, {_listing(tuple(kept))} "
+            f"{'keeps its' if len(kept) == 1 else 'keep their'} assumed value."
+        )
+    worst = int(np.argmax(np.abs(left)))
+    miss = float(np.exp(left[worst]) - 1)
+    if abs(miss) > 0.15:
+        point = points.measurements[worst]
+        notes.append(
+            f"The model misses {point.place} by {miss:+.0%}: the points do not agree with one "
+            f"kernel of this shape."
+        )
+    return tuple(notes)
+
+
+def _listing(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "none"

@@ -1,0 +1,217 @@
+"""What a variant launches over a series of problems, as arrays for the latency model.
+
+Every figure comes from the variant's own formulas (the ones its launch plan is made of), so splits,
+tiles and persistent grids are right without the model knowing any variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.devices.spec import SmLimits
+from engine.errors import InvalidProblem
+from engine.evaluation import Resources
+from engine.model.occupancy import WARP_SIZE, IntArray, ctas_per_sm
+from engine.plan import MAX_GRID
+from engine.problem import BYTES_PER_ELEMENT, Problem
+from kernels.variant import Config, Dtype, ProblemLike, Variant
+
+_NUM_BANKS = 32
+_BANK_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """n problems of one variant and config. Arrays are `[n]`, or `[passes, n]` where it says so."""
+
+    batch: IntArray
+    num_heads: IntArray
+    seqlen: IntArray
+    head_dim: IntArray
+    causal: npt.NDArray[np.bool_]
+    ctas: IntArray  # [passes, n]
+    threads: IntArray  # [passes, n]
+    dynamic_smem_bytes: IntArray  # [passes, n]
+    scratch_bytes: IntArray
+    query_rows: IntArray  # Work of the main pass, per CTA
+    kv_rows: IntArray
+    math_threads: IntArray
+    conflict_ways: IntArray  # of the bank conflict in the inner loop; 1 is none
+
+    @property
+    def size(self) -> int:
+        return len(self.batch)
+
+    def take(self, keep: npt.NDArray[np.bool_]) -> Launches:
+        """The problems where `keep` (`[n]`) is True."""
+        return Launches(**{f.name: getattr(self, f.name)[..., keep] for f in fields(self)})
+
+    @property
+    def elements(self) -> IntArray:
+        """Elements of one tensor."""
+        return self.batch * self.num_heads * self.seqlen * self.head_dim
+
+    @property
+    def device_bytes(self) -> IntArray:
+        """Global memory of the call: Q, K, V, O and scratch."""
+        return 4 * BYTES_PER_ELEMENT * self.elements + self.scratch_bytes
+
+    @property
+    def flops(self) -> IntArray:
+        """FlashAttention's count: 4·B·H·S²·D, halved when causal."""
+        return np.where(self.causal, 2, 4) * self.elements * self.seqlen
+
+
+class BatchedShape:
+    """A problem whose batch may change, or be an array: one object serves a curve of thousands."""
+
+    __slots__ = ("batch", "causal", "dtype", "head_dim", "num_heads", "seqlen")
+
+    def __init__(self, problem: ProblemLike) -> None:
+        self.batch: Any = problem.batch
+        self.num_heads: int = problem.num_heads
+        self.seqlen: int = problem.seqlen
+        self.head_dim: int = problem.head_dim
+        self.causal: bool = problem.causal
+        self.dtype: Dtype = problem.dtype
+
+
+def collect(variant: Variant, config: Config, problems: Iterable[ProblemLike]) -> Launches:
+    """Evaluate the variant's formulas for each problem. Problems must be supported by it."""
+    rows = [_figures(variant, config, p) for p in problems]
+    return _launches(np.array(rows, dtype=np.int64).T, len(variant.passes))
+
+
+def collect_batches(
+    variant: Variant, config: Config, problem: Problem, batches: IntArray
+) -> Launches:
+    """`collect` for `problem` at each batch.
+
+    Formulas are plain arithmetic as a rule: then each is evaluated once, on the array of batches.
+    One that branches on the batch refuses an array, and every batch is evaluated by itself.
+
+    Raises:
+        InvalidProblem: a batch that the variant cannot launch.
+    """
+    shape = BatchedShape(problem)
+    shape.batch = batches
+    try:
+        if not _launchable_everywhere(variant, config, shape):
+            raise InvalidProblem(_first_refusal(variant, config, problem, batches))
+        figures = _figures(variant, config, shape)
+        columns = np.stack([np.broadcast_to(x, batches.shape) for x in figures])
+        return _launches(columns.astype(np.int64), len(variant.passes))
+    except (TypeError, ValueError):  # what NumPy raises for `if`, `min` and `int` of an array
+        problems = [replace(problem, batch=int(b)) for b in batches]
+        for p in problems:
+            if (why := unlaunchable(variant, config, p)) is not None:
+                raise InvalidProblem(why) from None
+        return collect(variant, config, problems)
+
+
+def unlaunchable(variant: Variant, config: Config, problem: ProblemLike) -> str | None:
+    """Why the variant cannot be launched: one sentence, or None when it can."""
+    if (why := variant.unsupported(problem, config)) is not None:
+        return why
+    for launch in variant.passes:
+        grid = launch.grid(problem, config)
+        if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=True)):
+            return f"{variant.id} would launch a grid of {grid}, beyond CUDA's limits."
+    return None
+
+
+def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape) -> bool:
+    """Whether every batch of the shape's array can be launched."""
+    fixed = BatchedShape(shape)
+    fixed.batch = int(shape.batch[0])
+    if variant.unsupported(fixed, config) is not None:
+        return False
+    return all(np.all(c.holds(shape, config)) for c in variant.constraints) and all(
+        np.all(np.asarray(size) <= limit)
+        for launch in variant.passes
+        for size, limit in zip(launch.grid(shape, config), MAX_GRID, strict=True)
+    )
+
+
+def _first_refusal(variant: Variant, config: Config, problem: Problem, batches: IntArray) -> str:
+    refusals = (unlaunchable(variant, config, replace(problem, batch=int(b))) for b in batches)
+    return next(why for why in refusals if why is not None)
+
+
+def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
+    """One problem's ten figures, then CTAs, threads and dynamic shared memory of each pass."""
+    work = variant.work
+    math_threads = work.math_threads(p, config)
+    query_rows = work.query_rows(p, config)
+    if work.conflict_ways is None:
+        ways = unpadded_conflict_ways(p.head_dim, math_threads, query_rows)
+    else:
+        ways = work.conflict_ways(p, config)
+    return (
+        *(p.batch, p.num_heads, p.seqlen, p.head_dim, p.causal),
+        sum(4 * prod(s.shape(p, config)) for s in variant.scratch),
+        *(query_rows, work.kv_rows(p, config), math_threads, ways),
+        *(prod(x.grid(p, config)) for x in variant.passes),
+        *(x.threads(p, config) for x in variant.passes),
+        *(x.dynamic_smem_bytes(p, config) for x in variant.passes),
+    )
+
+
+def _launches(columns: IntArray, num_passes: int) -> Launches:
+    """`columns` is `[10 + 3 · passes, n]`, in the order of `_figures`."""
+    batch, num_heads, seqlen, head_dim, causal, scratch, rows, kv, math, ways = columns[:10]
+    ctas, threads, smem = columns[10:].reshape(3, num_passes, -1)
+    return Launches(
+        batch=batch,
+        num_heads=num_heads,
+        seqlen=seqlen,
+        head_dim=head_dim,
+        causal=causal.astype(bool),
+        ctas=ctas,
+        threads=threads,
+        dynamic_smem_bytes=smem,
+        scratch_bytes=scratch,
+        query_rows=rows,
+        kv_rows=kv,
+        math_threads=math,
+        conflict_ways=ways,
+    )
+
+
+def unpadded_conflict_ways(head_dim: int, math_threads: int, query_rows: int) -> int:
+    """Ways of the bank conflict when the lanes of a warp read neighbouring query rows.
+
+    Assumes a row-major tile of 16-bit elements without padding, and threads of one row together
+    reading one address: rows whose distance is a multiple of 128 bytes fall into one bank.
+    """
+    rows_per_warp = max(1, WARP_SIZE * min(query_rows, math_threads) // math_threads)
+    stride_banks = max(1, head_dim * BYTES_PER_ELEMENT // _BANK_BYTES)
+    banks_hit = _NUM_BANKS // gcd(stride_banks, _NUM_BANKS)
+    return -(-rows_per_warp // banks_hit)
+
+
+def resident_ctas(
+    launches: Launches, resources: tuple[Resources, ...], limits: SmLimits
+) -> IntArray:
+    """CTAs per SM of each pass, `[passes, n]`; 0 where not even one fits.
+
+    Args:
+        resources: of each pass, as compiled for the device whose SM has these limits.
+    """
+    return np.stack(
+        [
+            ctas_per_sm(
+                limits,
+                launches.threads[i],
+                r.registers_per_thread,
+                r.static_smem_bytes + launches.dynamic_smem_bytes[i],
+            ).resident
+            for i, r in enumerate(resources)
+        ]
+    )

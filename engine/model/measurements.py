@@ -1,0 +1,184 @@
+"""Measured points: read from CSV, checked, every complaint naming its line and column.
+
+The columns are those of the project's reference series: `batch, num_heads, seqlen, head_dim,
+kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`. Lines that
+start with # are comments.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InvalidProblem
+from engine.problem import Problem
+
+MAX_ROWS = 10_000
+MAX_CHARS = 4_000_000
+REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
+OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype")
+_LONGEST_MS = 3_600_000.0
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measured launch."""
+
+    problem: Problem
+    measured_us: float
+    ctas: int | None = None  # as the file says; checked against the variant's launch plan
+    sdpa_us: float | None = None
+    series: str = ""
+    line: int | None = None  # of the file it came from
+
+    @property
+    def place(self) -> str:
+        """`line 7`, or the problem where there is no file."""
+        return self.problem.label() if self.line is None else f"line {self.line}"
+
+
+def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
+    """Read a CSV file.
+
+    Raises:
+        InvalidProblem: no such file, not text, or anything `parse_measurements` rejects.
+    """
+    path = Path(path)
+    try:
+        # One character more than allowed tells "too long" from "just fits".
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read(MAX_CHARS + 1)
+    except UnicodeDecodeError:
+        raise InvalidProblem(f"{path} is not UTF-8 text: save it as CSV.") from None
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise InvalidProblem(f"{path} cannot be read: {why}.") from None
+    return parse_measurements(text, str(path))
+
+
+def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, ...]:
+    """Parse CSV text.
+
+    Args:
+        name: what to call it in complaints.
+
+    Raises:
+        InvalidProblem: wrong columns, units or values, with the line and the column.
+    """
+    if len(text) > MAX_CHARS:
+        raise InvalidProblem(f"{name} is longer than {MAX_CHARS:,} characters.")
+    lines = _data_lines(text.removeprefix("\ufeff"))
+    header_line, header = next(lines, (0, []))
+    columns = [c.strip() for c in header]
+    _check_columns(columns, name, header_line)
+    points = []
+    for line, cells in lines:
+        if len(cells) != len(columns):
+            raise InvalidProblem(
+                f"{name}, line {line} has {len(cells)} cells and the header has {len(columns)} "
+                f"columns."
+            )
+        row = {c: cell.strip() for c, cell in zip(columns, cells, strict=True)}
+        points.append(_Row(name, line, row).measurement())
+        if len(points) > MAX_ROWS:
+            raise InvalidProblem(f"{name} has more than {MAX_ROWS:,} rows.")
+    if not points:
+        raise InvalidProblem(f"{name} has a header and no rows: add measured points.")
+    return tuple(points)
+
+
+def _data_lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of lines that are neither empty nor comments."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield number, next(csv.reader(io.StringIO(line)))
+
+
+def _check_columns(columns: list[str], name: str, line: int) -> None:
+    wanted = ", ".join(REQUIRED)
+    if not columns:
+        raise InvalidProblem(f"{name} is empty: it needs a header with the columns {wanted}.")
+    if len(columns) == 1 and ";" in columns[0]:
+        raise InvalidProblem(f"{name}, line {line} is separated by semicolons: use commas.")
+    doubled = sorted({c for c in columns if columns.count(c) > 1})
+    if doubled:
+        raise InvalidProblem(f"{name}, line {line} has the column {doubled[0]!r} twice.")
+    missing = [c for c in REQUIRED if c not in columns]
+    if "kernel_ms" in missing:
+        other = next((c for c in columns if c.startswith(("kernel_", "time"))), None)
+        if other is not None:
+            raise InvalidProblem(
+                f"{name}, line {line} has the column {other!r}: times belong into the column "
+                f"kernel_ms, in milliseconds."
+            )
+    if missing:
+        raise InvalidProblem(
+            f"{name}, line {line} lacks the column {missing[0]!r}: it needs {wanted}, and may have "
+            f"{', '.join(OPTIONAL)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line's cells, with complaints that name line and column."""
+
+    name: str
+    line: int
+    cells: Mapping[str, str]
+
+    def measurement(self) -> Measurement:
+        shape: dict[str, Any] = {
+            c: self._whole(c) for c in ("batch", "num_heads", "seqlen", "head_dim")
+        }
+        if causal := self.cells.get("causal"):
+            if causal.lower() not in _BOOLEANS:
+                raise self._wrong("causal", "is neither true nor false")
+            shape["causal"] = _BOOLEANS[causal.lower()]
+        if dtype := self.cells.get("dtype"):
+            shape["dtype"] = dtype
+        try:
+            problem = Problem(**shape)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{self.name}, line {self.line}: {error}") from None
+        sdpa = self.cells.get("sdpa_ms")
+        return Measurement(
+            problem=problem,
+            measured_us=1e3 * self._milliseconds("kernel_ms"),
+            ctas=self._whole("ctas") if self.cells.get("ctas") else None,
+            sdpa_us=1e3 * self._milliseconds("sdpa_ms") if sdpa else None,
+            series=self.cells.get("series", ""),
+            line=self.line,
+        )
+
+    def _wrong(self, column: str, why: str) -> InvalidProblem:
+        shown = self.cells[column][:40]
+        return InvalidProblem(f"{self.name}, line {self.line}, column {column}: {shown!r} {why}.")
+
+    def _whole(self, column: str) -> int:
+        cell = self.cells[column]
+        if not cell.isascii() or not cell.isdigit() or len(cell) > 15:
+            raise self._wrong(column, "is not a whole number of at least 1")
+        if int(cell) < 1:
+            raise self._wrong(column, "must be at least 1")
+        return int(cell)
+
+    def _milliseconds(self, column: str) -> float:
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            raise self._wrong(
+                column, "is not a number: write milliseconds, without a unit"
+            ) from None
+        if not math.isfinite(value):
+            raise self._wrong(column, "is not a finite time")
+        if value <= 0:
+            raise self._wrong(column, "is not a time above zero")
+        if value > _LONGEST_MS:
+            raise self._wrong(column, "is more than an hour: write milliseconds")
+        return value

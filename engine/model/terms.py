@@ -1,0 +1,265 @@
+"""The equations of the latency model: explicit terms, in microseconds, over arrays of problems.
+
+One pass takes its launch floor plus the slowest of three: the SMs, L2, DRAM. The SMs work as
+follows. A CTA alone on an SM takes `cta_us`. A second one beside it overlaps with all but
+`shared_us` of it, what they contend for (the shared-memory pipe, the tensor cores). The busiest SM
+gets ⌈CTAs / SMs⌉ of them and holds `ctas_per_sm` at once, so it works in rounds:
+
+    time(n resident) = cta_us + (n − 1) · shared_us, never under n CTAs at the math or exp peak
+    compute = rounds · time(ctas_per_sm) + time(rest)
+
+Priors (how fast an uncalibrated kernel is assumed to be, and how unsure that is) are constants
+below, each with its reason; `engine.model.calibrate` replaces them by measurement. They were set
+with the L4 study's series of v01 in view, so that those points are no proof of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.devices.spec import DeviceSpec
+from engine.model.launches import Launches
+from engine.model.occupancy import WARP_SIZE, IntArray
+from engine.problem import BYTES_PER_ELEMENT
+from kernels.variant import Dtype, Variant
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+# Scalar kernels. A chain of dependent FMAs issues every 4 cycles; both operands come from shared
+# memory, and every way of a bank conflict holds each of the two loads back by one cycle.
+_FMA_CHAIN_CYCLES = 4.0
+_STEP_CYCLES = 2.0
+_STEP_CYCLES_PER_WAY = 2.0
+# What a step takes of the SM's one shared-memory pipe: two accesses, and the conflict's extra ones
+# in the half of the steps that meet it (Q @ K^T, not P @ V), two elements a word.
+_PIPE_CYCLES = 2.0
+_PIPE_CYCLES_PER_WAY = 0.25
+# Tensor kernels. Well-written mma.sync kernels reach about 40 % of peak; an SM needs about two
+# warps per sub-partition to get there.
+_TENSOR_EFFICIENCY = 0.4
+_TENSOR_WARPS = 8
+_EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
+# An SM's port to L2 carries 64 bytes a cycle; together the SMs get about a third of that.
+_L2_BYTES_PER_CYCLE = 64
+_L2_PORT_EFFICIENCY = 0.8
+_L2_SHARED_EFFICIENCY = 0.35
+_DRAM_EFFICIENCY = 0.85
+# A dependent pass starts about 2 µs after the one before has drained, or sooner on a fast floor.
+_MOST_GAP_US = 2.0
+# A CTA of a fusion pass: two dependent trips to L2 and back.
+_FUSE_CTA_US = 1.5
+
+BINDS = (
+    "launch floor",
+    "one CTA",
+    "CTAs per SM",
+    "math peak",
+    "exp peak",
+    "L2",
+    "DRAM",
+    "fusion pass",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What calibration may change; the defaults are the priors' medians."""
+
+    floor_us: float = 3.0  # start, drain and timing of an otherwise empty launch
+    pace: float = 1.0  # a CTA's time over the assumed one
+    contention: float = 1.0  # the part of it that resident CTAs cannot overlap, over the assumed
+    bandwidth: float = 1.0  # L2 and DRAM rates over the assumed
+
+
+PARAMETER_NAMES = ("floor_us", "pace", "contention", "bandwidth")
+# Factors of the priors' 90 % intervals. An empty kernel takes 0.5 µs in a graph and 9 µs between
+# events; scalar kernels of one design differ up to fivefold by how their loads compile.
+_PRIOR_FACTORS = {"floor_us": 3.0, "pace": 5.0, "contention": 2.5, "bandwidth": 1.6}
+_TENSOR_PACE_FACTOR = 3.5
+Z90 = 1.6449  # the normal's 95 % point: half of a 90 % interval
+
+
+def prior_covariance(variant: Variant) -> FloatArray:
+    """Of the logarithms of `PARAMETER_NAMES`, `[4, 4]`."""
+    factors = dict(_PRIOR_FACTORS)
+    if variant.work.math_unit == "tensor":
+        factors["pace"] = _TENSOR_PACE_FACTOR
+    return np.diag([(np.log(factors[name]) / Z90) ** 2 for name in PARAMETER_NAMES])
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The rates of one GPU for one math unit and dtype, per microsecond."""
+
+    num_sms: int
+    cycles_per_us: float
+    flops_per_us_per_sm: float
+    dram_bytes_per_us: float
+    l2_bytes: int
+
+
+def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine | str:
+    """The device's rates, or one sentence that names the figures its row lacks."""
+    if variant.work.math_unit == "fma":
+        peak, peak_name = device.fp32_tflops, "FP32 peak"
+    elif dtype == "bfloat16":
+        peak, peak_name = device.bf16_tensor_tflops, "BF16 tensor peak"
+    else:
+        peak, peak_name = device.fp16_tensor_tflops, "FP16 tensor peak"
+    figures = {
+        "number of SMs": device.num_sms,
+        "clock": device.boost_clock_mhz,
+        peak_name: peak,
+        "memory bandwidth": device.memory_gb_per_s,
+        "L2 size": device.l2_bytes,
+    }
+    missing = [name for name, figure in figures.items() if figure is None]
+    if missing:
+        return (
+            f"No latency is predicted for {device.name}: its {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} unknown."
+        )
+    num_sms, clock_mhz, tflops, gb_per_s, l2_bytes = (float(x or 0) for x in figures.values())
+    return Machine(
+        num_sms=int(num_sms),
+        cycles_per_us=clock_mhz,
+        flops_per_us_per_sm=tflops * 1e6 / num_sms,
+        dram_bytes_per_us=gb_per_s * 1e3,
+        l2_bytes=int(l2_bytes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The model's terms for n problems; arrays are `[n]`, times in µs."""
+
+    total_us: FloatArray
+    floor_us: FloatArray  # of all passes
+    cta_us: FloatArray  # one CTA alone on an SM
+    shared_us: FloatArray  # what another resident CTA adds to it
+    ctas: IntArray  # of the main pass
+    ctas_per_sm: IntArray
+    load_per_sm: IntArray  # ⌈CTAs / SMs⌉
+    compute_us: FloatArray
+    peak_us: FloatArray  # the busiest SM at the math unit's peak
+    exp_us: FloatArray  # the busiest SM at the exponential unit's peak
+    l2_us: FloatArray
+    dram_us: FloatArray
+    fuse_us: FloatArray  # later passes without their floors
+    binds: npt.NDArray[np.int64]  # index into BINDS
+
+
+def evaluate(
+    variant: Variant,
+    launches: Launches,
+    resident: IntArray,
+    m: Machine,
+    parameters: Parameters,
+) -> Terms:
+    """All terms.
+
+    Args:
+        resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.launches.resident_ctas`).
+    """
+    rows, kv_rows = launches.query_rows, launches.kv_rows
+    # Inner-product steps of one query row: Q·K and P·V over the K/V rows, reading Q, writing O.
+    steps = launches.head_dim * (2 * kv_rows + 2)
+    warps = -(-launches.math_threads // WARP_SIZE)
+    peak_cta_us = 2.0 * rows * steps / m.flops_per_us_per_sm
+    if variant.work.math_unit == "fma":
+        per_thread = steps * rows / launches.math_threads
+        ways = launches.conflict_ways
+        step_cycles = np.maximum(_FMA_CHAIN_CYCLES, _STEP_CYCLES + _STEP_CYCLES_PER_WAY * ways)
+        alone_us = per_thread * step_cycles / m.cycles_per_us
+        pipe_cycles = _PIPE_CYCLES + _PIPE_CYCLES_PER_WAY * ways
+        pipe_us = per_thread * warps * pipe_cycles / m.cycles_per_us
+    else:
+        pipe_us = peak_cta_us / _TENSOR_EFFICIENCY
+        alone_us = pipe_us * np.maximum(1.0, _TENSOR_WARPS / warps)
+    cta_us = parameters.pace * np.maximum(alone_us, pipe_us)
+    shared_us = np.minimum(cta_us, parameters.pace * parameters.contention * pipe_us)
+    exp_cta_us = rows * kv_rows / (_EXP_PER_CYCLE * m.cycles_per_us)
+
+    per_sm = resident[0]
+    load = -(-launches.ctas[0] // m.num_sms)
+    rounds, rest = np.divmod(load, per_sm)
+    least = np.maximum(peak_cta_us, exp_cta_us)
+
+    def together(n: IntArray) -> FloatArray:
+        """n CTAs resident on one SM; 0 for none."""
+        return np.where(n > 0, np.maximum(cta_us + (n - 1) * shared_us, n * least), 0.0)
+
+    whole = rounds * together(per_sm) + together(rest)
+    # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile.
+    share = np.where(launches.causal, np.minimum(1.0, 0.5 * (1.0 + rows / launches.seqlen)), 1.0)
+    compute_us = np.maximum(share * whole, together(np.minimum(load, 1)))
+    peak_us, exp_us = share * load * peak_cta_us, share * load * exp_cta_us
+
+    # Each CTA reads its Q and K/V rows and writes O; partial results go through scratch.
+    cta_bytes = BYTES_PER_ELEMENT * launches.head_dim * (2 * rows + 2 * share * kv_rows)
+    port = _L2_BYTES_PER_CYCLE * m.cycles_per_us * parameters.bandwidth
+    main_bytes = launches.ctas[0] * cta_bytes + launches.scratch_bytes
+    l2_us = np.maximum(
+        main_bytes / (_L2_SHARED_EFFICIENCY * port * m.num_sms),
+        load * cta_bytes / (_L2_PORT_EFFICIENCY * port),
+    )
+    dram_rate = _DRAM_EFFICIENCY * m.dram_bytes_per_us * parameters.bandwidth
+    # Warm: what fits in L2 is there already.
+    spilled = np.where(launches.device_bytes > m.l2_bytes, launches.device_bytes, 0)
+    dram_us = spilled / dram_rate
+
+    fuse_us = np.zeros_like(compute_us)
+    num_passes = len(variant.passes)
+    if num_passes > 1:
+        out_bytes = BYTES_PER_ELEMENT * launches.elements
+        fuse_bytes = launches.scratch_bytes + out_bytes
+        fuse_rate = np.where(spilled > 0, dram_rate, _L2_SHARED_EFFICIENCY * port * m.num_sms)
+        for i in range(1, num_passes):
+            fuse_rounds = -(-launches.ctas[i] // (m.num_sms * resident[i]))
+            fuse_us = fuse_us + np.maximum(fuse_bytes / fuse_rate, fuse_rounds * _FUSE_CTA_US)
+    gap_us = min(parameters.floor_us, _MOST_GAP_US)
+    floor_us = np.full_like(compute_us, parameters.floor_us + (num_passes - 1) * gap_us)
+
+    slowest = np.maximum.reduce([compute_us, l2_us, dram_us])
+    return Terms(
+        total_us=floor_us + slowest + fuse_us,
+        floor_us=floor_us,
+        cta_us=cta_us,
+        shared_us=shared_us,
+        ctas=launches.ctas[0],
+        ctas_per_sm=per_sm,
+        load_per_sm=load,
+        compute_us=compute_us,
+        peak_us=peak_us,
+        exp_us=exp_us,
+        l2_us=l2_us,
+        dram_us=dram_us,
+        fuse_us=fuse_us,
+        binds=_binds(floor_us, compute_us, peak_us, exp_us, l2_us, dram_us, fuse_us, load),
+    )
+
+
+def _binds(
+    floor_us: FloatArray,
+    compute_us: FloatArray,
+    peak_us: FloatArray,
+    exp_us: FloatArray,
+    l2_us: FloatArray,
+    dram_us: FloatArray,
+    fuse_us: FloatArray,
+    load: IntArray,
+) -> npt.NDArray[np.int64]:
+    """Which term is largest; compute is named by what it is made of."""
+    largest = np.argmax(np.stack([floor_us, compute_us, l2_us, dram_us, fuse_us]), axis=0)
+    at_peak = 0.99 * compute_us
+    compute = np.select(
+        [peak_us >= at_peak, exp_us >= at_peak, load > 1],
+        [BINDS.index("math peak"), BINDS.index("exp peak"), BINDS.index("CTAs per SM")],
+        BINDS.index("one CTA"),
+    )
+    others = [BINDS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
+    return np.where(largest == 1, compute, np.array(others)[largest])

@@ -1,0 +1,306 @@
+"""The working session: what is being tried now, on disk before anywhere else.
+
+The journal is the only truth. Every change is one JSON line; the state is what the lines add up to,
+so a killed server loses nothing and two tabs of one session see the same. A snapshot is made of it
+when the person saves.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.environment import collect_environment
+from engine.errors import CompileError, SnapshotError, StoreError
+from engine.evaluation import Evaluation
+from engine.jobs import journal
+from engine.sessions.build import UNTITLED, MapLike, make_error_map, make_snapshot, make_source, now
+from engine.sessions.codec import record_from_dict, validated
+from engine.sessions.record import storable
+from engine.sessions.schema import ErrorMap, Snapshot, Source, Target, TimelineEntry
+from engine.sessions.store import Store, data_folder, default_store
+from engine.sessions.target import TargetStatus, target_status
+from engine.sessions.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
+from engine.sessions.timeline import TimelineRow, describe, timeline_rows
+
+if TYPE_CHECKING:
+    from engine.evaluate import EvaluationOutcome
+
+Outcome = Literal["tried", "kept", "dropped"]
+
+
+class Session:
+    """A session being worked on. Methods that write raise `StoreError` when the disk refuses."""
+
+    def __init__(self, path: Path) -> None:
+        """The session whose journal is `path`; see `start_session` and `resume_session`."""
+        self.path = path
+        self._offset = 0
+        self.id = ""
+        self.created = ""
+        self.title = ""
+        self.hypothesis = ""
+        self.notes = ""
+        self.target: Target | None = None
+        self.damaged_lines = 0
+        self.saved_as = ""  # the name of the last snapshot
+        self.is_unsaved = False  # changed since then
+        self._environment: dict[str, Any] = {}
+        self._evaluations: list[Evaluation] = []
+        self._maps: list[ErrorMap] = []
+        self._sources: dict[tuple[str, str], Source] = {}
+        self._timeline: list[TimelineEntry] = []
+        self._keys: dict[str, int] = {}
+        self.refresh()
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """In the order in which they were added, with the origins they had."""
+        return tuple(self._evaluations)
+
+    @property
+    def error_maps(self) -> tuple[ErrorMap, ...]:
+        return tuple(self._maps)
+
+    def add(self, evaluation: Evaluation, *, maps: Iterable[MapLike] = ()) -> int:
+        """Keep an evaluation, its error maps and its kernel's source; its index in the session."""
+        key = uuid.uuid4().hex
+        self._append(
+            "evaluation",
+            key=key,
+            evaluation=storable(evaluation),
+            maps=[make_error_map(0, found).model_dump(mode="json") for found in maps],
+            sources=[
+                source.model_dump(mode="json")
+                for source in sources_of(evaluation)
+                if (source.name, source.sha256) not in self._sources
+            ],
+        )
+        return self._keys[key]
+
+    def edit(
+        self,
+        *,
+        title: str | None = None,
+        hypothesis: str | None = None,
+        notes: str | None = None,
+        target: Target | Literal["none"] | None = None,
+    ) -> None:
+        """Change what is given and leave the rest; `target="none"` takes the target away."""
+        changes: dict[str, Any] = {}
+        if title is not None:
+            changes["title"] = clean_line(title, 120)
+        if hypothesis is not None:
+            changes["hypothesis"] = clean_lines(hypothesis, MAX_SENTENCE)
+        if notes is not None:
+            changes["notes"] = clean_lines(notes, MAX_NOTES)
+        if target is not None:
+            changes["target"] = None if target == "none" else target.model_dump(mode="json")
+        if changes:
+            self._append("edit", **changes)
+
+    def note(self, what: str) -> None:
+        """A timeline entry of its own: an idea, a dead end, a decision."""
+        self._append("note", when=now(), what=clean_lines(what, MAX_SENTENCE))
+
+    def mark(self, entry: int, outcome: Outcome) -> None:
+        """Say what became of the timeline's entry number `entry`."""
+        self._append("mark", entry=entry, outcome=outcome)
+
+    def status(self) -> TargetStatus | None:
+        """Where the session stands against its target; None without one."""
+        return target_status(self.target, self._evaluations) if self.target else None
+
+    def timeline(self) -> list[TimelineRow]:
+        return timeline_rows(self._timeline, self._evaluations)
+
+    def to_snapshot(self) -> Snapshot:
+        """The session so far. SnapshotError when it is more than one file may hold."""
+        lost = f"{self.damaged_lines} damaged lines of its journal were left out."
+        return make_snapshot(
+            self._evaluations,
+            id=self.id,
+            title=self.title or _default_title(self._evaluations),
+            hypothesis=self.hypothesis,
+            target=self.target,
+            notes=self.notes,
+            created=self.created,
+            environment=self._environment,
+            error_maps=self._maps,
+            sources=self._sources.values(),
+            timeline=self._timeline,
+            log=lost if self.damaged_lines else "",
+        )
+
+    def save(self, store: Store | None = None) -> str:
+        """Save a snapshot and return its name. The session goes on."""
+        name = (store or default_store()).save(self.to_snapshot())
+        self._append("saved", name=name)
+        return name
+
+    def discard(self) -> None:
+        """Delete the journal. Snapshots saved from it stay."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be deleted: {error.strerror}.") from None
+
+    def refresh(self) -> None:
+        """Take in what this or another process has added to the journal."""
+        try:
+            events, self._offset = journal.read_from(self.path, self._offset)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}.") from None
+        for event in events:
+            try:
+                self._apply(event)
+            except (SnapshotError, LookupError, TypeError, ValueError):
+                self.damaged_lines += 1
+
+    def _append(self, kind: str, **fields: Any) -> None:
+        try:
+            journal.append(self.path, {"kind": kind, **fields})
+        except StoreError as error:
+            why = getattr(error.__cause__, "strerror", None) or "the disk refused"
+            raise StoreError(
+                f"The session cannot be kept in {self.path.parent} ({why}): free some disk space "
+                "or make the folder writable."
+            ) from None
+        self.refresh()
+
+    def _apply(self, event: dict[str, Any]) -> None:
+        match event.get("kind"):
+            case "start":
+                self.id, self.created = event["id"], event["created"]
+                self._environment = event["environment"]
+            case "edit":
+                target = event.get("target")
+                if target is not None:
+                    self.target = validated(Target, target, "The target")
+                elif "target" in event:
+                    self.target = None
+                self.title = event.get("title", self.title)
+                self.hypothesis = event.get("hypothesis", self.hypothesis)
+                self.notes = event.get("notes", self.notes)
+            case "evaluation":
+                self._apply_evaluation(event)
+            case "note":
+                self._timeline.append(TimelineEntry(when=event["when"], what=event["what"]))
+            case "mark":
+                entry = dict(self._timeline[event["entry"]]) | {"outcome": event["outcome"]}
+                self._timeline[event["entry"]] = TimelineEntry(**entry)
+            case "saved":
+                self.saved_as = event["name"]
+        self.is_unsaved = event.get("kind") not in ("start", "saved")
+
+    def _apply_evaluation(self, event: dict[str, Any]) -> None:
+        evaluation = record_from_dict(event["evaluation"]).evaluation
+        index = len(self._evaluations)
+        maps = [
+            validated(ErrorMap, raw | {"evaluation": index}, "The error map")
+            for raw in event["maps"]
+        ]
+        sources = [validated(Source, raw, "The source") for raw in event["sources"]]
+        self._keys[event["key"]] = index
+        self._evaluations.append(evaluation)
+        self._maps += maps
+        self._sources |= {(s.name, s.sha256): s for s in sources}
+        self._timeline.append(
+            TimelineEntry(
+                when=evaluation.when or self.created,
+                what=clean_lines(describe(evaluation), MAX_SENTENCE),
+                evaluation=index,
+            )
+        )
+
+
+def working_folder() -> Path:
+    """Where the journals of sessions that are being worked on lie."""
+    return data_folder() / "working"
+
+
+def start_session(
+    title: str = "",
+    *,
+    hypothesis: str = "",
+    target: Target | None = None,
+    notes: str = "",
+    folder: Path | None = None,
+) -> Session:
+    """A new session with its journal in `folder` (the user's data folder by default)."""
+    folder = folder or working_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"The folder {folder} for sessions cannot be made: {error.strerror}."
+        ) from None
+    session_id = uuid.uuid4().hex
+    session = Session(folder / f"{session_id}.jsonl")
+    session._append("start", id=session_id, created=now(), environment=collect_environment())
+    session.edit(title=title, hypothesis=hypothesis, target=target, notes=notes)
+    return session
+
+
+def resume_session(session_id: str, *, folder: Path | None = None) -> Session:
+    """The session with this id, as far as its journal goes.
+
+    Raises:
+        StoreError: there is no such journal.
+    """
+    path = (folder or working_folder()) / f"{session_id}.jsonl"
+    if not session_id.isalnum() or not path.is_file():
+        raise StoreError("There is no such working session: it was discarded, or never started.")
+    return Session(path)
+
+
+def working_sessions(*, folder: Path | None = None) -> list[str]:
+    """Ids of the sessions that can be resumed, the last one changed first."""
+    paths = sorted(
+        (folder or working_folder()).glob("*.jsonl"), key=lambda p: p.stat().st_mtime, reverse=True
+    )
+    return [path.stem for path in paths]
+
+
+def sources_of(evaluation: Evaluation) -> list[Source]:
+    """The kernel source an evaluation was made from, and its headers, while they still agree."""
+    from engine.compile.sources import read_sources
+    from kernels.ladder import by_id
+
+    try:
+        found = read_sources(by_id(evaluation.variant).source)
+        if found.source_sha256 != evaluation.source_sha256:
+            return []  # edited since: what lies there now is not what was evaluated
+        return [
+            make_source(found.name, found.text, evaluation.flags),
+            *(make_source(name, text) for name, text in found.headers),
+        ]
+    except (KeyError, CompileError, SnapshotError):
+        return []
+
+
+def save_outcome(outcome: EvaluationOutcome, *, store: Store | None = None) -> str:
+    """Save one evaluation as a snapshot of its own, and return its name."""
+    evaluation = outcome.evaluation
+    maps = outcome.maps.maps() if outcome.maps is not None else ()
+    snapshot = make_snapshot(
+        [evaluation],
+        title=_default_title([evaluation]),
+        environment=collect_environment(),
+        error_maps=[make_error_map(0, found) for found in maps],
+        sources=sources_of(evaluation),
+    )
+    return (store or default_store()).save(snapshot)
+
+
+def _default_title(evaluations: list[Evaluation]) -> str:
+    """What a session without a title is called: what is in it."""
+    if not evaluations:
+        return UNTITLED
+    variants = list(dict.fromkeys(e.variant for e in evaluations))
+    problems = list(dict.fromkeys(e.problem.label() for e in evaluations))
+    first = variants[0] if len(variants) == 1 else f"{len(variants)} variants"
+    second = problems[0] if len(problems) == 1 else f"{len(problems)} problems"
+    return f"{first} on {second}"

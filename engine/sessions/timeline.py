@@ -1,0 +1,80 @@
+"""What was tried, kept or dropped, each with its gain against the session's start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.evaluation import Evaluation, Latency, Status
+from engine.sessions.schema import TimelineEntry
+from engine.units import format_us
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """One line. `gain` is start / now for the same problem and device; `gain_reason` says why not.
+
+    A predicted latency is only ever compared with a predicted one.
+    """
+
+    index: int
+    when: str
+    what: str
+    outcome: str
+    evaluation: int | None
+    latency: Latency | None
+    gain: float | None
+    gain_reason: str
+
+
+def describe(evaluation: Evaluation) -> str:
+    """`v05 num_splits=4 · B1 H1 S128 D64 fp16 · 12.5 µs predicted`."""
+    config = " ".join(f"{name}={value}" for name, value in sorted(evaluation.config.items()))
+    result = str(evaluation.status)
+    if evaluation.latency is not None:
+        result = f"{format_us(evaluation.latency.median_us)} {evaluation.latency.origin}"
+    name = f"{evaluation.variant} {config}".strip()
+    return f"{name} · {evaluation.problem.label()} · {result}"
+
+
+def timeline_rows(
+    entries: Sequence[TimelineEntry], evaluations: Sequence[Evaluation]
+) -> list[TimelineRow]:
+    """The timeline in order, gains computed against the first timed evaluation of each problem."""
+    rows = []
+    for index, entry in enumerate(entries):
+        latency, gain, reason = None, None, "a note, without an evaluation"
+        if entry.evaluation is not None:
+            now = evaluations[entry.evaluation]
+            latency = now.latency
+            gain, reason = _gain(now, evaluations)
+        rows.append(
+            TimelineRow(
+                index,
+                entry.when,
+                entry.what,
+                entry.outcome,
+                entry.evaluation,
+                latency,
+                gain,
+                reason,
+            )
+        )
+    return rows
+
+
+def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> tuple[float | None, str]:
+    if now.latency is None:
+        return None, "it has no latency"
+    if now.status is Status.INCORRECT:
+        return None, "its result is wrong"
+    kind = now.latency.origin == "predicted"
+    for start in evaluations:
+        if (
+            start.latency is not None
+            and start.status is not Status.INCORRECT
+            and (start.problem, start.device) == (now.problem, now.device)
+            and (start.latency.origin == "predicted") is kind
+        ):
+            return start.latency.median_us / now.latency.median_us, ""
+    return None, "nothing of its kind came before"

@@ -1,0 +1,192 @@
+"""The command line as a script sees it: one JSON object, exit codes, one-sentence errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.cli import main
+
+EVALUATE = [
+    "evaluate",
+    "v01",
+    "--batch",
+    "1",
+    "--heads",
+    "1",
+    "--seqlen",
+    "128",
+    "--head-dim",
+    "64",
+    "--gpu",
+    "L4",
+    "--backend",
+    "cpu",
+    "--json",
+]
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
+    code = main(argv)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_prints_the_whole_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run_json(capsys, *EVALUATE)
+    assert code == 0, out["reason"]
+    assert out["status"] == "PASSED"
+    assert out["variant"] == "v01"
+    assert out["problem"]["seqlen"] == 128
+    assert out["device"] == "L4"
+    assert out["resources"]["registers_per_thread"] > 0
+    assert out["resources"]["smem_bytes"] > 0
+    assert out["resources"]["spill_bytes"] == 0
+    occupancy = out["occupancy"]
+    assert occupancy["ctas"] == 2
+    assert occupancy["ctas_per_sm"] >= 1
+    assert 0 < occupancy["occupancy"] <= 1
+    assert occupancy["active_warps_per_sm"] == occupancy["ctas_per_sm"] * 8
+    assert occupancy["limiter"] in ("warps", "registers", "shared memory", "ctas")
+    assert 0 < occupancy["waves"] < 1
+    correctness = out["correctness"]
+    assert correctness["passed"] is True
+    assert correctness["max_abs_err"] <= correctness["tolerance"]
+    assert out["latency"]["origin"] == "predicted"
+    assert out["latency"]["low_us"] <= out["latency"]["median_us"] <= out["latency"]["high_us"]
+    assert out["execution"]["backend"] == "cpu"
+
+
+@pytest.mark.parametrize("extra", [["--check"], ["--schedule", "random", "--seed", "7"]])
+def test_evaluate_in_other_builds_and_orders(
+    capsys: pytest.CaptureFixture[str], extra: list[str]
+) -> None:
+    code, out = run_json(capsys, *EVALUATE, *extra)
+    assert code == 0, out["reason"]
+    if "--check" in extra:
+        assert out["execution"]["build"] == "check"
+    else:
+        assert out["execution"]["schedule"] == "random"
+        assert out["execution"]["seed"] == 7
+
+
+def test_evaluate_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*EVALUATE[:-1]]) == 0
+    out = capsys.readouterr().out
+    assert "predicted" in out
+    assert "not a GPU latency" in out
+    assert "limiter" in out
+
+
+def test_a_skipped_problem_is_not_passed(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "evaluate v01 --head-dim 48 --gpu L4 --backend cpu --json".split()
+    code, out = run_json(capsys, *argv)
+    assert code == 1
+    assert out["status"] == "SKIPPED"
+    assert "head_dim 48" in out["reason"]
+    assert out["correctness"] is None
+    assert out["latency"] is None
+
+
+def test_more_memory_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [
+        "evaluate",
+        "v01",
+        "-B",
+        "60000",
+        "-H",
+        "64",
+        "-S",
+        "65536",
+        "-D",
+        "128",
+        "--gpu",
+        "L4",
+        "--backend",
+        "cpu",
+        "--json",
+    ]
+    code, out = run_json(capsys, *argv)
+    assert code == 1
+    assert out["status"] == "OUT_OF_MEMORY"
+    assert "GB" in out["reason"] or "TB" in out["reason"] or "TiB" in out["reason"]
+
+
+def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    from engine.backends.cuda import why_not_cuda
+
+    if why_not_cuda(None) is None:
+        pytest.skip("this machine has a GPU")
+    code, out = run_json(capsys, *"evaluate v01 --gpu L4 --backend cuda --json".split())
+    assert code == 1
+    assert out["status"] == "LAUNCH_ERROR"
+    assert out["reason"].count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("evaluate v99 --gpu L4", "no variant called 'v99'"),
+        ("evaluate v01 --gpu L5", "L4"),
+        ("evaluate v01 --gpu L4 --seqlen 0", "seqlen must be at least 1"),
+        ("evaluate v01 --gpu L4 --batch -3", "batch must be at least 1"),
+        ("evaluate v01 --gpu L4 --seqlen 99999999999", "seqlen must be at most"),
+        ("evaluate v01 --gpu L4 --config block_n", "name=whole number"),
+        ("evaluate v01 --gpu L4 --preset gpt9", "preset"),
+        ("occupancy --gpu L4 --threads 0 --registers 32", "threads"),
+        ("occupancy --gpu L4 --threads 256 --registers 999", "registers"),
+        ("devices Q100", "no"),
+    ],
+)
+def test_bad_usage_is_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], argv: str, says: str
+) -> None:
+    assert main(argv.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says.casefold() in captured.err.casefold()
+    assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_an_unknown_option_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["evaluate", "v01", "--sequlen", "3"])
+    assert exit_.value.code == 2
+    capsys.readouterr()
+
+
+def test_occupancy_needs_no_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "occupancy --gpu L4 --threads 256 --registers 96 --smem 40960 --ctas 512 --json"
+    code, out = run_json(capsys, *argv.split())
+    assert code == 0
+    # 96 registers · 256 threads: 2 CTAs of 65,536 registers; 2 · (40,960 + 1,024) of 102,400 bytes.
+    assert out["ctas_per_sm"] == 2
+    assert out["active_warps_per_sm"] == 16
+    assert out["occupancy"] == pytest.approx(16 / 48)
+    assert out["waves"] == pytest.approx(512 / (2 * 58))
+    assert out["device"] == "L4"
+
+
+def test_occupancy_that_does_not_fit_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "occupancy --gpu T4 --threads 256 --registers 32 --smem 66816 --json"
+    code, out = run_json(capsys, *argv.split())
+    assert code == 1
+    assert out["ctas_per_sm"] == 0
+
+
+def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["variants", "--json"]) == 0
+    variants = json.loads(capsys.readouterr().out)
+    assert {"v01", "v02", "v05"} <= {v["id"] for v in variants}
+    code, devices = run_json(capsys, "devices", "--json")
+    assert code == 0
+    assert "L4" in {d["name"] for d in devices["devices"]}
+    code, l4 = run_json(capsys, "devices", "nvidia l4", "--json")
+    assert code == 0
+    assert l4["num_sms"] == 58
+    assert l4["source"]
+    for argv in (["variants"], ["devices"], ["devices", "L4"]):
+        assert main(argv) == 0
+        assert "L4" in capsys.readouterr().out or argv == ["variants"]

@@ -1,0 +1,34 @@
+"""A cache of its own for every test, and the compiler or a skip that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(autouse=True)
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def data() -> Path:
+    return DATA
+
+
+@pytest.fixture
+def cuda_file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a kernel and gives its path."""
+
+    def write(text: str, name: str = "kernel.cu") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,217 @@
+"""Detection against a stand-in for NVML: no GPU is needed to test what is said about one."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.devices import find_device, nvml
+from engine.devices.detect import DetectedDevice, detect_local
+
+
+class FakeNvml(types.ModuleType):
+    """Answers what it is given; anything else raises NVMLError, as old boards do."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, answers: dict[str, Any], init_error: str | None = None) -> None:
+        super().__init__("pynvml")
+        self.answers = answers
+        self.init_error = init_error
+        self.open = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.init_error:
+            raise self.NVMLError(self.init_error)
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def query(*args: Any) -> Any:
+            key = name if name in self.answers else (name, *args[1:])
+            if key not in self.answers:
+                raise self.NVMLError("Not Supported")
+            answer = self.answers[key]
+            return answer(*args) if callable(answer) else answer
+
+        return query
+
+
+MEMORY = types.SimpleNamespace(total=23034 * 2**20, used=2**20, free=0)
+L4 = {
+    "nvmlDeviceGetHandleByIndex": lambda index: ("gpu", index),
+    "nvmlDeviceGetHandleByUUID": lambda uuid: ("gpu", uuid),
+    "nvmlDeviceGetName": "NVIDIA L4",
+    "nvmlDeviceGetCudaComputeCapability": (8, 9),
+    "nvmlDeviceGetMemoryInfo": MEMORY,
+    "nvmlDeviceGetNumGpuCores": 58 * 128,
+    "nvmlDeviceGetUUID": "GPU-1",
+    "nvmlSystemGetDriverVersion": "570.1",
+}
+
+
+def install(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], **kwargs: Any) -> FakeNvml:
+    fake = FakeNvml(answers, **kwargs)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return fake
+
+
+def test_a_gpu_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, L4)
+    local = detect_local()
+    assert isinstance(local, DetectedDevice)
+    assert local.spec is find_device("L4")
+    assert local.in_table
+    assert (local.uuid, local.driver_version) == ("GPU-1", "570.1")
+    assert local.memory_bytes == MEMORY.total
+    assert fake.open == 0
+
+
+def test_the_driver_counts_sms_better_than_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, {**L4, "nvmlDeviceGetNumGpuCores": 60 * 128})
+    local = detect_local()
+    assert isinstance(local, DetectedDevice)
+    assert local.spec.num_sms == 60
+    assert "driver" in local.spec.source
+
+
+def test_an_unknown_gpu_keeps_what_nobody_knows_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {1: 2400, 2: 10_000}
+    install(
+        monkeypatch,
+        {
+            **L4,
+            "nvmlDeviceGetName": "NVIDIA Wonder 9",
+            "nvmlDeviceGetMaxClockInfo": lambda _handle, kind: clocks[kind],
+            "nvmlDeviceGetMemoryBusWidth": 256,
+            "nvmlDeviceGetPowerManagementDefaultLimit": 250_000,
+        },
+    )
+    monkeypatch.setitem(sys.modules, "cupy", None)  # `import cupy` fails
+    local = detect_local()
+    assert isinstance(local, DetectedDevice)
+    spec = local.spec
+    assert not local.in_table
+    assert (spec.name, spec.num_sms, spec.boost_clock_mhz) == ("NVIDIA Wonder 9", 58, 2400)
+    assert spec.memory_gb_per_s == pytest.approx(640.0)
+    assert spec.fp32_tflops == pytest.approx(35.6, abs=0.1)
+    assert spec.power_w == 250
+    assert spec.fp16_tensor_tflops is None
+    assert spec.bf16_tensor_tflops is None
+    assert spec.l2_bytes is None
+    assert spec.price_usd_per_hour is None
+    assert "not in" in spec.source
+
+
+def test_a_silent_board_is_described_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {k: L4[k] for k in ("nvmlDeviceGetHandleByIndex",)}
+    answers |= {
+        "nvmlDeviceGetName": "Odd GPU",
+        "nvmlDeviceGetCudaComputeCapability": (8, 6),
+    }
+    install(monkeypatch, answers)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    local = detect_local()
+    assert isinstance(local, DetectedDevice)
+    assert local.spec.num_sms is None
+    assert local.spec.memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "handle"), [("1", ("gpu", 1)), ("GPU-abc,GPU-def", ("gpu", "GPU-abc"))]
+)
+def test_cuda_visible_devices_chooses(
+    monkeypatch: pytest.MonkeyPatch, visible: str, handle: tuple[str, Any]
+) -> None:
+    seen = []
+    answers = {**L4, "nvmlDeviceGetUUID": lambda h: seen.append(h) or "GPU-1"}
+    install(monkeypatch, answers)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert isinstance(detect_local(), DetectedDevice)
+    assert seen == [handle]
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    install(monkeypatch, L4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    reason = detect_local()
+    assert isinstance(reason, str)
+    assert "CUDA_VISIBLE_DEVICES" in reason
+
+
+def test_no_driver_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, {}, init_error="NVML Shared Library Not Found")
+    reason = detect_local()
+    assert isinstance(reason, str)
+    assert "no NVIDIA GPU" in reason
+    assert reason.endswith(".")
+
+
+def test_no_package_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "pip install nvidia-ml-py" in str(detect_local())
+
+
+def test_no_such_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {k: v for k, v in L4.items() if k != "nvmlDeviceGetHandleByIndex"}
+    install(monkeypatch, answers)
+    assert "does not find the first GPU" in str(detect_local())
+
+
+def test_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {1: 1815, 2: 6251}
+    install(
+        monkeypatch,
+        {
+            **L4,
+            "nvmlDeviceGetClockInfo": lambda _handle, kind: clocks[kind],
+            "nvmlDeviceGetPowerUsage": 71_500,
+            "nvmlDeviceGetTemperature": 63,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x40 | 0x1,
+        },
+    )
+    with nvml.session() as api:
+        state = nvml.read_state(api, "handle")
+    assert (state.sm_clock_mhz, state.memory_clock_mhz) == (1815, 6251)
+    assert (state.power_w, state.power_limit_w) == (71.5, None)
+    assert state.temperature_c == 63
+    assert state.throttle_reasons == ("power cap", "hardware thermal slowdown")
+
+
+def test_throttle_reasons_of_an_idle_gpu() -> None:
+    assert nvml.throttle_reasons(0x1) == ()
+    assert nvml.throttle_reasons(None) == ()
+
+
+def test_this_machine_answers_either_way() -> None:
+    local = detect_local()
+    if isinstance(local, str):
+        assert local.endswith(".")
+    else:
+        assert local.spec.compute_capability >= (3, 5)
+
+
+def test_the_real_package_has_every_function_used() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    from engine.devices import detect
+
+    text = "".join(Path(m.__file__).read_text(encoding="utf-8") for m in (nvml, detect))
+    names = set(re.findall(r"\b(?:nvml\.|api\.)(nvml[A-Z]\w+|NVML_\w+)", text))
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []

@@ -1,0 +1,181 @@
+"""The GPU table: every row is physically possible, sourced and findable."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from engine.devices import all_devices, find_device, limits_for
+from engine.devices.limits import SM_LIMITS
+from engine.devices.lookup import _key
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError, UnknownName
+
+# FP16 FMAs per SM and cycle with FP32 accumulation where nothing halves it (architecture
+# whitepapers), and FP32 lanes per SM.
+TENSOR_FMAS = {
+    (7, 5): 512,
+    (8, 0): 1024,
+    (8, 6): 512,
+    (8, 9): 512,
+    (9, 0): 2048,
+    (10, 0): 4096,
+    (12, 0): 512,
+}
+FP32_LANES = {(7, 5): 64, (8, 0): 64}
+# Cards that NVIDIA runs at half rate with FP32 accumulation.
+HALF_RATE = {"RTX 2080 Ti", "RTX 3080", "RTX 3090", "RTX 4080", "RTX 4090", "RTX 5080", "RTX 5090"}
+HALF_RATE |= {"A10G", "L40"}
+# Tensor peaks quoted below the boost clock: whitepaper clocks, and B200's from its peak.
+TENSOR_CLOCK_MHZ = {"H100 SXM": 1830, "H200": 1830, "H100 PCIe": 1620, "B200": 1856}
+
+DEVICES = all_devices()
+
+
+def ids(device: DeviceSpec) -> str:
+    return device.name
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=ids)
+def test_tensor_peak_follows_from_sms_clock_and_rate(device: DeviceSpec) -> None:
+    assert device.num_sms is not None
+    clock = TENSOR_CLOCK_MHZ.get(device.name, device.boost_clock_mhz)
+    fmas = TENSOR_FMAS[device.compute_capability] / (2 if device.name in HALF_RATE else 1)
+    expected = 2 * fmas * device.num_sms * clock * 1e6 / 1e12
+    assert device.fp16_tensor_tflops == pytest.approx(expected, rel=0.02)
+    if device.compute_capability == (7, 5):
+        assert device.bf16_tensor_tflops is None
+    else:
+        assert device.bf16_tensor_tflops == device.fp16_tensor_tflops
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=ids)
+def test_fp32_peak_follows_from_sms_and_clock(device: DeviceSpec) -> None:
+    lanes = FP32_LANES.get(device.compute_capability, 128)
+    expected = 2 * lanes * device.num_sms * device.boost_clock_mhz * 1e6 / 1e12
+    assert device.fp32_tflops == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=ids)
+def test_figures_are_plausible(device: DeviceSpec) -> None:
+    assert 200 < device.memory_gb_per_s < 10_000
+    assert 8 * 2**30 <= device.memory_bytes <= 200 * 2**30
+    assert 3 * 2**20 < device.l2_bytes < 256 * 2**20
+    assert 50 < device.power_w < 1500
+    # A GPU reads its whole memory in 5 ms (bandwidth-rich) to 100 ms (capacity-rich).
+    assert 0.005 < device.memory_bytes / (device.memory_gb_per_s * 1e9) < 0.1
+    # Machine balance: FLOPs per byte at the FP16 peak.
+    assert 50 < device.fp16_tensor_tflops * 1e3 / device.memory_gb_per_s < 500
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=ids)
+def test_every_row_is_sourced(device: DeviceSpec) -> None:
+    assert "NVIDIA" in device.source
+    assert (device.price_usd_per_hour is None) == (device.price_source == "")
+    if device.price_usd_per_hour is not None:
+        assert 0.05 < device.price_usd_per_hour < 20
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=ids)
+def test_every_name_finds_its_row(device: DeviceSpec) -> None:
+    for name in (device.name, *device.aliases):
+        assert find_device(name) is device
+        assert find_device(f"  {name.upper()} ") is device
+        assert find_device(name.replace(" ", "-").lower()) is device
+
+
+def test_names_are_unambiguous() -> None:
+    keys = [key for d in DEVICES for key in {_key(n) for n in (d.name, *d.aliases)}]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "row"),
+    [
+        ("NVIDIA L4", "L4"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB SXM"),
+        ("NVIDIA A100-PCIE-40GB", "A100 40GB PCIe"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell"),
+    ],
+)
+def test_driver_names(driver_name: str, row: str) -> None:
+    assert find_device(driver_name).name == row
+
+
+def test_the_study_case_is_in_the_table() -> None:
+    l4 = find_device("L4")
+    assert (l4.num_sms, l4.arch, l4.price_usd_per_hour) == (58, "sm_89", 0.60)
+    assert l4.num_sms * limits_for(l4.compute_capability).max_threads_per_sm == 58 * 1536
+
+
+@pytest.mark.parametrize(
+    ("wrong", "offered"),
+    [("RTX 4099", "RTX 4090"), ("H10O", "H100 SXM"), ("L4O", "L40"), ("a100-80", "A100 80GB")],
+)
+def test_unknown_name_offers_the_nearest(wrong: str, offered: str) -> None:
+    with pytest.raises(UnknownName, match=offered) as caught:
+        find_device(wrong)
+    assert repr(wrong) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "   ", "Radeon", "ф" * 300, "nvidia"])
+def test_hopeless_names_list_what_there_is(name: str) -> None:
+    with pytest.raises(UnknownName, match="L4"):
+        find_device(name)
+
+
+def test_rows_are_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DEVICES[0].num_sms = 1  # type: ignore[misc]
+
+
+# Warps, CTAs, shared memory per SM and most per CTA in KiB: CUDA C++ Programming Guide, "Technical
+# Specifications per Compute Capability". Typed in again here, so that a slip shows.
+@pytest.mark.parametrize(
+    ("capability", "warps", "ctas", "smem_kib", "optin_kib"),
+    [
+        ((7, 5), 32, 16, 64, 64),
+        ((8, 0), 64, 32, 164, 163),
+        ((8, 6), 48, 16, 100, 99),
+        ((8, 7), 48, 16, 164, 163),
+        ((8, 8), 48, 16, 100, 99),
+        ((8, 9), 48, 24, 100, 99),
+        ((9, 0), 64, 32, 228, 227),
+        ((10, 0), 64, 32, 228, 227),
+        ((10, 3), 64, 32, 228, 227),
+        ((11, 0), 48, 24, 228, 227),
+        ((12, 0), 48, 24, 100, 99),
+        ((12, 1), 48, 24, 100, 99),
+    ],
+)
+def test_sm_limits(
+    capability: tuple[int, int], warps: int, ctas: int, smem_kib: int, optin_kib: int
+) -> None:
+    limits = limits_for(capability)
+    assert limits.max_warps_per_sm == warps
+    assert limits.max_threads_per_sm == 32 * warps
+    assert limits.max_ctas_per_sm == ctas
+    assert limits.smem_per_sm_bytes == 1024 * smem_kib
+    assert limits.smem_per_cta_optin_bytes == 1024 * optin_kib
+    assert limits.registers_per_sm == limits.max_registers_per_cta == 65536
+    assert limits.max_registers_per_thread == 255
+
+
+def test_every_row_has_limits() -> None:
+    assert {d.compute_capability for d in DEVICES} <= set(SM_LIMITS)
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (6, 1), (13, 0), (0, 0)])
+def test_unknown_compute_capability(capability: tuple[int, int]) -> None:
+    with pytest.raises(AttuneError, match=r"known are 7\.5"):
+        limits_for(capability)

@@ -1,0 +1,149 @@
+"""The job manager with a real worker process: results, cancel, crash, restart, two servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.evaluate import EvaluationRequest
+from engine.jobs import journal
+from engine.jobs.manager import ENDED, JobManager, JobStatus
+from engine.problem import Problem
+
+SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
+# About ten seconds of CPU execution: long enough to be cancelled in the middle.
+LONG = EvaluationRequest("v01", Problem(8, 8, 2048, 64), gpu="L4", backend="cpu", timeout_s=300)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[JobManager]:
+    made = JobManager(tmp_path / "jobs")
+    yield made
+    made.close()
+
+
+def wait(manager: JobManager, job_id: str, states: frozenset[str] = ENDED) -> JobStatus:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        status = manager.status(job_id)
+        assert status is not None
+        if status.state in states:
+            return status
+        time.sleep(0.02)
+    raise AssertionError(f"still {status.state} ({status.stage}) after 120 s")
+
+
+def worker_pid(manager: JobManager) -> int:
+    pid = manager._run.live_worker()
+    assert pid is not None
+    return pid
+
+
+def test_a_job_runs_and_its_maps_are_kept(manager: JobManager) -> None:
+    job = wait(manager, manager.submit(SMALL))
+    assert job.state == "done", job.error + job.log
+    assert job.result is not None
+    assert job.result["status"] == "PASSED", job.result["reason"]
+    assert job.elapsed_s > 0
+    assert manager.maps(job.job_id)
+    assert [j.job_id for j in manager.jobs()] == [job.job_id]
+
+
+def test_a_name_that_is_not_known_fails_with_its_sentence(manager: JobManager) -> None:
+    job = wait(manager, manager.submit(EvaluationRequest("v99", Problem(1, 1, 64, 64), gpu="L4")))
+    assert job.state == "failed"
+    assert "v99" in job.error
+    assert "Traceback" not in job.error
+
+
+def test_cancel_is_felt_within_half_a_second(manager: JobManager) -> None:
+    wait(manager, manager.submit(SMALL))  # the worker is up
+    running = manager.submit(LONG)
+    queued = manager.submit(SMALL)
+    wait(manager, running, frozenset({"running"}))
+    children = psutil.Process(worker_pid(manager)).children(recursive=True)
+    begin = time.monotonic()
+    manager.cancel(running)
+    status = manager.status(running)
+    took = time.monotonic() - begin
+    assert status is not None
+    assert status.state == "cancelled"
+    assert took < 0.5
+    # The job behind it still runs, on a new worker; the old one's child is gone.
+    assert wait(manager, queued).state == "done"
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    manager.cancel(running)  # a second time changes nothing
+    assert wait(manager, running).state == "cancelled"
+
+
+def test_a_queued_job_can_be_cancelled(manager: JobManager) -> None:
+    running = manager.submit(LONG)
+    queued = manager.submit(SMALL)
+    manager.cancel(queued)
+    manager.cancel(running)
+    assert wait(manager, queued).state == "cancelled"
+    assert wait(manager, queued).started is None
+
+
+def test_a_killed_worker_ends_the_job_and_the_next_one_runs(manager: JobManager) -> None:
+    running = manager.submit(LONG)
+    wait(manager, running, frozenset({"running"}))
+    os.killpg(worker_pid(manager), signal.SIGKILL)
+    job = wait(manager, running)
+    assert job.state == "crashed"
+    assert "died" in job.error
+    assert wait(manager, manager.submit(SMALL)).state == "done"
+
+
+def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
+    first = JobManager(tmp_path / "jobs")
+    done = wait(first, first.submit(SMALL)).job_id
+    running = first.submit(LONG)
+    wait(first, running, frozenset({"running"}))
+    pid = worker_pid(first)
+    os.close(first._slot_lock)  # the server is killed: its lock goes, its worker stays
+    second = JobManager(tmp_path / "jobs")
+    try:
+        assert worker_pid(second) == pid
+        found = second.status(running)
+        assert found is not None
+        assert found.state == "running"
+        kept = second.status(done)
+        assert kept is not None
+        assert kept.state == "done"
+        second.cancel(running)
+        assert wait(second, running).state == "cancelled"
+        assert wait(second, second.submit(SMALL)).state == "done"
+    finally:
+        second.close()
+        assert first._worker is not None
+        first._worker.wait()
+
+
+def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
+    other = JobManager(tmp_path / "jobs")
+    try:
+        job = wait(manager, manager.submit(SMALL))
+        assert other.status(job.job_id) is None
+        assert wait(other, other.submit(SMALL)).state == "done"
+    finally:
+        other.close()
+
+
+def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
+    job = wait(manager, manager.submit(SMALL))
+    cancelled = manager.submit(LONG)
+    manager.cancel(cancelled)
+    late = {"job": cancelled, "event": "finished", "t": time.time(), "result": job.result}
+    journal.append(manager._run.journal, late)
+    status = manager.status(cancelled)
+    assert status is not None
+    assert status.state == "cancelled"
+    assert status.result is None

@@ -1,0 +1,208 @@
+"""Snapshot files: what is written is what is read, of every version there ever was."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sessions_data import MapStub, evaluation_maker, map_stub, snapshot_maker
+
+from engine.errors import SnapshotError
+from engine.problem import Problem
+from engine.sessions import codec
+from engine.sessions.build import make_error_map, make_source
+from engine.sessions.codec import HEAD_BYTES, dumps, loads, read_summary
+from engine.sessions.schema import SCHEMA_VERSION, ErrorMap, summarise
+
+V1 = Path(__file__).parent / "data" / "v1.json"
+
+
+def as_json(**changes: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(dumps(snapshot_maker(), compress=False))
+    return raw | changes
+
+
+def refusal(raw: Any, name: str = "x.json") -> str:
+    data = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
+    with pytest.raises(SnapshotError) as caught:
+        loads(data, name=name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_round_trip(compress: bool) -> None:
+    snapshot = snapshot_maker()
+    data = dumps(snapshot, compress=compress)
+    assert loads(data, name="x") == snapshot
+    assert dumps(loads(data, name="x"), compress=compress) == data
+    assert data.startswith(b"\x1f\x8b" if compress else b'{"format":"attune-snapshot"')
+
+
+def test_evaluations_come_back_as_they_were_and_are_shown_as_recorded() -> None:
+    evaluation = evaluation_maker(samples=200)
+    snapshot = loads(dumps(snapshot_maker(evaluations=[evaluation])), name="x")
+    assert snapshot.evaluations[0].evaluation == evaluation
+    (shown,) = snapshot.opened()
+    assert shown.latency is not None
+    assert shown.latency.origin == "recorded"
+
+
+def test_version_1_stays_readable() -> None:
+    """The file was written once and is never written again. Its figures are spelled out here."""
+    snapshot = loads(V1.read_bytes(), name="v1.json")
+    assert snapshot.title == "Test data: KV-split on an L4"
+    assert snapshot.target is not None
+    assert (snapshot.target.metric, snapshot.target.value) == ("speedup", 1.5)
+    assert snapshot.environment.gpus[0].power_limit_w == 72.0
+    assert snapshot.distinct_problems() == (
+        Problem(1, 1, 128, 64),
+        Problem(2, 8, 512, 512, causal=True, dtype="bfloat16"),
+    )
+    first, second = (record.evaluation for record in snapshot.evaluations)
+    assert first.latency is not None
+    assert (first.latency.origin, first.latency.median_us) == ("measured", 12.5)
+    assert len(first.latency.samples_us) == 5
+    assert first.passes[1].resources.registers_per_thread == 96
+    assert first.main_pass is not None
+    assert first.main_pass.occupancy.limits["shared memory"] == 2
+    assert first.baselines[1].reason == "not built into this torch"
+    assert second.status == "SKIPPED"
+    assert snapshot.error_maps[0].values[5] == 5e-4
+    assert snapshot.sources[0].text == "// test data\n"
+    assert [entry.outcome for entry in snapshot.timeline] == ["tried", "dropped"]
+
+
+def test_summary_is_read_from_the_first_bytes() -> None:
+    evaluations = [evaluation_maker(samples=500, seed=i) for i in range(40)]
+    snapshot = snapshot_maker(evaluations=evaluations)
+    data = dumps(snapshot)
+    assert len(data) > 2 * HEAD_BYTES
+    summary = read_summary(data[:HEAD_BYTES])
+    assert summary == summarise(snapshot)
+    assert summary == read_summary(dumps(snapshot, compress=False)[:HEAD_BYTES])
+    assert summary is not None
+    assert (summary.devices, summary.variants, summary.num_evaluations) == (("L4",), ("v05",), 40)
+    assert summary.origins == ("measured",)
+
+
+def test_no_summary_where_it_does_not_stand_first() -> None:
+    raw = as_json()
+    rewritten = json.dumps(raw, indent=1, sort_keys=True).encode()
+    assert read_summary(rewritten) is None
+    assert loads(rewritten, name="x") == snapshot_maker()
+    assert read_summary(b"") is None
+    assert read_summary(b"\x1f\x8bnot gzip at all") is None
+    marker = b'{"format":"attune-snapshot","schema_version":1,"summary":'
+    assert read_summary(marker + b'{"id":1}') is None
+    assert read_summary(marker + b"[" * 10_000) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "x.json is empty"),
+        (b"  \n", "x.json is empty"),
+        (b"[]", "not an Attune snapshot"),
+        (b'"text"', "not an Attune snapshot"),
+        (b"{}", "not an Attune snapshot"),
+        ({"format": "something else"}, "not an Attune snapshot"),
+        (b"\xff\xfe{}", "not UTF-8 text (byte 0)"),
+        (b'{"a": 1,}', "line 1, column 9"),
+        (b'{"format": "attune-snapshot", "format": 1}', "gives the field format twice"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"1" * 5_000, "number that is too long"),
+        (b"\x1f\x8b garbage", "gzip data cannot be expanded"),
+        (gzip.compress(b"{}") + b"more", "other data after its gzip data"),
+        (gzip.compress(b"{}" * 9)[:-9], "cut short: its gzip data has no end"),
+    ],
+)
+def test_what_is_not_even_json(raw: Any, said: str) -> None:
+    assert said in refusal(raw)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema_version": SCHEMA_VERSION + 1}, "newer Attune"),
+        ({"schema_version": 10**30}, "update Attune to open it"),
+        ({"schema_version": 0}, "schema_version must be a whole number from 1"),
+        ({"schema_version": True}, "schema_version must be a whole number from 1"),
+        ({"schema_version": None}, "schema_version must be a whole number from 1"),
+        ({"summary": None}, "summary must be an object"),
+        ({"title": 5}, "title must be a text"),
+        ({"created": ""}, "created has characters or a form"),
+        ({"id": "../../etc/passwd"}, "id has characters or a form"),
+        ({"extra": 1}, "extra is a field this version does not know"),
+        (
+            {"timeline": [{"when": "2026-11-21T00:00:00Z", "what": "", "evaluation": 2}]},
+            "timeline[0].evaluation is 2, and there are 2 evaluations",
+        ),
+        ({"environment": {"gpus": [{"name": 3}]}}, "environment.gpus[0].name must be a text"),
+        ({"evaluations": 5}, "evaluations must be a list"),
+        ({"target": {"metric": "speedup", "value": 0}}, "target.value must be greater than 0"),
+    ],
+)
+def test_what_is_not_a_snapshot(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(as_json(**changes))
+
+
+def test_a_changed_source_is_found() -> None:
+    raw = as_json()
+    raw["sources"][0]["text"] += "// one more line"
+    assert "sources[0] is wrong: sha256 is not that of the text" in refusal(raw)
+
+
+def test_a_place_deep_inside_is_named() -> None:
+    raw = as_json()
+    raw["evaluations"][0]["latency"]["median_us"] = "fast"
+    assert refusal(raw, "tune.json") == (
+        "tune.json: evaluations[0].latency.median_us must be a number."
+    )
+
+
+def test_a_migration_runs_for_an_older_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seam that version 2 will use: a version 1 file is taken one step up, then validated."""
+    monkeypatch.setattr(codec, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(codec, "MIGRATIONS", {1: lambda raw: raw | {"notes": "migrated"}})
+    assert loads(V1.read_bytes(), name="v1.json").notes == "migrated"
+
+
+def test_what_is_too_large_to_open_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_VALUES", 50)
+    with pytest.raises(SnapshotError, match="too large for one snapshot"):
+        dumps(snapshot_maker())
+
+
+def test_error_maps_are_pooled_by_their_largest_value() -> None:
+    values = np.zeros((130, 10))
+    values[129, 9], values[0, 0], values[2, 1] = 0.123456, np.nan, -1
+    pooled = make_error_map(3, MapStub("m", "row", "column", values, 2, 5), max_side=64)
+    assert (pooled.rows, pooled.columns) == (44, 10)
+    assert (pooled.rows_per_cell, pooled.columns_per_cell) == (6, 5)
+    assert pooled.values[-1] == 0.1235
+    assert pooled.values[0] is None
+    assert pooled.evaluation == 3
+
+
+def test_an_error_map_has_as_many_values_as_cells() -> None:
+    whole = make_error_map(0, map_stub()).model_dump()
+    with pytest.raises(ValueError, match="not rows · columns = 12"):
+        ErrorMap.model_validate(whole | {"values": [1.0]})
+
+
+def test_a_source_that_misleads_the_reader_is_refused() -> None:
+    with pytest.raises(SnapshotError, match=r"The source: text has characters"):
+        make_source("v.cu", "int a; /*\u202e } \u2066if (false)\u2069 */")
+
+
+def test_collecting_is_switched_on_again() -> None:
+    import gc
+
+    assert gc.isenabled()
+    refusal(as_json(title=5))
+    loads(dumps(snapshot_maker()), name="x")
+    assert gc.isenabled()

@@ -1,0 +1,116 @@
+"""Saving is all or nothing: killed 200 times, and done by several processes at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.sessions.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PREAMBLE = """
+import os, random, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from sessions_data import evaluation_maker, snapshot_maker
+from engine.sessions import folders
+from engine.sessions.store import Store
+folder = Path(sys.argv[2])
+store = Store(str(folder), shipped=None, index_folder=folder.parent / "index")
+"""
+
+# Half of the children die at a chosen line of the saving code, half at a random time.
+KILLED = """
+big = snapshot_maker(evaluations=[evaluation_maker(samples=200, seed=i) for i in range(20)])
+start = time.perf_counter()
+store.save(big)
+usual = time.perf_counter() - start
+rng = random.Random(1)
+whole = new = lines = 0
+
+def die_at(line):
+    seen = 0
+    def trace(frame, event, arg):
+        nonlocal seen
+        if frame.f_code.co_filename != folders.__file__:
+            return None
+        if event == "line":
+            seen += 1
+            if seen > line:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+    sys.settrace(trace)
+
+for turn in range(200):
+    title = f"turn {turn}"
+    before = {i.name for i in store.list()}
+    pid = os.fork()
+    if pid == 0:
+        if turn % 2:
+            die_at(turn // 2 % 40)
+        store.save(big.model_copy(update={"title": title}))
+        os._exit(0)
+    if turn % 2 == 0:
+        time.sleep(rng.uniform(0, 1.3 * usual))
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    _, status = os.waitpid(pid, 0)
+    lines += turn % 2 and os.WIFSIGNALED(status)
+    infos = {i.name: i for i in store.list()}
+    assert before <= set(infos), "a saved session has gone"
+    assert len(set(infos) - before) <= 1
+    for name in set(infos) - before:
+        opened = store.open(name)
+        assert (opened.title, len(opened.evaluations)) == (title, 20)
+        new += 1
+    assert all(not info.damage for info in infos.values())
+print(new, lines)
+"""
+
+SAVER = """
+for number in range(25):
+    name = store.save(snapshot_maker(title=f"{sys.argv[3]} {number}"))
+    assert store.open(name).title == f"{sys.argv[3]} {number}"
+    for info in store.list():
+        assert not info.damage, info
+    if number % 5 == 4:
+        store.remove(name)
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + KILLED, str(Path(__file__).parent), str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    new, died_at_a_line = map(int, done.stdout.split())
+    assert 10 < new < 190  # both outcomes were seen
+    assert died_at_a_line > 40
+
+
+def test_servers_that_share_a_store_do_not_damage_it(tmp_path: Path) -> None:
+    args = [sys.executable, "-c", PREAMBLE + SAVER, str(Path(__file__).parent), str(tmp_path / "s")]
+    savers = [
+        subprocess.Popen([*args, who], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for who in ("one", "two", "three")
+    ]
+    for saver in savers:
+        _, errors = saver.communicate(timeout=200)
+        assert saver.returncode == 0, errors
+    store = Store(str(tmp_path / "s"), shipped=None, index_folder=tmp_path / "i")
+    titles = sorted(info.title for info in store.list())
+    assert titles == sorted(
+        f"{who} {n}" for who in ("one", "two", "three") for n in range(25) if n % 5 != 4
+    )
+    assert not [p for p in (tmp_path / "s").iterdir() if p.name.startswith(".")]

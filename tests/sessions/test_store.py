@@ -1,0 +1,351 @@
+"""The store: names, lists, search, refusal to overwrite, and sentences for every disk's mood."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sessions_data import evaluation_maker, snapshot_maker
+
+from engine.errors import AttuneError, SnapshotError, StoreError
+from engine.problem import Problem
+from engine.sessions import folders
+from engine.sessions.codec import dumps
+from engine.sessions.folders import TEMPORARY_PREFIX
+from engine.sessions.naming import is_snapshot_name, names_for
+from engine.sessions.store import SHIPPED, Store, default_store, search
+
+NAME = "20261121T024500Z_l4_2-variants_2-problems.json.gz"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Store]:
+    url = f"memory://sessions-{uuid.uuid4().hex}"
+    yield Store(url, shipped=None, index_folder=tmp_path / "index")
+    import fsspec
+
+    fsspec.filesystem("memory").rm(url.removeprefix("memory:/"), recursive=True)
+
+
+@pytest.fixture(params=["store", "remote"])
+def any_store(request: pytest.FixtureRequest) -> Store:
+    found: Store = request.getfixturevalue(request.param)
+    return found
+
+
+def files(store: Store) -> set[str]:
+    return {p.name for p in Path(store.url).rglob("*")}
+
+
+def test_save_list_open_remove(any_store: Store) -> None:
+    assert any_store.list() == []
+    snapshot = snapshot_maker()
+    name = any_store.save(snapshot)
+    assert name == NAME
+    (info,) = any_store.list()
+    assert (info.name, info.title, info.shipped) == (NAME, snapshot.title, False)
+    assert info.size_bytes == len(any_store.read(name)) > 500
+    assert any_store.open(name) == snapshot
+    any_store.remove(name)
+    assert any_store.list() == []
+    with pytest.raises(StoreError, match="There is no session 2026"):
+        any_store.open(name)
+
+
+def test_nothing_is_overwritten(any_store: Store) -> None:
+    one = any_store.save(snapshot_maker(title="one"))
+    two = any_store.save(snapshot_maker(title="two"))
+    three = any_store.save(snapshot_maker(title="three"))
+    assert [one, two, three] == [
+        NAME,
+        NAME.replace(".json", "_2.json"),
+        NAME.replace(".json", "_3.json"),
+    ]
+    assert [any_store.open(n).title for n in (one, two, three)] == ["one", "two", "three"]
+
+
+def test_saving_or_uploading_the_same_again_adds_nothing(any_store: Store) -> None:
+    name = any_store.save(snapshot_maker())
+    assert any_store.save(snapshot_maker()) == name
+    upload = dumps(snapshot_maker(), compress=False)
+    assert any_store.import_bytes(upload, name="../../etc/cron.d/x.json") == name
+    assert len(any_store.list()) == 1
+
+
+def test_a_removed_name_is_kept_in_the_trash_beside_its_namesakes(store: Store) -> None:
+    for title in ("one", "two"):
+        store.remove(store.save(snapshot_maker(title=title)))
+    trash = Path(store.url) / "trash"
+    assert sorted(p.name for p in trash.iterdir()) == [f"2-{NAME}", NAME]
+    assert store.list() == []
+
+
+def test_a_damaged_upload_is_refused_and_nothing_is_written(store: Store) -> None:
+    with pytest.raises(SnapshotError, match="cut short"):
+        store.import_bytes(dumps(snapshot_maker())[:-20], name="x.json.gz")
+    assert files(store) == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.json",
+        "a/b.json",
+        "a\\b.json",
+        "/etc/passwd",
+        ".hidden.json",
+        "x.json/../../y.json",
+        "x",
+        "x.json\n",
+        "\x00.json",
+        "C:x.json",
+        "x" * 200 + ".json",
+        "",
+        "..",
+        "<b>.json",
+    ],
+)
+def test_only_names_of_the_store_are_opened(store: Store, name: str) -> None:
+    store.save(snapshot_maker())
+    for action in (store.open, store.read, store.remove):
+        with pytest.raises(StoreError, match="is not the name of a snapshot"):
+            action(name)
+    assert len(store.list()) == 1
+
+
+def test_names_sort_by_time_and_say_what_they_are() -> None:
+    one = snapshot_maker(evaluations=[evaluation_maker(device="NVIDIA L40S / test")])
+    later = snapshot_maker(evaluations=[evaluation_maker()], updated="2027-01-01T00:00:00Z")
+    assert next(names_for(one)) == ("20261121T024500Z_nvidia-l40s-test_v05_b1-h1-s128-d64.json.gz")
+    assert next(names_for(later)) > next(names_for(one))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["../../../etc/passwd", "a/b\\c", "x" * 390, "\u00e9\u4e2d\u6587", "", "..", "%2e%2e%2f"],
+)
+def test_names_made_from_a_strangers_text_are_plain(text: str) -> None:
+    evaluation = evaluation_maker(device=text, variant=text or "v", problem=Problem(1, 1, 4, 4))
+    for name in [*names_for(snapshot_maker(evaluations=[evaluation]))][:3]:
+        assert is_snapshot_name(name)
+        assert ".." not in name
+
+
+def test_damaged_and_foreign_files_are_lines_that_say_so(store: Store) -> None:
+    good = store.save(snapshot_maker())
+    folder = Path(store.url)
+    (folder / "cut.json.gz").write_bytes(dumps(snapshot_maker())[:200])
+    (folder / "other.json").write_text('{"a": 1}')
+    (folder / "notes.txt").write_text("not listed")
+    (folder / ".saving-1-2").write_text("not listed")
+    (folder / "folder.json").mkdir()
+    for _ in range(2):  # read, then from the index
+        damage = {info.name: info.damage for info in store.list()}
+        assert set(damage) == {good, "cut.json.gz", "other.json"}
+        assert damage[good] == ""
+        assert "cut short" in damage["cut.json.gz"]
+        assert "not an Attune snapshot" in damage["other.json"]
+
+
+def test_a_rewritten_file_is_listed_by_what_is_in_it(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    rewritten = dumps(snapshot_maker(title="by hand"), compress=False)
+    (folder / "by hand (1).json").write_bytes(b" " + rewritten)
+    (info,) = store.list()
+    assert info.title == "by hand"
+    assert store.open(info.name).title == "by hand"
+
+
+def test_the_index_follows_the_folder_and_can_be_thrown_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = store.save(snapshot_maker(title="before"))
+    assert [i.title for i in store.list()] == ["before"]
+
+    def refuse(*_: Any) -> bytes:
+        raise AssertionError("a known file was read again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.LocalFolder, "read", refuse)
+        assert [i.title for i in store.list()] == ["before"]
+    path = Path(store.url) / name
+    path.write_bytes(dumps(snapshot_maker(title="after and longer")))
+    assert [i.title for i in store.list()] == ["after and longer"]
+    (index,) = (tmp_path / "index").glob("*.sqlite")
+    for damage in (b"", b"not sqlite at all" * 100, index.read_bytes()[:700]):
+        index.write_bytes(damage)
+        assert [i.title for i in store.list()] == ["after and longer"]
+        assert [i.title for i in store.list()] == ["after and longer"]
+    index.unlink()
+    path.unlink()
+    assert store.list() == []
+
+
+def test_an_index_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "file" / "below")
+    store.save(snapshot_maker())
+    assert len(store.list()) == 1
+
+
+def test_shipped_sessions_are_listed_opened_and_left_alone(tmp_path: Path) -> None:
+    shipped = tmp_path / "shipped"
+    Store(str(shipped), shipped=None, index_folder=tmp_path / "i").save(snapshot_maker())
+    store = Store(str(tmp_path / "own"), shipped=shipped, index_folder=tmp_path / "i")
+    (info,) = store.list()
+    assert info.shipped
+    assert store.open(info.name) == snapshot_maker()
+    with pytest.raises(StoreError, match="ships with Attune and cannot be removed"):
+        store.remove(info.name)
+    store.save(snapshot_maker(title="mine"))
+    assert [(i.title, i.shipped) for i in store.list()] == [("mine", False)]
+
+
+def test_the_setting_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_SESSIONS", str(tmp_path / "mine"))
+    assert default_store().url == str(tmp_path / "mine")
+    monkeypatch.setenv("ATTUNE_SESSIONS", "memory://shared")
+    assert default_store().url == "memory://shared"
+    monkeypatch.delenv("ATTUNE_SESSIONS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert default_store().url == str(tmp_path / "data" / "attune" / "sessions")
+    assert SHIPPED.name == "sessions"
+
+
+@pytest.mark.parametrize("url", ["nosuchprotocol://bucket/x", "s3://bucket-of-nobody/x"])
+def test_a_store_of_an_unknown_kind_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    with pytest.raises(StoreError, match=r"cannot be opened: .*Check ATTUNE_SESSIONS"):
+        Store(url)
+
+
+def search_names(store: Store, **filters: str) -> list[str]:
+    return sorted(info.title for info in search(store.list(), **filters))
+
+
+def test_search(store: Store) -> None:
+    def save(title: str, **changes: Any) -> None:
+        when = changes.pop("updated", "2026-11-21T02:45:00Z")
+        store.save(
+            snapshot_maker(title=title, evaluations=[evaluation_maker(**changes)], updated=when)
+        )
+
+    save("one")
+    save("two", device="H200", variant="v12")
+    save("three", problem=Problem(16, 1, 128, 64), updated="2026-12-24T00:00:00+00:00")
+    (Path(store.url) / "broken.json").write_text("{")
+    broken = "broken.json"
+    assert search_names(store) == sorted(["one", "two", "three", broken])
+    assert search_names(store, text="BROKEN") == [broken]
+    assert search_names(store, text=" TWO ") == ["two"]
+    assert search_names(store, text="four splits beat") == ["one", "three", "two"]
+    assert search_names(store, gpu="h2") == ["two"]
+    assert search_names(store, variant="v05") == ["one", "three"]
+    assert search_names(store, problem="s128 b1") == ["one", "two"]
+    assert search_names(store, problem="B16") == ["three"]
+    assert search_names(store, since="2026-12") == ["three"]
+    assert search_names(store, until="2026-11-21") == ["one", "two"]
+    assert search_names(store, gpu="L4", until="2026-11-21", text="one") == ["one"]
+    assert search_names(store, text="nothing has this") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errno.ENOSPC, "the disk is full: free some space"),
+        (errno.EDQUOT, "quota is used up"),
+        (errno.EROFS, "read-only disk"),
+        (errno.EACCES, "no permission there"),
+        (errno.EIO, "input/output error"),
+    ],
+)
+@pytest.mark.parametrize("call", ["write", "fsync", "link", "open"])
+def test_a_disk_that_refuses(
+    store: Store, monkeypatch: pytest.MonkeyPatch, call: str, code: int, said: str
+) -> None:
+    store.save(snapshot_maker(title="before"))
+    before = files(store)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        if call == "write":
+            patch.setattr(folders.os, "fdopen", refuse)
+        else:
+            patch.setattr(folders.os, call, refuse)
+        with pytest.raises(StoreError, match=said) as caught:
+            store.save(snapshot_maker(title="after"))
+    assert "ATTUNE_SESSIONS" in str(caught.value)
+    assert files(store) == before
+    assert [i.title for i in store.list()] == ["before"]
+
+
+def test_a_file_system_without_hard_links(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(folders.os, "link", refuse)
+    names = [store.save(snapshot_maker(title=title)) for title in ("one", "two")]
+    assert len(set(names)) == 2
+    store.remove(names[0])
+    assert [i.title for i in store.list()] == ["two"]
+    assert files(store) == {names[1], "trash", names[0]}
+
+
+def test_a_path_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    store = Store(str(tmp_path / "file"), shipped=None, index_folder=tmp_path / "i")
+    for action in (store.list, lambda: store.save(snapshot_maker())):
+        with pytest.raises(StoreError, match="it is a file, or lies below one"):
+            action()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder(store: Store) -> None:
+    Path(store.url).mkdir()
+    Path(store.url).chmod(0o555)
+    with pytest.raises(StoreError, match="no permission there"):
+        store.save(snapshot_maker())
+    assert store.list() == []
+
+
+def test_what_killed_savers_left_is_swept(store: Store) -> None:
+    store.save(snapshot_maker())
+    old, fresh = (Path(store.url) / f"{TEMPORARY_PREFIX}{x}" for x in ("1-a", "2-b"))
+    for path in (old, fresh):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    store.save(snapshot_maker(title="another"))
+    assert not old.exists()
+    assert fresh.exists()  # its saver may still be at work
+
+
+def test_a_remote_that_fails_is_one_sentence(
+    remote: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    remote.save(snapshot_maker())
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ClientError: 403\nsecond line")
+
+    for call in ("ls", "pipe_file", "cat_file"):
+        monkeypatch.setattr(MemoryFileSystem, call, refuse)
+    for action in (remote.list, lambda: remote.save(snapshot_maker()), lambda: remote.open(NAME)):
+        with pytest.raises(AttuneError, match=r"clienterror: 403 \(the setting") as caught:
+            action()
+        assert "\n" not in str(caught.value)
