@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from kernels.entries import v01_fa1_baseline, v02_all_threads, v03_vectorized, v05_kv_split
+from kernels.entries import (
+    v01_fa1_baseline,
+    v02_all_threads,
+    v03_vectorized,
+    v04_small_tiles,
+    v05_kv_split,
+)
 from kernels.variant import Variant
 
 LADDER: tuple[Variant, ...] = (
     v01_fa1_baseline.VARIANT,
     v02_all_threads.VARIANT,
     v03_vectorized.VARIANT,
+    v04_small_tiles.VARIANT,
     v05_kv_split.VARIANT,
 )
 

@@ -37,16 +37,13 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     for (int i = threadIdx.x; i < ROWS * VECTORS_PER_ROW; i += NUM_THREADS) {
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        Elements<VECTOR> vector;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        element8 vector = {};
         if (first_row + row < seqlen) {
-            vector = *reinterpret_cast<const Elements<VECTOR>*>(
-                head + (size_t)(first_row + row) * HEAD_DIM + d);
-        } else {
-            // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-#pragma unroll
-            for (int e = 0; e < VECTOR; e++) vector.at[e] = to_element(0.0f);
+            const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
+            vector = *reinterpret_cast<const element8*>(source);
         }
-        *reinterpret_cast<Elements<VECTOR>*>(tile_smem + row * ROW_STRIDE + d) = vector;
+        *reinterpret_cast<element8*>(tile_smem + row * ROW_STRIDE + d) = vector;
     }
 }
 
@@ -117,14 +114,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             float k_rmem[KEYS_PER_THREAD][VECTOR];
 #pragma unroll
             for (int j = 0; j < KEYS_PER_THREAD; j++) {
-                const Elements<VECTOR> k8 = *reinterpret_cast<const Elements<VECTOR>*>(
+                const element8 k8 = *reinterpret_cast<const element8*>(
                     k_smem + (part + j * ROW_THREADS) * ROW_STRIDE + d);
 #pragma unroll
                 for (int e = 0; e < VECTOR; e++) k_rmem[j][e] = to_float(k8.at[e]);
             }
 #pragma unroll
             for (int i = 0; i < ROWS_PER_THREAD; i++) {
-                const Elements<VECTOR> q8 = *reinterpret_cast<const Elements<VECTOR>*>(
+                const element8 q8 = *reinterpret_cast<const element8*>(
                     q_smem + (group + i * ROW_GROUPS) * ROW_STRIDE + d);
 #pragma unroll
                 for (int e = 0; e < VECTOR; e++) {
@@ -186,9 +183,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int step = 0; step < 4; step++) {
 #pragma unroll
                 for (int j = 0; j < PAIRS_PER_THREAD; j++) {
-                    const Elements<2> v2 = *reinterpret_cast<const Elements<2>*>(
-                        v_smem + (n + step) * ROW_STRIDE + 2 * (part + j * ROW_THREADS));
-                    const float2 v_rmem = make_float2(to_float(v2.at[0]), to_float(v2.at[1]));
+                    const float2 v_rmem = to_float2(*reinterpret_cast<const element2*>(
+                        v_smem + (n + step) * ROW_STRIDE + 2 * (part + j * ROW_THREADS)));
 #pragma unroll
                     for (int i = 0; i < ROWS_PER_THREAD; i++) {
                         const float p = step == 0   ? p_rmem[i].x
@@ -213,11 +209,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         if (query >= seqlen) continue;
 #pragma unroll
         for (int j = 0; j < PAIRS_PER_THREAD; j++) {
-            Elements<2> out2;
-            out2.at[0] = to_element(acc_rmem[i][j].x * inv_l);
-            out2.at[1] = to_element(acc_rmem[i][j].y * inv_l);
-            *reinterpret_cast<Elements<2>*>(out + head + (size_t)query * HEAD_DIM +
-                                            2 * (part + j * ROW_THREADS)) = out2;
+            element* pair = out + head + (size_t)query * HEAD_DIM + 2 * (part + j * ROW_THREADS);
+            *reinterpret_cast<element2*>(pair) =
+                to_element2(acc_rmem[i][j].x * inv_l, acc_rmem[i][j].y * inv_l);
         }
     }
 }

@@ -18,6 +18,8 @@ from engine.units import format_us
 
 _ROW_PX = 34
 WAVES_SHOWN = 12
+MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
+MAP_TICKS = 10
 
 
 def plain(text: str) -> str:
@@ -231,54 +233,73 @@ def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
 def error_map(
     frame: pd.DataFrame,
     compared: np.ndarray,
-    x_title: str,
-    y_title: str,
+    axes: tuple[str, str],
     tolerance: float,
+    top: float,
     theme: Theme,
+    *,
+    show_scale: bool,
 ) -> go.Figure:
-    """Largest |out − reference| per cell, on a logarithmic colour scale from tolerance / 1000 on.
+    """Largest |out − reference| per cell, as multiples of the tolerance on a logarithmic scale.
 
-    `frame` is a matrix whose labels are the axes' values; NaN cells hold a NaN or infinity of the
-    kernel and get a cross. Cells where `compared` is False stay empty.
+    Within the tolerance colours are cool, beyond it warm; `top` is the largest error of all maps
+    that share the scale. `frame` is a matrix whose labels are the axes' values (`axes` names rows,
+    then columns); NaN cells hold a NaN or infinity of the kernel and get a cross. Cells where
+    `compared` is False stay empty.
     """
-    x_title, y_title = plain(x_title), plain(y_title)
-    error = frame.to_numpy(np.float32)
-    floor = tolerance * 1e-3 if tolerance > 0 else 1e-9
-    logs = np.log10(np.maximum(np.nan_to_num(error, nan=floor), floor))
+    y_title, x_title = (plain(a) for a in axes)
+    error = frame.to_numpy(np.float64)
     broken = ~np.isfinite(error)
-    empty = broken | ~compared
-    top = max(float(logs.max(initial=np.log10(floor))), float(np.log10(max(tolerance, floor))))
-    bottom = float(np.log10(floor))
-    ticks = np.arange(np.ceil(bottom), np.floor(top) + 1)
+    ratio = np.where(broken | ~compared, 1.0, error) / tolerance
+    logs = np.log10(np.maximum(ratio, 10.0**MAP_DECADES_BELOW))
+    above = max(1.0, math.ceil(math.log10(max(top / tolerance, 1.0))))
+    share = -MAP_DECADES_BELOW / (above - MAP_DECADES_BELOW)  # where the tolerance lies, 0..1
     figure = _figure(theme, 320)
     figure.add_heatmap(
-        z=np.where(empty, np.nan, logs),
+        z=np.where(broken | ~compared, np.nan, logs),
         x=frame.columns.to_numpy(),
         y=frame.index.to_numpy(),
-        zmin=bottom,
-        zmax=max(top, bottom + 1),
-        colorscale=[list(stop) for stop in theme.heat],
+        zmin=MAP_DECADES_BELOW,
+        zmax=above,
+        colorscale=[
+            [0.0, theme.within[0]],
+            [share, theme.within[1]],
+            [share, theme.beyond[0]],
+            [1.0, theme.beyond[1]],
+        ],
         customdata=error,
         hovertemplate=(
-            f"{x_title} %{{x}}, {y_title} %{{y}}<br>max |error| %{{customdata:.3g}}<extra></extra>"
+            f"{y_title} %{{y}}, {x_title} %{{x}}<br>|error| %{{customdata:.3g}}<extra></extra>"
         ),
+        showscale=show_scale,
         colorbar={
-            "title": {"text": "max |error|", "side": "right", "font": {"size": 11}},
-            "tickvals": ticks,
-            "ticktext": [f"1e{int(t)}" for t in ticks],
+            "tickvals": list(range(MAP_DECADES_BELOW, int(above) + 1)),
+            "ticktext": [
+                "tolerance" if k == 0 else f"× {10.0**k:g}"
+                for k in range(MAP_DECADES_BELOW, int(above) + 1)
+            ],
             "thickness": 10,
             "outlinewidth": 0,
         },
     )
     rows, columns = np.nonzero(broken)
     if rows.size:
-        figure.add_scatter(
+        figure.add_scattergl(
             x=frame.columns.to_numpy()[columns],
             y=frame.index.to_numpy()[rows],
             mode="markers",
-            marker={"symbol": "x", "color": theme.bad, "size": 9},
-            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}<br>NaN or Inf<extra></extra>",
+            marker={"symbol": "x", "color": theme.bad, "size": 7},
+            hovertemplate=f"{y_title} %{{y}}, {x_title} %{{x}}<br>NaN or Inf<extra></extra>",
         )
-    figure.update_xaxes(title=x_title, showgrid=False)
-    figure.update_yaxes(title=y_title, autorange="reversed", showgrid=False)
+    figure.update_xaxes(title=x_title, showgrid=False, **_whole(frame.columns.to_numpy()))
+    figure.update_yaxes(
+        title=y_title, autorange="reversed", showgrid=False, **_whole(frame.index.to_numpy())
+    )
     return figure
+
+
+def _whole(labels: np.ndarray) -> dict[str, object]:
+    """Axis settings for whole numbers: every one of a few, else Plotly's choice."""
+    if len(labels) <= MAP_TICKS:
+        return {"tickvals": labels}
+    return {"tickformat": ",d"}

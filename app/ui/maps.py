@@ -28,6 +28,12 @@ class ErrorMapView:
     frame: pd.DataFrame
     compared: np.ndarray
 
+    @property
+    def largest(self) -> float:
+        """The largest finite error of the map."""
+        values = self.frame.to_numpy()
+        return float(values[np.isfinite(values)].max(initial=0.0))
+
 
 def _view(
     name: str,

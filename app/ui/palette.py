@@ -74,7 +74,8 @@ class Theme:
     grid: str
     good: str
     bad: str
-    heat: tuple[tuple[float, str], ...]  # small error to large
+    within: tuple[str, str]  # error maps: no error, to the tolerance
+    beyond: tuple[str, str]  # the tolerance, to the largest error
 
 
 LIGHT = Theme(
@@ -85,7 +86,8 @@ LIGHT = Theme(
     grid="#e4e9ec",
     good="#2b9a74",
     bad="#c2374b",
-    heat=((0.0, "#f1f5f7"), (0.35, "#8fc3d1"), (0.7, "#d9822b"), (1.0, "#8e1b2e")),
+    within=("#f3f6f8", "#7fb2c3"),
+    beyond=("#e8a35c", "#8e1b2e"),
 )
 DARK = Theme(
     accent="#3aa9c8",
@@ -95,7 +97,8 @@ DARK = Theme(
     grid="#273036",
     good="#4cbf95",
     bad="#e8697c",
-    heat=((0.0, "#1b2226"), (0.35, "#23687b"), (0.7, "#d9822b"), (1.0, "#ffd9a0")),
+    within=("#1b2226", "#2c7084"),
+    beyond=("#c2641f", "#ffd9a0"),
 )
 
 

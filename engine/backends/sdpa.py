@@ -141,7 +141,8 @@ class _SdpaLaunches:
 
     @property
     def l2_bytes(self) -> int:
-        return int(self._torch.cuda.get_device_properties().L2_cache_size)
+        device = self._torch.cuda.current_device()
+        return int(self._torch.cuda.get_device_properties(device).L2_cache_size)
 
     def free_bytes(self) -> int:
         self._torch.cuda.empty_cache()

@@ -164,20 +164,25 @@ def _rms(error: Float64Array) -> float:
 def _baseline(
     inputs: Inputs, coverage: Coverage, sdpa: tuple[FloatArray, str] | None
 ) -> tuple[FloatArray, str]:
-    """Same-dtype attention on the covered rows, and what computed it."""
+    """Same-dtype attention on the covered rows, finite, and what computed it."""
+    why = "on the sampled query rows"
+    found: tuple[FloatArray, str] | None = None
     if sdpa is not None:
-        return coverage.take(sdpa[0]), sdpa[1]
-    why = "sampled query rows"
-    if coverage.all_rows:
+        found = coverage.take(sdpa[0]), sdpa[1]
+    elif coverage.all_rows:
         try:
             from engine.backends.sdpa import sdpa_same_dtype
 
-            part = coverage.select(inputs)
-            out, name = sdpa_same_dtype(part, device="cpu")
-            return out.reshape(len(coverage.slices), *out.shape[2:]), name
+            out, name = sdpa_same_dtype(coverage.select(inputs), device="cpu")
+            found = out.reshape(len(coverage.slices), *out.shape[2:]), name
         except ToolMissing:
-            why = "PyTorch is not installed"
-    name = f"NumPy emulation of {inputs.problem.dtype} attention ({why})"
+            why = "because PyTorch is not installed"
+    if found is not None:
+        if np.isfinite(found[0]).all():
+            return found
+        # No tolerance follows from NaN.
+        why = f"because {found[1]} gave NaN or infinity"
+    name = f"an emulation of {inputs.problem.dtype} attention in NumPy, {why}"
     return emulated_attention(inputs, coverage), name
 
 

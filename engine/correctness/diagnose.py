@@ -7,6 +7,7 @@ what sets the wrong elements apart: one head, the tail tile, the rows of one war
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,9 @@ from engine.correctness.comparison import BoolArray, Comparison, nonfinite, unwr
 from engine.correctness.maps import ErrorMaps, error_maps
 from engine.correctness.match import Match, best_match
 from engine.correctness.permuted import moved_columns, moved_rows
+from engine.correctness.places import places
 from engine.correctness.reference import Coverage, everything
-from engine.correctness.regions import Region, places
+from engine.correctness.regions import Region
 from engine.correctness.tiles import Tiles
 from engine.evaluation import Finding
 from engine.tensors import Inputs, RawArray
@@ -65,10 +67,9 @@ def _findings(
         if cause is not None:
             findings.append(_cause(cause, share))
         findings += [
-            Finding(p.pattern, p.sentence, share)
-            for p in places(wrong, compared.coverage, tiles)
-            # "Everywhere" only helps where nothing better is known.
-            if p.pattern != "everywhere" or not findings
+            Finding(place.pattern, place.sentence, share)
+            for place in places(compared, wrong, tiles)
+            if place.telling or not findings
         ]
     return tuple(findings)
 
@@ -77,8 +78,8 @@ def _cause(match: Match, share: float) -> Finding:
     suspect = match.suspect
     return Finding(
         suspect.pattern,
-        f"The output is what {suspect.what} would give ({100 * match.explained:.4g} % of the error "
-        f"explained): {suspect.look_at}.",
+        f"The output matches {suspect.what} ({math.floor(1e4 * match.explained) / 100:g} % of the "
+        f"error explained). {suspect.look_at[0].upper()}{suspect.look_at[1:]}.",
         round(match.share * share, 4),
     )
 

@@ -44,7 +44,7 @@ def best_match(cases: Sequence[Case]) -> Match | None:
         return None
     best: Match | None = None
     for suspect in (s for family in _FAMILIES for s in family.suspects(cases[0])):
-        if _fit(suspect, cases[:1]).explained < _WORTH_A_SECOND_LOOK:
+        if not any(_fit(suspect, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
             continue
         match = _fit(suspect, cases)
         if match.explained >= MIN_EXPLAINED and (

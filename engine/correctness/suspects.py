@@ -17,6 +17,6 @@ class Suspect:
     """A bug whose output can be computed."""
 
     pattern: str  # the finding's name: "causal_diagonal", "fusion_rescale", …
-    what: str  # completes "The output is what … would give"
+    what: str  # completes "The output matches …"
     look_at: str  # where to look, a whole clause
     predict: Prediction

@@ -12,8 +12,6 @@ from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspects import Suspect
 from engine.tensors import RawArray, decode
 
-# Rows of a case that are enough to tell one head's data from another's.
-_HEAD_ROWS = 48
 # Heads on either side that a wrong offset is looked for in.
 _NEAR_HEADS = 4
 
@@ -62,7 +60,7 @@ def _queries(case: Case) -> Iterator[Suspect]:
         for own_mask in (True, False) if case.problem.causal else (True,):
             yield Suspect(
                 "query_index",
-                f"a wrong query index{split_pass}: Q is read from {name}",
+                f"a wrong query index{split_pass}, Q being read from {name}",
                 f"look at the query row that Q is loaded from{split_pass}",
                 partial(_wrong_query, query_of, own_mask),
             )
@@ -89,17 +87,20 @@ def _heads(case: Case) -> Iterator[Suspect]:
     """Some of Q, K and V read at another (batch, head)."""
     num_heads, batches = case.problem.num_heads, case.problem.batch
     places: list[tuple[str, HeadMap]] = [
-        ("with the batch left out of the offset", lambda _, h: h),
-        ("with the head left out of the offset", lambda b, _: b * num_heads),
-        ("at (batch + head) · seqlen · D, num_heads missing", lambda b, h: b + h),
-        ("with batch and head in each other's place", lambda b, h: h * batches + b),
-        ("at the first head of the first batch", lambda _b, _h: 0),
-        ("at the last head of the last batch", lambda _b, _h: batches * num_heads - 1),
+        ("with an offset that leaves out the batch", lambda _, h: h),
+        ("with an offset that leaves out the head", lambda b, _: b * num_heads),
+        ("with the offset (batch + head) · seqlen · D, without num_heads", lambda b, h: b + h),
+        (
+            "with an offset that has batch and head in each other's place",
+            lambda b, h: h * batches + b,
+        ),
+        ("where the first head of the first batch begins", lambda _b, _h: 0),
+        ("where the last head of the last batch begins", lambda _b, _h: batches * num_heads - 1),
     ]
     for distance in range(1, _NEAR_HEADS + 1):
         heads = "one head" if distance == 1 else f"{distance} heads"
         for step, word in ((distance, "further on"), (-distance, "before")):
-            places.append((f"{heads} {word}", partial(_head_at_distance, num_heads, step)))
+            places.append((f"from {heads} {word}", partial(_head_at_distance, num_heads, step)))
     size = case.problem.seqlen * case.problem.head_dim
     for where, head_of in places:
         yield from _elsewhere(where, partial(_head_base, head_of, size))
@@ -142,21 +143,17 @@ def _elsewhere(where: str, base_of: Callable[[Case], int]) -> Iterator[Suspect]:
         names = " and ".join(operands.upper()) if len(operands) < 3 else "Q, K and V"
         yield Suspect(
             "head_stride",
-            f"reading {names} of a head {where}",
+            f"{names} of a head read {where}",
             f"look at how the address of {names} is made from batch, head and stride",
             partial(_read_at, base_of, operands),
         )
 
 
 def _read_at(base_of: Callable[[Case], int], operands: str, case: Case) -> Float64Array | None:
-    """Attention with some operands read as `[seqlen, head_dim]` from another element on.
-
-    Rows left out to save time are NaN.
-    """
+    """Attention with some operands read as `[seqlen, head_dim]` from another element on."""
     p, base = case.problem, base_of(case)
     if not 0 <= base <= p.elements - p.seqlen * p.head_dim:
         return None
-    rows = np.unique(np.linspace(0, len(case.rows) - 1, _HEAD_ROWS).astype(int))
     q, k, v = (
         _segment(raw, base, case) if name in operands else own
         for name, raw, own in (
@@ -165,10 +162,7 @@ def _read_at(base_of: Callable[[Case], int], operands: str, case: Case) -> Float
             ("v", case.inputs.v, case.v),
         )
     )
-    out = np.full_like(case.reference, np.nan)
-    scores = p.softmax_scale * q[case.rows[rows]] @ k.T
-    out[rows] = attend(scores, case.visible[rows], v)
-    return out
+    return attend(p.softmax_scale * q[case.rows] @ k.T, case.visible, v)
 
 
 def _segment(raw: RawArray, base: int, case: Case) -> Float64Array:

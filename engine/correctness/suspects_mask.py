@@ -67,13 +67,13 @@ def _causal(case: Case) -> Iterator[Suspect]:
         )
         return
     look_at = "look at the comparison of key and query row where the causal mask is made"
-    one_more = "a causal mask off by one: key ≤ row + 1, so each row sees one key too many"
+    one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
     yield Suspect("causal_diagonal", one_more, look_at, partial(_shifted, 1, False))
     # A kernel that stops at the tile's last query never visits the extra key of that one row.
     yield Suspect("causal_diagonal", one_more, look_at, partial(_shifted, 1, True))
     yield Suspect(
         "causal_diagonal",
-        "a causal mask off by one: key < row, so each row misses its own key",
+        "a causal mask off by one, key < row: each row misses its own key",
         look_at,
         partial(_shifted, -1, False),
     )

@@ -148,8 +148,10 @@ class RoundTable:
         times = self._times[self._rows(candidate), self._kind[kind]]
         if len(times) == 1:
             return np.asarray(times[0])
-        in_turn = np.where(np.arange(times.shape[1]) % 2 == 0, times, times[::-1])
-        return np.where(np.isnan(in_turn[0]), in_turn[1], in_turn[0])
+        second_first = np.arange(times.shape[1]) % 2 == 1
+        chosen = np.where(second_first, times[1], times[0])
+        other = np.where(second_first, times[0], times[1])
+        return np.asarray(np.where(np.isnan(chosen), other, chosen))
 
 
 def _throttled(dropped: Sequence[str]) -> str:

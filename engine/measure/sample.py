@@ -47,7 +47,7 @@ def measured_latency(samples_us: tuple[float, ...], kind: LatencyKind, how: str)
 
 def describe_replays(plan: ReplayPlan) -> str:
     """How a device time was measured, for `Latency.reason`."""
-    if plan.copies == 1 and not plan.flush:
+    if plan.copies == 1:
         inputs = "on the same inputs"
     else:
         inputs = f"rotating over {plan.copies:,} copies of the inputs"

@@ -7,13 +7,16 @@ virtual, so that hours of measuring take seconds. It shows nothing to a user as 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from engine.devices.nvml import GpuState
 from engine.measure.sample import LatencyKind
+from engine.measure.sampler import SamplerSettings, run_rounds
+from engine.measure.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,12 @@ class SimulatedConditions:
     wake_factor: float = 1.0  # slowness of the first launch after a rest
     throttles: tuple[Throttle, ...] = ()
     reports_clock: bool = True
+
+
+# Noise as on a good machine, and everything else that goes wrong on a bad one.
+ROUGH = SimulatedConditions(
+    noise=0.01, outlier_share=0.03, drift=0.02, wander=0.003, wake_factor=1.2
+)
 
 
 @dataclass
@@ -85,11 +94,11 @@ class SimulatedDevice:
         return time_us
 
     def state(self) -> GpuState:
-        clock = round(self.boost_mhz * self._clock_share()) if self.conditions.reports_clock else None
+        clock = round(self.boost_mhz * self._clock_share())
         throttle = self._throttle()
         warmth = 1 - math.exp(-self._busy / self.conditions.heat_s)
         return GpuState(
-            sm_clock_mhz=clock,
+            sm_clock_mhz=clock if self.conditions.reports_clock else None,
             max_sm_clock_mhz=self.boost_mhz,
             memory_clock_mhz=None,
             power_w=100 + 400 * warmth,
@@ -123,3 +132,26 @@ class SimulatedDevice:
         swing = c.drift * math.sin(self._phase + 2 * math.pi * self._now / c.drift_period_s)
         throttle = self._throttle()
         return share * math.exp(swing + self._walk) * (throttle.clock_share if throttle else 1.0)
+
+
+def verdict_counts(
+    comparisons: int,
+    ratio: float,
+    conditions: SimulatedConditions,
+    settings: SamplerSettings | None = None,
+    seed: int = 0,
+) -> Counter[Verdict]:
+    """What the sampler says of a candidate whose true time is `ratio` times the incumbent's.
+
+    Args:
+        comparisons: how many runs, each on a device of its own.
+    """
+    verdicts: Counter[Verdict] = Counter()
+    for run_seed in range(seed, seed + comparisons):
+        device = SimulatedDevice(
+            {"incumbent": 10.0, "candidate": 10.0 * ratio}, conditions, run_seed
+        )
+        each = replace(settings or SamplerSettings(kinds=("device_warm",)), seed=run_seed)
+        run = run_rounds(device, "incumbent", ["candidate"], each)
+        verdicts[run.comparison("candidate").verdict] += 1
+    return verdicts

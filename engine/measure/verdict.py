@@ -68,9 +68,8 @@ def decide(
         log_ratio: the median itself.
     """
     smallest = math.log1p(MIN_DIFFERENCE)
-    if log_ratio_low > 0 or log_ratio_high < 0:
-        if abs(log_ratio) > max(smallest, aa_floor):
-            return Verdict.SLOWER if log_ratio > 0 else Verdict.FASTER
+    if (log_ratio_low > 0 or log_ratio_high < 0) and abs(log_ratio) > max(smallest, aa_floor):
+        return Verdict.SLOWER if log_ratio > 0 else Verdict.FASTER
     if -smallest <= log_ratio_low and log_ratio_high <= smallest:
         return Verdict.SAME
     return Verdict.UNDECIDED

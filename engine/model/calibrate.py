@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.devices.limits import limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.evaluation import Resources
+from engine.model.footprint import Footprint
 from engine.model.latency import Calibration, predict_arrays
 from engine.model.launches import Launches, collect, resident_ctas, unlaunchable
 from engine.model.measurements import Measurement
@@ -33,8 +34,7 @@ from engine.model.terms import (
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
-# Resources of each pass for a problem, as compiled for the device at hand.
-Footprint: TypeAlias = Callable[[Problem], tuple[Resources, ...]]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 # The fit stays where the parameters still mean something.
 _BOUNDS = {
@@ -64,13 +64,12 @@ class Points:
     measured_us: FloatArray
 
     def without(self, i: int) -> Points:
-        keep = np.arange(len(self.measurements)) != i
-        return self._take(keep)
+        return self._take(~_one(i, len(self.measurements)))
 
     def only(self, i: int) -> Points:
-        return self._take(np.arange(len(self.measurements)) == i)
+        return self._take(_one(i, len(self.measurements)))
 
-    def _take(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Points:
+    def _take(self, keep: BoolArray) -> Points:
         kept = tuple(m for m, k in zip(self.measurements, keep, strict=True) if k)
         return Points(
             kept, self.launches.take(keep), self.resident[:, keep], self.measured_us[keep]
@@ -224,8 +223,9 @@ def _machine(device: DeviceSpec, variant: Variant, problem: Problem) -> Machine:
     return m
 
 
-def _one(i: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.arange(n) == i
+def _one(i: int, n: int) -> BoolArray:
+    only: BoolArray = np.arange(n) == i
+    return only
 
 
 def _center(parameters: Parameters) -> FloatArray:

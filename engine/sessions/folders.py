@@ -85,6 +85,8 @@ class LocalFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", self.url) from None
+        if (self.path / name).exists():  # asked again, in one step, when the file is whole
+            raise FileExistsError(errno.EEXIST, "exists", name)
         self._sweep()
         temporary = self.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         try:

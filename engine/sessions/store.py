@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from engine.errors import SnapshotError, StoreError
 from engine.sessions.codec import HEAD_BYTES, MAX_BYTES, dumps, loads, read_summary
-from engine.sessions.explain import file_label
 from engine.sessions.folders import Entry, Folder, LocalFolder, open_folder
 from engine.sessions.index import Index, key_of
 from engine.sessions.naming import checked_name, is_snapshot_name, names_for
@@ -96,7 +95,7 @@ class Store:
     def read(self, name: str) -> bytes:
         """The bytes of one snapshot file, for a download."""
         folder = self._folder_of(checked_name(name))
-        with _sentences(folder, "read"):
+        with _sentences(folder, "read", name):
             return folder.read(name, MAX_BYTES + 1)
 
     def open(self, name: str) -> Snapshot:
@@ -111,8 +110,10 @@ class Store:
                 try:
                     self._own.create(name, data)
                 except FileExistsError:
-                    if self._own.read(name, MAX_BYTES + 1) == data:
-                        return name
+                    # Another server may remove it between the two calls: then it is not the same.
+                    with suppress(FileNotFoundError):
+                        if self._own.read(name, MAX_BYTES + 1) == data:
+                            return name
                 else:
                     return name
         raise StoreError(
@@ -128,16 +129,14 @@ class Store:
         folder = self._folder_of(checked_name(name))
         if folder is not self._own:
             raise StoreError(f"{name} ships with Attune and cannot be removed.")
-        with _sentences(folder, "written"):
+        with _sentences(folder, "written", name):
             return folder.trash(name)
 
     def _folder_of(self, name: str) -> Folder:
         for folder in (self._own, self._shipped):
             if folder is not None and self._has(folder, name):
                 return folder
-        raise StoreError(
-            f"There is no session {file_label(name)} in {self.url}: it may have been removed."
-        )
+        raise _gone(self._own, name)
 
     def _has(self, folder: Folder, name: str) -> bool:
         try:
@@ -245,12 +244,18 @@ def _read_listed(folder: Folder, entry: Entry) -> _Listed:
     return _Listed(summary=summary)
 
 
+def _gone(folder: Folder, name: str) -> StoreError:
+    return StoreError(f"There is no session {name} in {folder.url}: it may have been removed.")
+
+
 @contextmanager
-def _sentences(folder: Folder, done: str) -> Iterator[None]:
+def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
     """An OSError as a StoreError of one sentence: what, why, what to do."""
     try:
         yield
     except OSError as error:
+        if name and isinstance(error, FileNotFoundError):
+            raise _gone(folder, name) from None
         remedies = {
             errno.ENOSPC: "the disk is full: free some space and try again",
             errno.EDQUOT: "your disk quota is used up: free some space and try again",

@@ -74,7 +74,16 @@ class Kernel:
             rows = np.arange(m0, min(m0 + self.block_m, seqlen))
             end = min(seqlen, m0 + self.block_m) if problem.causal else seqlen
             states = [
-                self._chunk(inputs, rows, q, k, v, split * per_chunk, min(end, (split + 1) * per_chunk), split)
+                self._chunk(
+                    inputs,
+                    rows,
+                    q,
+                    k,
+                    v,
+                    split * per_chunk,
+                    min(end, (split + 1) * per_chunk),
+                    split,
+                )
                 for split in range(self.num_splits)
                 if split != self.skip_split
             ]
@@ -116,6 +125,14 @@ class Kernel:
             exact = np.exp(m - top)
             weight = exact if self.rescale_fusion else np.where(np.isfinite(m), 1, 0)
             numerator = numerator + weight[:, None] * acc
-            denominator = denominator + (exact if self.weigh_fused_l and self.rescale_fusion else np.where(np.isfinite(m), 1, 0)) * total
+            denominator = (
+                denominator
+                + (
+                    exact
+                    if self.weigh_fused_l and self.rescale_fusion
+                    else np.where(np.isfinite(m), 1, 0)
+                )
+                * total
+            )
         with np.errstate(invalid="ignore", divide="ignore"):
             return numerator / denominator[:, None]

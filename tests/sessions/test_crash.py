@@ -36,7 +36,8 @@ def die_at(line):
     seen = 0
     def trace(frame, event, arg):
         nonlocal seen
-        if frame.f_code.co_filename != folders.__file__:
+        code = frame.f_code
+        if code.co_filename != folders.__file__ or code.co_name == "_sweep":
             return None
         if event == "line":
             seen += 1
@@ -46,16 +47,16 @@ def die_at(line):
     sys.settrace(trace)
 
 for turn in range(200):
-    title = f"turn {turn}"
+    title, updated = f"turn {turn}", f"2026-11-21T03:{turn // 60:02}:{turn % 60:02}Z"
     before = {i.name for i in store.list()}
     pid = os.fork()
     if pid == 0:
         if turn % 2:
-            die_at(turn // 2 % 40)
-        store.save(big.model_copy(update={"title": title}))
+            die_at(turn // 2 % 30)
+        store.save(big.model_copy(update={"title": title, "updated": updated}))
         os._exit(0)
     if turn % 2 == 0:
-        time.sleep(rng.uniform(0, 1.3 * usual))
+        time.sleep(rng.uniform(0, 2.5 * usual))
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from app.ui import charts, frames
-from app.ui.maps import ErrorMapView
 from app.ui.shown import Shown
 from app.ui.widgets import empty, failure, plain_markdown, theme
 from engine.evaluation import Evaluation, Status
@@ -30,13 +29,22 @@ def draw(shown: Shown) -> None:
     if found.correctness is None:
         failure(found.status, found.reason, found.log)
         return
-    _verdict(found)
-    left, right = st.columns([5, 4])
+    left, right = st.columns([5, 4], gap="medium")
     with left:
-        st.dataframe(frames.error_numbers(found.correctness), hide_index=True, width="stretch")
-        _execution(found)
+        st.dataframe(
+            frames.error_numbers(found.correctness),
+            hide_index=True,
+            width="stretch",
+            height="content",
+            column_config={
+                "value": st.column_config.TextColumn(alignment="right"),
+                "allowed": st.column_config.TextColumn(alignment="right"),
+            },
+        )
     with right:
+        _verdict(found)
         _findings(found)
+        _execution(found)
     _maps(shown, found.correctness.tolerance)
 
 
@@ -86,20 +94,25 @@ def _maps(shown: Shown, tolerance: float) -> None:
         st.caption("This evaluation holds no error maps.")
         return
     st.markdown(
-        "**Where the error is** :gray[largest |error| of each cell, logarithmic; × marks NaN or "
-        "infinity]"
+        "**Where the error is** :gray[largest |error| of each cell as a multiple of the tolerance, "
+        "logarithmic; cool is within, warm beyond, × is NaN or infinity]"
     )
-    for view, column in zip(shown.maps, st.columns(len(shown.maps)), strict=True):
+    top = max(view.largest for view in shown.maps)
+    last = len(shown.maps) - 1
+    columns = st.columns([4] * last + [5])
+    for i, (view, column) in enumerate(zip(shown.maps, columns, strict=True)):
         with column:
-            _map(view, tolerance)
-
-
-def _map(view: ErrorMapView, tolerance: float) -> None:
-    st.markdown(f":gray[{_TITLES.get(view.name, plain_markdown(view.name))}]")
-    st.plotly_chart(
-        charts.error_map(
-            view.frame, view.compared, view.column_axis, view.row_axis, tolerance, theme()
-        ),
-        key=f"map_{view.name}",
-        config={"displaylogo": False},
-    )
+            st.markdown(f":gray[{_TITLES.get(view.name, plain_markdown(view.name))}]")
+            st.plotly_chart(
+                charts.error_map(
+                    view.frame,
+                    view.compared,
+                    (view.row_axis, view.column_axis),
+                    tolerance,
+                    top,
+                    theme(),
+                    show_scale=i == last,
+                ),
+                key=f"map_{view.name}",
+                config={"displaylogo": False},
+            )

@@ -33,7 +33,13 @@ class CudaBackend:
                 raise ToolMissing(why)
             from engine.backends.cuda.cupy_calls import CupyCalls
 
-            calls = CupyCalls()
+            try:
+                calls = CupyCalls()
+            except RuntimeError as error:
+                raise ToolMissing(
+                    f"This machine's GPU cannot be used now ({error}): see nvidia-smi for who "
+                    "holds it."
+                ) from error
         self._calls = calls
         self._lost: str | None = None  # why no further CUDA call of this process can succeed
 
@@ -46,19 +52,19 @@ class CudaBackend:
 
         With `options.repeat` a second time, on the scratch as the first run left its counters.
         """
+        log = ""
         try:
             compiled = self._prepare(plan)
-        except _Stopped as stopped:
-            return RunResult(stopped.failure.status, stopped.failure.reason, stopped.log)
-        try:
+            log = compiled.log
             with Buffers(self._calls, plan) as buffers:
                 buffers.upload(inputs)
                 return self._run(plan, buffers, compiled, options)
         except _Stopped as stopped:
-            return RunResult(stopped.failure.status, stopped.failure.reason, compiled.log)
+            failure = stopped.failure
+            return RunResult(failure.status, failure.reason, stopped.log or log)
         except (RuntimeError, MemoryError) as error:
             failure = self._failure(error, plan.variant)
-            return RunResult(failure.status, failure.reason, compiled.log)
+            return RunResult(failure.status, failure.reason, log)
 
     def time_device(
         self, plan: LaunchPlan, inputs: Inputs, correctness: Correctness
@@ -121,24 +127,25 @@ class CudaBackend:
         self, plan: LaunchPlan, buffers: Buffers, compiled: CompiledKernel, options: RunOptions
     ) -> RunResult:
         kernels = self._load(plan, compiled)
-        inputs_before = [buffers.fingerprint(name) for name in ("q", "k", "v")]
+        uploaded = buffers.inputs_fingerprint()
         execution_ms = self._execute(plan, buffers, kernels, options.timeout_s)
         out = buffers.output()
-        first = buffers.fingerprint("out")
+        first = buffers.output_fingerprint()
         damage = buffers.guard_damage()
+        unchanged = buffers.inputs_fingerprint() == uploaded
         repeatable = True
         if options.repeat:
             buffers.poison()
             self._execute(plan, buffers, kernels, options.timeout_s)
-            repeatable = buffers.fingerprint("out") == first
+            repeatable = buffers.output_fingerprint() == first
             damage = damage or buffers.guard_damage()
-        inputs_after = [buffers.fingerprint(name) for name in ("q", "k", "v")]
+            unchanged = unchanged and buffers.inputs_fingerprint() == uploaded
         return RunResult(
             Status.PASSED,
             reason=damage or "",
             log=compiled.log,
             out=out,
-            inputs_unchanged=inputs_before == inputs_after,
+            inputs_unchanged=unchanged,
             repeatable=repeatable,
             guards_intact=damage is None,
             execution_ms=execution_ms,

@@ -84,7 +84,14 @@ class Buffers:
         """The kernel's arguments by value, in order."""
         return kernel_arguments(launch, {n: b.address for n, b in self._by_name.items()})
 
-    def fingerprint(self, name: str) -> int:
+    def inputs_fingerprint(self) -> tuple[int, ...]:
+        """Changes when Q, K or V on the device change."""
+        return tuple(self._fingerprint(name) for name in ("q", "k", "v"))
+
+    def output_fingerprint(self) -> int:
+        return self._fingerprint("out")
+
+    def _fingerprint(self, name: str) -> int:
         buffer = self._by_name[name]
         return self._calls.fingerprint(buffer.address, buffer.size)
 

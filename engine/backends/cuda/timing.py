@@ -58,9 +58,9 @@ class DeviceTimer:
         Raises:
             MeasureError: replayed launches wrote another output than a single one.
         """
-        launch_us = measure_pilot(self)
         self.call()
         expected = self._output_fingerprint(0)
+        launch_us = measure_pilot(self)
         self._poison_output()
         warm = measure_warm(self, launch_us)
         self._expect(expected)

@@ -175,6 +175,52 @@ void mark_copy_pending(const void *destination, size_t bytes) {
     });
 }
 
+// ---- TMA and wgmma ----
+uint32_t current_clock() { return clock_of(worker, self->linear); }
+
+void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint32_t clock,
+                        Site site) {
+    Worker *w = worker;
+    each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t, uint8_t mask) {
+        SharedShadow &shadow = w->shadow[g];
+        shadow.write = Access();
+        shadow.write.clock = clock;
+        shadow.write.thread = thread;
+        shadow.write.bytes = mask;
+        shadow.write.is_async = 1;
+        shadow.write.place = site;
+        shadow.num_reads = 0;
+        shadow.initialised_by = w->cta_serial;
+        shadow.initialised_bytes = mask;
+    });
+}
+
+void proxy_fence() {
+    Worker *w = worker;
+    if (!w->settings->check) return;
+    Fiber *me = current_fiber();
+    me->proxy_fence_clock = current_clock();
+    me->proxy_fence_floor = w->floor_clock;
+    advance_clock(w, me->linear);
+}
+
+// Ordinary stores reach TMA and wgmma only through fence.proxy.async, by the thread that stored or
+// (after a barrier) by the one that issues.
+void check_proxy_fence(const void *pointer, size_t bytes, Site site) {
+    Worker *w = worker;
+    each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t byte, uint8_t) {
+        const Access &write = w->shadow[g].write;
+        if (write.is_async || write.clock <= w->fibers[write.thread].proxy_fence_clock ||
+            write.clock <= current_fiber()->proxy_fence_floor) {
+            return;
+        }
+        char where[160];
+        describe_shared(w->window + byte, where, sizeof where);
+        fail_at_two("proxy fence missing", site, write.place,
+                    "%s was stored at {other} and no fence.proxy.async followed", where);
+    });
+}
+
 static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, AccessKind kind,
                                  Place place) {
     GlobalShadow &shadow = b.shadow[g];

@@ -128,7 +128,7 @@ static void start_cta(Worker *w, uint64_t index) {
         f.finished = false;
         f.copies.clear();
         f.copies_in_group.clear();
-        f.proxy_fence_clock = 0;
+        f.proxy_fence_clock = f.proxy_fence_floor = 0;
         f.stack_pointer = first_frame(w->stacks + (t + 1) * FIBER_STACK_BYTES, fiber_main);
         make_ready(w, &f);
     }

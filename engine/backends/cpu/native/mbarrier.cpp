@@ -1,6 +1,140 @@
+// mbarrier: phases that complete when every arrival and every expected byte has come.
 namespace coh {
-void reset_hopper(Worker *) {}
-bool land_waited_copies(Worker *) { return false; }
-size_t describe_mbarriers(Worker *, char *, size_t) { return 0; }
-void finish_hopper(Fiber *) {}
+
+void reset_hopper(Worker *w) {
+    if (!w->hopper) return;
+    HopperState &state = *w->hopper;
+    state.mbarriers.clear();
+    state.stores.clear();
+    state.store_group_sizes.clear();
+    state.warpgroups.clear();
 }
+
+static void check_mbarrier_address(const void *pointer, Site site) {
+    const uint32_t address = shared_address(pointer);
+    if (address % 8) {
+        fail_at("misaligned address", site, "mbarrier at shared address %u needs 8-byte alignment",
+                address);
+    }
+}
+
+static Mbarrier *find_mbarrier(const void *pointer) {
+    const uint32_t address = shared_address(pointer);
+    for (Mbarrier &m : hopper().mbarriers) {
+        if (m.address == address) return &m;
+    }
+    return nullptr;
+}
+
+// Reading the word in the race detector's eyes orders every use behind the initialisation.
+static Mbarrier &use_mbarrier(void *pointer, Site site) {
+    check_mbarrier_address(pointer, site);
+    Mbarrier *mbarrier = find_mbarrier(pointer);
+    if (!mbarrier) {
+        char where[160];
+        describe_shared(pointer, where, sizeof where);
+        fail_at("mbarrier not initialised", site, "no mbarrier was initialised at %s", where);
+    }
+    check_access(pointer, 8, AccessKind::read, site);
+    return *mbarrier;
+}
+
+void mbarrier_init(void *pointer, int arrivals, Site site) {
+    Worker *w = worker;
+    check_mbarrier_address(pointer, site);
+    check_access(pointer, 8, AccessKind::write, site);
+    if (const Mbarrier *earlier = find_mbarrier(pointer)) {
+        fail_at_two("mbarrier initialised twice", site, earlier->site,
+                    "this mbarrier was initialised in {other}");
+    }
+    if (arrivals < 1) fail_at("bad mbarrier", site, "it expects %d arrivals", arrivals);
+    memset(pointer, 0, 8);
+    Mbarrier mbarrier{};
+    mbarrier.address = shared_address(pointer);
+    mbarrier.arrivals = mbarrier.arrivals_missing = arrivals;
+    mbarrier.site = site;
+    if (w->settings->check) {
+        mbarrier.clock.assign(w->num_threads, 0);
+        mbarrier.phase_clock.assign(w->num_threads, 0);
+    }
+    hopper().mbarriers.push_back(mbarrier);
+}
+
+void complete_phase_if_due(Mbarrier &mbarrier) {
+    if (mbarrier.arrivals_missing > 0 || mbarrier.bytes_missing != 0) return;
+    Worker *w = worker;
+    mbarrier.phase ^= 1;
+    mbarrier.arrivals_missing = mbarrier.arrivals;
+    w->spins = 0;
+    if (w->settings->check) mbarrier.phase_clock = mbarrier.clock;
+    auto still_waits = [&](const MbarrierWaiter &waiter) {
+        if (waiter.parity == mbarrier.phase) return true;
+        if (w->settings->check) {
+            join_clock(clocks_of(w, waiter.fiber->linear), mbarrier.phase_clock.data(),
+                       w->num_threads);
+        }
+        make_ready(w, waiter.fiber);
+        return false;
+    };
+    auto &waiting = mbarrier.waiting;
+    waiting.erase(std::stable_partition(waiting.begin(), waiting.end(), still_waits),
+                  waiting.end());
+}
+
+void mbarrier_arrive(void *pointer, int transaction_bytes, Site site) {
+    Worker *w = worker;
+    Mbarrier &mbarrier = use_mbarrier(pointer, site);
+    if (mbarrier.arrivals_missing == 0) {
+        fail_at_two("too many mbarrier arrivals", site, mbarrier.site,
+                    "all %d arrivals of this phase have come; it was initialised in {other}",
+                    mbarrier.arrivals);
+    }
+    mbarrier.arrivals_missing--;
+    mbarrier.bytes_missing += transaction_bytes;
+    if (w->settings->check) {
+        join_clock(mbarrier.clock.data(), released_clocks(w, self->linear), w->num_threads);
+        advance_clock(w, self->linear);
+    }
+    complete_phase_if_due(mbarrier);
+}
+
+void mbarrier_wait(void *pointer, int parity, Site site) {
+    Worker *w = worker;
+    Fiber *me = current_fiber();
+    Mbarrier &mbarrier = use_mbarrier(pointer, site);
+    parity &= 1;
+    if (mbarrier.phase == parity && mbarrier.arrivals_missing == 0) land_tiles(mbarrier);
+    if (mbarrier.phase != parity) {
+        if (w->settings->check) {
+            join_clock(clocks_of(w, me->linear), mbarrier.phase_clock.data(), w->num_threads);
+        }
+        return;
+    }
+    mbarrier.waiting.push_back(MbarrierWaiter{me, parity});
+    run_others(w, me);
+}
+
+// Copies land as late as they can: when a thread waits for them and no other can run.
+bool land_waited_copies(Worker *w) {
+    if (!w->hopper) return false;
+    for (Mbarrier &mbarrier : w->hopper->mbarriers) {
+        if (!mbarrier.waiting.empty() && !mbarrier.arrivals_missing) land_tiles(mbarrier);
+    }
+    return w->num_ready > 0;
+}
+
+size_t describe_mbarriers(Worker *w, char *text, size_t size) {
+    size_t used = 0;
+    if (!w->hopper) return used;
+    for (const Mbarrier &m : w->hopper->mbarriers) {
+        if (m.waiting.empty() || used >= size) continue;
+        used += snprintf(text + used, size - used,
+                         " %zu threads wait at the mbarrier of %s:%d (phase %d, %d arrivals and "
+                         "%lld bytes missing);",
+                         m.waiting.size(), m.site.file, m.site.line, m.phase, m.arrivals_missing,
+                         m.bytes_missing);
+    }
+    return std::min(used, size);
+}
+
+}  // namespace coh

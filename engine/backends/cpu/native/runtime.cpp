@@ -1,6 +1,7 @@
 // The runtime library: one translation unit, so that the scheduler is inlined into the barriers and
 // a cold build takes one compiler run. Never instrumented; linked into every kernel library.
 #include "runtime.h"
+#include "hopper.h"
 
 #include "context_switch.cpp"
 #include "errors.cpp"

@@ -136,7 +136,8 @@ struct Fiber : Thread {
     bool finished;
     std::vector<PendingCopy> copies;      // cp.async, oldest first
     std::vector<uint32_t> copies_in_group;  // of each committed group
-    uint32_t proxy_fence_clock;  // shared stores up to this clock are visible to TMA and wgmma
+    uint32_t proxy_fence_clock;  // its shared stores up to here are visible to TMA and wgmma
+    uint32_t proxy_fence_floor;  // and so is what happened before this for everybody
 };
 struct Barrier {
     int expected = 0;  // 0: every thread that has not returned

@@ -1,0 +1,183 @@
+// TMA: tiles between global and shared memory, with the hardware's swizzle and zero fill.
+namespace coh {
+
+static const TensorMapOnHost &read_map(const void *map, int rank, Site site) {
+    const TensorMapOnHost &found = *(const TensorMapOnHost *)map;
+    if (found.magic != TENSOR_MAP_MAGIC) {
+        fail_at("bad tensor map", site, "the argument is no tensor map of the CPU backend");
+    }
+    if ((int)found.rank != rank) {
+        fail_at("bad tensor map", site, "a map of rank %u is used with %d coordinates", found.rank,
+                rank);
+    }
+    const unsigned row_bytes = found.box[0] * found.element_bytes;
+    if (row_bytes % 16) {
+        fail_at("bad tensor map", site, "the box's rows of %u bytes are not a multiple of 16",
+                row_bytes);
+    }
+    if (found.swizzle && row_bytes > 16u << found.swizzle) {
+        fail_at("bad tensor map", site, "the box's rows of %u bytes exceed the %u-byte swizzle",
+                row_bytes, 16u << found.swizzle);
+    }
+    return found;
+}
+
+static long long tile_bytes(const TensorMapOnHost &map) {
+    long long bytes = map.element_bytes;
+    for (unsigned i = 0; i < map.rank; i++) bytes *= map.box[i];
+    return bytes;
+}
+
+static PendingTile make_tile(const TensorMapOnHost &map, void *shared, const int *coordinates,
+                             Site site) {
+    if (shared_address(shared) % 128) {
+        fail_at("misaligned address", site, "TMA tile at shared address %u needs 128-byte alignment",
+                shared_address(shared));
+    }
+    PendingTile tile{};
+    tile.map = map;
+    tile.shared = shared;
+    for (unsigned i = 0; i < map.rank; i++) tile.coordinates[i] = coordinates[i];
+    tile.thread = (uint16_t)self->linear;
+    tile.clock = checking() ? current_clock() : 0;
+    tile.site = site;
+    return tile;
+}
+
+// Calls visit(shared, global, elements) for every 16 bytes of the tile; `global` is null where the
+// row lies outside the tensor, and the elements outside are those with a zero mask bit.
+template <class Visit>
+static void each_chunk(const PendingTile &tile, Visit visit) {
+    const TensorMapOnHost &map = tile.map;
+    const unsigned row_bytes = map.box[0] * map.element_bytes, in_chunk = 16 / map.element_bytes;
+    const uint32_t swizzle_mask = (1u << map.swizzle) - 1;
+    long long rows = 1;
+    for (unsigned i = 1; i < map.rank; i++) rows *= map.box[i];
+    for (long long row = 0; row < rows; row++) {
+        long long remaining = row, offset = 0;
+        bool inside = true;
+        for (unsigned i = 1; i < map.rank; i++) {
+            const long long index = tile.coordinates[i] + remaining % map.box[i];
+            remaining /= map.box[i];
+            inside = inside && index >= 0 && index < (long long)map.dims[i];
+            offset += index * (long long)map.stride_bytes[i - 1];
+        }
+        for (unsigned byte = 0; byte < row_bytes; byte += 16) {
+            uint32_t address = shared_address(tile.shared) + (uint32_t)(row * row_bytes) + byte;
+            address ^= (address >> 7 & swizzle_mask) << 4;
+            const long long first = tile.coordinates[0] + (long long)(byte / map.element_bytes);
+            uint32_t present = 0;
+            for (unsigned e = 0; e < in_chunk && inside; e++) {
+                if (first + e >= 0 && first + e < (long long)map.dims[0]) present |= 1u << e;
+            }
+            visit((char *)shared_pointer(address),
+                  (char *)map.base + offset + first * map.element_bytes, present);
+        }
+    }
+}
+
+void tma_load(void *destination, const void *map, void *mbarrier, int rank, const int *coordinates,
+              Site site) {
+    Worker *w = worker;
+    const TensorMapOnHost &known = read_map(map, rank, site);
+    Mbarrier &barrier = use_mbarrier(mbarrier, site);
+    const PendingTile tile = make_tile(known, destination, coordinates, site);
+    if (w->settings->check) {
+        check_access(destination, (size_t)tile_bytes(known), AccessKind::write, site);
+        mark_copy_pending(destination, (size_t)tile_bytes(known));
+    }
+    barrier.tiles.push_back(tile);
+    // It may also land at once: the random schedule tries both.
+    if (w->settings->schedule == random_order && (random_bits(w) & 1)) land_tiles(barrier);
+}
+
+void land_tiles(Mbarrier &mbarrier) {
+    std::vector<PendingTile> tiles;
+    tiles.swap(mbarrier.tiles);
+    for (const PendingTile &tile : tiles) {
+        const unsigned element = tile.map.element_bytes;
+        each_chunk(tile, [&](char *shared, const char *global, uint32_t present) {
+            char chunk[16] = {};
+            for (unsigned e = 0; e < 16 / element; e++) {
+                if (present >> e & 1) memcpy(chunk + e * element, global + e * element, element);
+            }
+            memcpy(shared, chunk, 16);
+            if (checking()) record_async_write(shared, 16, tile.thread, tile.clock, tile.site);
+        });
+        mbarrier.bytes_missing -= tile_bytes(tile.map);
+        if (checking()) {
+            uint32_t &clock = mbarrier.clock[tile.thread];
+            clock = std::max(clock, tile.clock);
+        }
+    }
+    if (!tiles.empty()) complete_phase_if_due(mbarrier);
+}
+
+// ---- shared to global ----
+void tma_store(const void *map, const void *source, int rank, const int *coordinates, Site site) {
+    Worker *w = worker;
+    HopperState &state = hopper();
+    state.stores.resize(w->num_threads);
+    const TensorMapOnHost &known = read_map(map, rank, site);
+    const PendingTile tile = make_tile(known, const_cast<void *>(source), coordinates, site);
+    if (w->settings->check) {
+        check_access(source, (size_t)tile_bytes(known), AccessKind::read, site);
+        check_proxy_fence(source, (size_t)tile_bytes(known), site);
+    }
+    state.stores[self->linear].push_back(tile);
+}
+
+void bulk_commit() {
+    HopperState &state = hopper();
+    state.stores.resize(worker->num_threads);
+    state.store_group_sizes.resize(worker->num_threads);
+    auto &groups = state.store_group_sizes[self->linear];
+    size_t committed = 0;
+    for (const size_t size : groups) committed += size;
+    groups.push_back(state.stores[self->linear].size() - committed);
+}
+
+static void land_stores(std::vector<PendingTile> &stores, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const PendingTile &tile = stores[i];
+        const unsigned element = tile.map.element_bytes;
+        each_chunk(tile, [&](char *shared, char *global, uint32_t present) {
+            check_access(shared, 16, AccessKind::read, tile.site);
+            for (unsigned e = 0; e < 16 / element; e++) {
+                if (!(present >> e & 1)) continue;
+                check_access(global + e * element, element, AccessKind::write, tile.site);
+                memcpy(global + e * element, shared + e * element, element);
+            }
+        });
+    }
+    stores.erase(stores.begin(), stores.begin() + count);
+}
+
+void bulk_wait(unsigned pending_groups) {
+    HopperState &state = hopper();
+    if (state.store_group_sizes.empty()) return;
+    auto &groups = state.store_group_sizes[self->linear];
+    size_t landing = 0;
+    while (groups.size() > pending_groups) {
+        landing += groups.front();
+        groups.erase(groups.begin());
+    }
+    land_stores(state.stores[self->linear], landing);
+}
+
+// A thread that returns must not leave asynchronous work behind: its shared memory is gone.
+void finish_hopper(Fiber *fiber) {
+    if (!worker->hopper) return;
+    HopperState &state = *worker->hopper;
+    if (fiber->linear < state.stores.size() && !state.stores[fiber->linear].empty()) {
+        fail("asynchronous store not complete", state.stores[fiber->linear].front().site,
+             "the thread returned without waiting for its TMA store");
+    }
+    const size_t group = fiber->linear / WARPGROUP;
+    if (group < state.warpgroups.size() && !state.warpgroups[group].operations.empty()) {
+        fail("wgmma not complete", state.warpgroups[group].operations.front().site,
+             "a thread of the warpgroup returned without waiting for it");
+    }
+}
+
+}  // namespace coh

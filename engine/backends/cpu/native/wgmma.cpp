@@ -1,0 +1,246 @@
+// wgmma: issued by four warps, added up when they wait for it. Until then the accumulator registers
+// hold NaN and the operands may not change, so a missing wait, fence or release shows.
+namespace coh {
+
+static constexpr int M = 64, K = 16;
+
+static Warpgroup &own_warpgroup() {
+    HopperState &state = hopper();
+    state.warpgroups.resize((worker->num_threads + WARPGROUP - 1) / WARPGROUP);
+    return state.warpgroups[self->linear / WARPGROUP];
+}
+static int first_warp_of_group() { return (int)(self->warp & ~3u); }
+
+// Which register of which thread holds element (row, column) of D: PTX manual, "Register fragments
+// for wgmma.mma_async.m64nNk16".
+static inline int accumulator_thread(int row, int column) {
+    return row / 16 * 32 + row % 8 * 4 + column / 2 % 4;
+}
+static inline int accumulator_register(int row, int column) {
+    return column / 8 * 4 + 2 * (row / 8 % 2) + column % 2;
+}
+
+// ---- issue ----
+struct IssueOperand {
+    float *d;
+    int n;
+    const WgmmaOperands *operands;
+    Site site;
+};
+
+static size_t find_or_start_accumulator(Warpgroup &group, void **threads, int n, bool accumulate) {
+    const auto &first = *(IssueOperand *)threads[0];
+    size_t index = 0;
+    while (index < group.accumulators.size() &&
+           (group.accumulators[index].registers[0] != first.d || group.accumulators[index].n != n)) {
+        index++;
+    }
+    if (index == group.accumulators.size()) group.accumulators.emplace_back();
+    Accumulator &accumulator = group.accumulators[index];
+    if (accumulator.pending) return index;
+    accumulator.n = n;
+    accumulator.matrix.assign((size_t)M * n, 0.0f);
+    for (int t = 0; t < WARPGROUP; t++) accumulator.registers[t] = ((IssueOperand *)threads[t])->d;
+    for (int row = 0; row < M && accumulate; row++) {
+        for (int column = 0; column < n; column++) {
+            accumulator.matrix[(size_t)row * n + column] =
+                accumulator.registers[accumulator_thread(row, column)]
+                                     [accumulator_register(row, column)];
+        }
+    }
+    for (int t = 0; t < WARPGROUP; t++) memset(accumulator.registers[t], 0xff, n / 2 * sizeof(float));
+    return index;
+}
+
+static void issue_for_group(void **threads, uint32_t) {
+    Warpgroup &group = own_warpgroup();
+    const IssueOperand &first = *(IssueOperand *)threads[0];
+    WgmmaOperation operation;
+    operation.operands = *first.operands;
+    operation.site = first.site;
+    operation.a_in_registers = first.operands->a_registers != nullptr;
+    for (int t = 0; t < WARPGROUP && operation.a_in_registers; t++) {
+        memcpy(operation.a_registers[t], ((IssueOperand *)threads[t])->operands->a_registers, 16);
+    }
+    operation.accumulator =
+        find_or_start_accumulator(group, threads, first.n, first.operands->accumulate);
+    group.accumulators[operation.accumulator].pending++;
+    group.operations.push_back(operation);
+}
+
+// wgmma.fence must lie between any other access to the registers and the wgmma (check build).
+static void require_fence(const float *d, int n, const WgmmaOperands &operands, Site site) {
+    const Warpgroup &group = own_warpgroup();
+    const unsigned t = self->linear % WARPGROUP;
+    if (operands.a_registers && !group.fenced_since_wait[t]) {
+        fail_at("wgmma_fence missing", site, "A comes from registers that no wgmma_fence() has "
+                "handed over since the last wait");
+    }
+    for (const Accumulator &accumulator : group.accumulators) {
+        if (accumulator.registers[t] != d || accumulator.n != n) continue;
+        if (accumulator.pending || accumulator.seen.empty()) return;
+        if (memcmp(&accumulator.seen[(size_t)t * (n / 2)], d, n / 2 * sizeof(float))) {
+            fail_at("wgmma_fence missing", site, "the accumulators were changed since the last "
+                    "wgmma_fence()");
+        }
+        return;
+    }
+    if (!group.fenced_ever[t]) {
+        fail_at("wgmma_fence missing", site, "no wgmma_fence() came before the first wgmma");
+    }
+}
+
+void wgmma(float *d, int n, const WgmmaOperands &operands, Site site) {
+    if (n < 8 || n > 256 || n % 8) {
+        fail_at("bad wgmma", site, "n is %d: a multiple of 8 from 8 to 256 is needed", n);
+    }
+    if (checking()) require_fence(d, n, operands, site);
+    IssueOperand operand{d, n, &operands, site};
+    group_collective(first_warp_of_group(), 4, issue_for_group, &operand, site);
+}
+
+void wgmma_fence(Site) {
+    Warpgroup &group = own_warpgroup();
+    const unsigned t = self->linear % WARPGROUP;
+    group.fenced_ever[t] = group.fenced_since_wait[t] = true;
+    if (!checking()) return;
+    for (Accumulator &accumulator : group.accumulators) {
+        if (accumulator.pending || accumulator.seen.empty()) continue;
+        const size_t registers = accumulator.n / 2;
+        memcpy(&accumulator.seen[t * registers], accumulator.registers[t],
+               registers * sizeof(float));
+    }
+}
+
+static void commit_for_group(void **, uint32_t) {
+    Warpgroup &group = own_warpgroup();
+    size_t committed = 0;
+    for (const size_t size : group.group_sizes) committed += size;
+    group.group_sizes.push_back(group.operations.size() - committed);
+}
+void wgmma_commit(Site site) {
+    group_collective(first_warp_of_group(), 4, commit_for_group, nullptr, site);
+}
+
+// ---- execution ----
+// 8 consecutive elements: along K from (mn, k), or along MN when the operand lies transposed.
+static void read_chunk(uint64_t descriptor, int mn, int k, bool transposed, uint16_t *out,
+                       Site site) {
+    const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;
+    const uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
+    if (descriptor >> 62 != 1) {
+        fail_at("unsupported wgmma layout", site, "only the 128-byte swizzle is known to the CPU "
+                "backend");
+    }
+    uint32_t address =
+        transposed ? start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2
+                   : start + mn / 8 * stride + mn % 8 * 128 + k * 2;
+    address ^= (address >> 7 & 7) << 4;
+    const void *pointer = shared_pointer(address);
+    if (checking()) {
+        check_access(pointer, 16, AccessKind::read, site);
+        check_proxy_fence(pointer, 16, site);
+    }
+    memcpy(out, pointer, 16);
+}
+
+// Fills out[mn * mn_step + k * k_step].
+static void read_operand(uint64_t descriptor, int size_mn, bool transposed, Element element,
+                         float *out, int mn_step, int k_step, Site site) {
+    uint16_t bits[8];
+    for (int mn = 0; mn < size_mn; mn += transposed ? 8 : 1) {
+        for (int k = 0; k < K; k += transposed ? 1 : 8) {
+            read_chunk(descriptor, mn, k, transposed, bits, site);
+            for (int i = 0; i < 8; i++) {
+                const float value = element == Element::bf16 ? bfloat16_to_float(bits[i])
+                                                             : half_to_float(bits[i]);
+                const int at_mn = transposed ? mn + i : mn, at_k = transposed ? k : k + i;
+                out[at_mn * mn_step + at_k * k_step] = value;
+            }
+        }
+    }
+}
+
+static void read_register_operand(const WgmmaOperation &operation, float *out) {
+    for (int t = 0; t < WARPGROUP; t++) {
+        uint16_t bits[8];
+        memcpy(bits, operation.a_registers[t], sizeof bits);
+        const int row = t / 32 * 16 + t % 32 / 4, column = 2 * (t % 4);
+        for (int i = 0; i < 8; i++) {
+            const float value = operation.operands.element == Element::bf16
+                                    ? bfloat16_to_float(bits[i])
+                                    : half_to_float(bits[i]);
+            out[(row + 8 * (i >> 1 & 1)) * K + column + (i & 1) + 8 * (i >> 2)] = value;
+        }
+    }
+}
+
+static void execute(Warpgroup &group, const WgmmaOperation &operation) {
+    Accumulator &accumulator = group.accumulators[operation.accumulator];
+    const WgmmaOperands &operands = operation.operands;
+    const int n = accumulator.n;
+    std::vector<float> a(M * K), b((size_t)K * n);
+    if (operation.a_in_registers) {
+        read_register_operand(operation, a.data());
+    } else {
+        read_operand(operands.a_descriptor, M, operands.a_transposed, operands.element, a.data(), K,
+                     1, operation.site);
+    }
+    read_operand(operands.b_descriptor, n, operands.b_transposed, operands.element, b.data(), 1, n,
+                 operation.site);
+    for (int row = 0; row < M; row++) {
+        float *sum = &accumulator.matrix[(size_t)row * n];
+        if (!operands.accumulate) std::fill(sum, sum + n, 0.0f);
+        for (int k = 0; k < K; k++) {
+            const float factor = a[row * K + k];
+            const float *b_row = &b[(size_t)k * n];
+            for (int column = 0; column < n; column++) sum[column] += factor * b_row[column];
+        }
+    }
+    if (--accumulator.pending) return;
+    for (int row = 0; row < M; row++) {
+        for (int column = 0; column < n; column++) {
+            accumulator.registers[accumulator_thread(row, column)]
+                                 [accumulator_register(row, column)] =
+                accumulator.matrix[(size_t)row * n + column];
+        }
+    }
+    if (!checking()) return;
+    const size_t registers = n / 2;
+    accumulator.seen.resize(WARPGROUP * registers);
+    for (int t = 0; t < WARPGROUP; t++) {
+        memcpy(&accumulator.seen[t * registers], accumulator.registers[t],
+               registers * sizeof(float));
+    }
+}
+
+// The operands were read on behalf of the whole group: every thread is ordered after that.
+static void order_group_after_reads(Worker *w) {
+    const unsigned reader = self->linear, first = reader / WARPGROUP * WARPGROUP;
+    const uint32_t clock = current_clock();
+    for (unsigned t = first; t < first + WARPGROUP; t++) {
+        uint32_t &known = clocks_of(w, t)[reader];
+        known = std::max(known, clock);
+    }
+    advance_clock(w, reader);
+}
+
+static void wait_for_group(void **threads, uint32_t) {
+    Warpgroup &group = own_warpgroup();
+    const size_t keep = (size_t)*(int *)threads[0];
+    size_t finished = 0;
+    while (group.group_sizes.size() > keep) {
+        finished += group.group_sizes.front();
+        group.group_sizes.erase(group.group_sizes.begin());
+    }
+    for (size_t i = 0; i < finished; i++) execute(group, group.operations[i]);
+    group.operations.erase(group.operations.begin(), group.operations.begin() + finished);
+    if (checking() && finished) order_group_after_reads(worker);
+}
+void wgmma_wait(int pending_groups, Site site) {
+    group_collective(first_warp_of_group(), 4, wait_for_group, &pending_groups, site);
+    own_warpgroup().fenced_since_wait[self->linear % WARPGROUP] = false;
+}
+
+}  // namespace coh

@@ -1,0 +1,92 @@
+// State of Hopper's asynchronous instructions in one CTA.
+#pragma once
+
+namespace coh {
+
+// What the client encodes into the 128 bytes of a CUtensorMap (child.py), innermost dimension first.
+struct TensorMapOnHost {
+    uint64_t magic;
+    uint64_t base;
+    uint32_t rank, element_bytes;
+    uint32_t swizzle;  // 0 none, 1: 32 bytes, 2: 64, 3: 128
+    uint32_t box[5], dims[5];
+    uint32_t padding;
+    uint64_t stride_bytes[4];  // of dims[1:]
+};
+static_assert(sizeof(TensorMapOnHost) <= 128, "a tensor map has 128 bytes");
+constexpr uint64_t TENSOR_MAP_MAGIC = 0x434f48544d41ull;
+
+struct PendingTile {
+    TensorMapOnHost map;
+    void *shared;
+    int coordinates[5];
+    uint16_t thread;  // that issued it, and its clock then
+    uint32_t clock;
+    Site site;
+};
+
+struct MbarrierWaiter {
+    Fiber *fiber;
+    int parity;
+};
+struct Mbarrier {
+    uint32_t address;
+    int arrivals, arrivals_missing;
+    long long bytes_missing;
+    int phase;  // parity of the phase in progress
+    Site site;
+    std::vector<MbarrierWaiter> waiting;
+    std::vector<PendingTile> tiles;      // TMA loads that will complete here
+    std::vector<uint32_t> clock;         // joined clocks of the arrivals
+    std::vector<uint32_t> phase_clock;   // of the last completed phase
+};
+
+constexpr int WARPGROUP = 128;
+// The accumulators of one wgmma chain, away from the registers until it is waited for.
+struct Accumulator {
+    float *registers[WARPGROUP];
+    int n;
+    int pending;  // operations in flight
+    std::vector<float> matrix;  // [64, n]
+    // What each thread's registers held when it last had a right to look: [128, n / 2].
+    std::vector<float> seen;
+};
+struct WgmmaOperation {
+    size_t accumulator;  // index
+    bool a_in_registers;
+    uint32_t a_registers[WARPGROUP][4];
+    WgmmaOperands operands;
+    Site site;
+};
+struct Warpgroup {
+    std::vector<Accumulator> accumulators;
+    std::vector<WgmmaOperation> operations;  // oldest first
+    std::vector<size_t> group_sizes;         // of committed groups
+    bool fenced_ever[WARPGROUP];
+    bool fenced_since_wait[WARPGROUP];
+};
+
+struct HopperState {
+    std::vector<Mbarrier> mbarriers;
+    std::vector<std::vector<PendingTile>> stores;         // of each thread, oldest first
+    std::vector<std::vector<size_t>> store_group_sizes;   // of each thread
+    std::vector<Warpgroup> warpgroups;
+};
+
+inline HopperState &hopper() {
+    Worker *w = worker;
+    if (!w->hopper) w->hopper = new HopperState;
+    return *w->hopper;
+}
+
+// tma.cpp
+void land_tiles(Mbarrier &mbarrier);
+// mbarrier.cpp
+void complete_phase_if_due(Mbarrier &mbarrier);
+// checks.cpp
+void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint32_t clock,
+                        Site site);
+void check_proxy_fence(const void *pointer, size_t bytes, Site site);
+uint32_t current_clock();
+
+}  // namespace coh

@@ -1,0 +1,47 @@
+"""Measurements that other tools made, as recorded sessions."""
+
+from __future__ import annotations
+
+from engine.errors import SnapshotError
+from engine.sessions.codec import parse_json, text_of
+from engine.sessions.explain import file_label
+from engine.sessions.importers import kernel_tuner, nsight_compute, nvbench, table
+from engine.sessions.importers.common import ImportOptions
+from engine.sessions.schema import FORMAT, Snapshot
+
+__all__ = ["ImportOptions", "import_measurements"]
+
+
+def import_measurements(
+    data: bytes, *, name: str, options: ImportOptions | None = None
+) -> Snapshot:
+    """A recorded session from a file of another tool; which one is seen from its content.
+
+    Takes CSV and JSON tables, Kernel Tuner caches, NVBench results and Nsight Compute exports,
+    gzipped or not.
+
+    Raises:
+        SnapshotError: one sentence with the file, the row or entry, and the column.
+    """
+    options = options or ImportOptions()
+    text = text_of(data, name=name)
+    if text.lstrip()[:1] not in ("{", "["):
+        is_ncu = nsight_compute.is_export(text)
+        reader = nsight_compute.from_export if is_ncu else table.from_csv
+        return reader(data, options, name=name)
+    parsed = kernel_tuner.parse_cache(data, name=name)
+    if kernel_tuner.is_cache(parsed):
+        return kernel_tuner.from_cache(data, options, name=name)
+    parsed = parse_json(data, name=name)
+    if nvbench.is_results(parsed):
+        return nvbench.from_results(data, options, name=name)
+    if isinstance(parsed, list):
+        return table.from_json_rows(data, options, name=name)
+    if isinstance(parsed, dict) and parsed.get("format") == FORMAT:
+        raise SnapshotError(
+            f"{file_label(name)} is an Attune snapshot already: open it or add it to the store."
+        )
+    raise SnapshotError(
+        f"{file_label(name)} is not a file that can be imported: a CSV or JSON table, a Kernel "
+        "Tuner cache, NVBench results or an Nsight Compute export is expected."
+    )

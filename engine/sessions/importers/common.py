@@ -1,0 +1,272 @@
+"""What the importers share: what a person adds to a file, sizes, times, and recorded latencies.
+
+An imported figure is *recorded*: Attune neither ran nor checked the kernel, and every evaluation
+says so. What a file has beyond the schema is kept in the evaluation's notes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NoReturn
+
+from engine.devices import find_device
+from engine.errors import InvalidProblem, SnapshotError, UnknownName
+from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
+from engine.measure.statistics import median_interval
+from engine.problem import Problem
+from engine.sessions.build import make_snapshot
+from engine.sessions.explain import file_label
+from engine.sessions.schema import MAX_EVALUATIONS, Environment, Gpu, Snapshot, Target
+from engine.sessions.text import clean_line
+from kernels.variant import Dtype
+
+NOT_CHECKED = "Recorded elsewhere: Attune neither ran this kernel nor checked its result."
+MAX_NOTES_PER_EVALUATION = 64
+
+_US_PER = {"s": 10**6, "ms": 10**3, "us": 1, "ns": Decimal("0.001")}
+
+# How people name the sizes of an attention call, in any case and with or without underscores.
+_SIZE_NAMES = {
+    "batch": {"b", "bs", "batch", "batchsize", "nbatch"},
+    "num_heads": {"h", "heads", "numheads", "nheads", "nhead"},
+    "seqlen": {"s", "seqlen", "seqlength", "sequencelength", "seqlenq", "n", "l"},
+    "head_dim": {"d", "headdim", "dhead", "headsize", "dim"},
+}
+_CAUSAL_NAMES = {"causal", "iscausal"}
+_DTYPE_NAMES = {"dtype", "datatype", "precision"}
+_DTYPES: dict[str, Dtype] = {
+    "float16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+    "f16": "float16",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+}
+_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What the person who imports knows and the file may not say. A file's own values win."""
+
+    variant: str = ""
+    device: str = ""
+    batch: int | None = None
+    num_heads: int | None = None
+    seqlen: int | None = None
+    head_dim: int | None = None
+    causal: bool = False
+    dtype: Dtype = "float16"
+    config: Mapping[str, int] = field(default_factory=dict)
+    title: str = ""
+    hypothesis: str = ""
+    target: Target | None = None
+    notes: str = ""
+    provenance: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    when: str = ""  # UTC, ISO 8601: when the import is said to have been made; empty: now
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in an imported file, for its error messages."""
+
+    file: str
+    where: str  # "line 6", "cache entry 3"
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise SnapshotError(f"{file_label(self.file)}: {self.where}{problem}.")
+
+
+def field_kind(name: str) -> str | None:
+    """`batch`, `num_heads`, `seqlen`, `head_dim`, `causal` or `dtype` for a name that means it."""
+    key = re.sub(r"[^a-z]", "", name.lower())
+    for kind, names in _SIZE_NAMES.items():
+        if key in names:
+            return kind
+    if key in _CAUSAL_NAMES:
+        return "causal"
+    return "dtype" if key in _DTYPE_NAMES else None
+
+
+def problem_from(found: Mapping[str, Any], options: ImportOptions, place: Place) -> Problem:
+    """The problem of one entry: `found` (values by `field_kind`), completed by the options."""
+    sizes: dict[str, int] = {}
+    for name in _SIZE_NAMES:
+        value = found.get(name, getattr(options, name))
+        if value is None or value == "":
+            place.refuse(f" does not say {name}: give it for the whole file")
+        sizes[name] = whole_number(value, place, name)
+    causal = _causal(found.get("causal", options.causal), place)
+    dtype = _DTYPES.get(str(found.get("dtype") or options.dtype).lower().removeprefix("torch."))
+    if dtype is None:
+        place.refuse(", dtype must be float16 or bfloat16")
+    try:
+        return Problem(**sizes, causal=causal, dtype=dtype)
+    except InvalidProblem as error:
+        place.refuse(f": {str(error).rstrip('.')}")
+
+
+def _causal(value: Any, place: Place) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = _BOOLS.get(str(value).strip().lower())
+    if known is None:
+        place.refuse(", causal must be true or false")
+    return known
+
+
+def whole_number(value: Any, place: Place, name: str) -> int:
+    number = decimal_number(value)
+    if number is None or number != number.to_integral_value() or abs(number) >= 2**63:
+        place.refuse(f", {name} must be a whole number")
+    return int(number)
+
+
+def time_us(value: Any, unit: str, place: Place, name: str) -> float:
+    """A time as µs; `unit` is s, ms, us or ns. Decimal arithmetic: 2.133 ms are 2133.0 µs."""
+    number = decimal_number(value)
+    us = float(number * _US_PER[unit]) if number is not None else 0.0
+    if not (0 < us <= 1e15):
+        place.refuse(f", {name} must be a number above 0")
+    return us
+
+
+def decimal_number(value: Any) -> Decimal | None:
+    """A finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    text = str(value).strip()
+    if len(text) > 64:
+        return None
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and abs(number.adjusted()) < 40 else None
+
+
+def recorded(
+    samples_us: Sequence[float],
+    reason: str,
+    *,
+    kind: Literal["device_warm", "device_cold", "end_to_end"] = "device_warm",
+) -> Latency:
+    """A recorded latency. One sample has no interval, and the reason says so."""
+    if len(samples_us) == 1:
+        return Latency(
+            origin="recorded",
+            median_us=samples_us[0],
+            low_us=samples_us[0],
+            high_us=samples_us[0],
+            reason=f"{reason}; one figure, its spread is not known",
+            kind=kind,
+        )
+    interval = median_interval(samples_us)
+    return Latency(
+        origin="recorded",
+        median_us=interval.median,
+        low_us=interval.low,
+        high_us=interval.high,
+        reason=reason,
+        kind=kind,
+        samples_us=tuple(samples_us),
+    )
+
+
+def recorded_evaluation(
+    problem: Problem,
+    *,
+    variant: str,
+    device: str,
+    config: Mapping[str, int],
+    latency: Latency | None = None,
+    others: Iterable[Latency] = (),
+    baselines: Iterable[BaselineTiming] = (),
+    notes: Iterable[str] = (),
+    when: str = "",
+    status: Status = Status.SKIPPED,
+    reason: str = NOT_CHECKED,
+) -> Evaluation:
+    """An evaluation that was made elsewhere. SKIPPED: nothing was executed here."""
+    return Evaluation(
+        status=status,
+        reason=reason,
+        variant=variant,
+        problem=problem,
+        config=dict(config),
+        device=device_name(device),
+        when=when,
+        latency=latency,
+        other_latencies=tuple(others),
+        baselines=tuple(baselines),
+        notes=tuple(notes)[:MAX_NOTES_PER_EVALUATION],
+    )
+
+
+def device_name(name: str) -> str:
+    """The table's name of a GPU where it is known ("NVIDIA L4" → "L4"), else the name given."""
+    if not name.strip():
+        return "unknown"
+    try:
+        return find_device(name).name
+    except UnknownName:
+        return clean_line(name, 120)
+
+
+def note(name: str, value: Any) -> str:
+    """A value the schema has no place for, as a note."""
+    return clean_line(f"{name}: {value}")
+
+
+def finite_number(value: Any) -> float | None:
+    """A JSON number or its text as a finite float; None for anything else."""
+    number = decimal_number(value)
+    return float(number) if number is not None and math.isfinite(float(number)) else None
+
+
+def recorded_session(
+    evaluations: Sequence[Evaluation],
+    options: ImportOptions,
+    *,
+    name: str,
+    kind: str,
+    file_notes: str = "",
+    gpu: str = "",
+    log: str = "",
+) -> Snapshot:
+    """The snapshot of an import. `kind` says what the file was, `gpu` which GPU it names.
+
+    Raises:
+        SnapshotError: there is nothing in it, or more than a snapshot holds.
+    """
+    label = file_label(name)
+    if not evaluations:
+        raise SnapshotError(f"{label} holds no measurement.")
+    if len(evaluations) > MAX_EVALUATIONS:
+        raise SnapshotError(
+            f"{label} holds {len(evaluations):,} measurements, and a session has at most "
+            f"{MAX_EVALUATIONS:,}: split the file."
+        )
+    environment = dict(options.environment)
+    if "gpus" not in environment and (gpu or options.device):
+        environment["gpus"] = [Gpu(name=clean_line(gpu or options.device))]
+    said = f"Imported from {label} ({kind}). All figures are recorded; none was made here."
+    return make_snapshot(
+        evaluations,
+        title=options.title or f"Imported: {label}",
+        hypothesis=options.hypothesis,
+        target=options.target,
+        notes="\n\n".join(text for text in (options.notes, file_notes) if text),
+        provenance=" ".join(text for text in (said, options.provenance) if text),
+        environment=Environment(**environment),
+        created=options.when or None,
+        updated=options.when or None,
+        id=options.session_id or None,
+        log=log,
+    )

@@ -1,0 +1,152 @@
+"""Kernel Tuner's cache files (schema 1.0.0 to 1.1.0, and the older ones without a version).
+
+`cache` maps a config to its times in milliseconds, or to the name of an error. While a run goes on
+the file lacks its last two brackets; it is read as far as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from engine.errors import SnapshotError
+from engine.evaluation import Evaluation, Status
+from engine.sessions.codec import parse_json, text_of
+from engine.sessions.explain import file_label
+from engine.sessions.importers.common import (
+    ImportOptions,
+    Place,
+    decimal_number,
+    field_kind,
+    note,
+    problem_from,
+    recorded,
+    recorded_evaluation,
+    recorded_session,
+    time_us,
+)
+from engine.sessions.schema import Snapshot
+
+_FAILURES = {
+    "InvalidConfig": (Status.SKIPPED, "Kernel Tuner: the config was not valid for this GPU."),
+    "CompilationFailedConfig": (Status.COMPILE_ERROR, "Kernel Tuner: it did not compile."),
+    "RuntimeFailedConfig": (Status.LAUNCH_ERROR, "Kernel Tuner: it failed when it was run."),
+}
+# Bookkeeping of the tuner, of no use beside the result.
+_BOOKKEEPING = {"compile_time", "verification_time", "benchmark_time", "strategy_time"} | {
+    "framework_time",
+    "timestamp",
+    "time",
+    "times",
+    "__error__",
+}
+
+
+def is_cache(parsed: Any) -> bool:
+    """Whether this is the object of a cache file."""
+    return isinstance(parsed, dict) and {"cache", "tune_params_keys", "kernel_name"} <= set(parsed)
+
+
+def from_cache(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a cache file. The problem's sizes come from tuned parameters or the options.
+
+    Raises:
+        SnapshotError: not a cache file, or an entry that cannot be read, named.
+    """
+    parsed = parse_cache(data, name=name)
+    if not is_cache(parsed) or not isinstance(parsed["cache"], dict):
+        raise SnapshotError(f"{file_label(name)} is not a cache file of Kernel Tuner.")
+    kernel, device = str(parsed["kernel_name"]), str(parsed.get("device_name") or "")
+    keys = [k for k in _as_list(parsed["tune_params_keys"]) if isinstance(k, str)]
+    evaluations = [
+        _evaluation(entry, keys, kernel, device, options, Place(name, f"cache entry {index + 1}"))
+        for index, entry in enumerate(parsed["cache"].values())
+    ]
+    size = f"Problem size given to Kernel Tuner: {parsed.get('problem_size')}."
+    return recorded_session(
+        evaluations,
+        options,
+        name=name,
+        kind="a Kernel Tuner cache",
+        file_notes=size,
+        gpu=device,
+    )
+
+
+def parse_cache(data: bytes, *, name: str) -> Any:
+    """The JSON of a cache file, closed if a run has left it open."""
+    try:
+        return parse_json(data, name=name)
+    except SnapshotError:
+        text = text_of(data, name=name).rstrip().removesuffix(",")
+        if '"cache"' not in text:
+            raise
+        return parse_json((text + "}}").encode(), name=name)
+
+
+def _evaluation(
+    entry: Any,
+    keys: list[str],
+    kernel: str,
+    device: str,
+    options: ImportOptions,
+    place: Place,
+) -> Evaluation:
+    if not isinstance(entry, dict):
+        place.refuse(" is not an object")
+    tuned = {key: entry[key] for key in keys if key in entry}
+    sizes = {kind: v for key, v in tuned.items() if (kind := field_kind(key)) is not None}
+    config, notes = _config(tuned)
+    extra = {k: v for k, v in entry.items() if k not in _BOOKKEEPING and k not in tuned}
+    notes += [note(key, value) for key, value in extra.items()]
+    result = entry.get("__error__") or entry.get("time")
+    status, reason = Status.SKIPPED, ""
+    latency = None
+    if isinstance(result, str):
+        if result not in _FAILURES:
+            place.refuse(", time must be a number or the name of an error")
+        status, reason = _FAILURES[result]
+    else:
+        samples = _as_list(entry.get("times")) or [result]
+        times = [time_us(t, "ms", place, "time") for t in samples]
+        latency = recorded(times, "Kernel Tuner's times")
+    common: dict[str, Any] = {"status": status, "reason": reason} if reason else {}
+    return recorded_evaluation(
+        problem_from(sizes, options, place),
+        variant=options.variant or kernel,
+        device=device or options.device,
+        config=config,
+        latency=latency,
+        notes=notes,
+        when=_when(entry.get("timestamp")),
+        **common,
+    )
+
+
+def _config(tuned: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
+    """Whole numbers under plain names are the config; the rest is kept as notes."""
+    config, notes = {}, []
+    for key, value in tuned.items():
+        number = decimal_number(value)
+        plain = key.isascii() and key.isidentifier() and not key.startswith("_") and len(key) <= 64
+        if plain and number is not None and number == int(number) and abs(number) < 2**63:
+            config[key] = int(number)
+        else:
+            notes.append(note(key, value))
+    return config, notes
+
+
+def _when(stamp: Any) -> str:
+    """The entry's time as the schema writes it; empty when it cannot be read."""
+    try:
+        found = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return ""
+    if found.tzinfo is None:
+        return ""
+    return found.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

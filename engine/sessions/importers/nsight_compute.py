@@ -1,0 +1,171 @@
+"""Nsight Compute's CSV (`ncu --csv`): the details page (one metric per line) and the raw page (one
+launch per line, units below the header), with whatever the profiled program printed before it.
+
+Profiled durations are not benchmark times: ncu flushes caches and fixes the clocks unless told
+otherwise, and the reason of every latency says so.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import SnapshotError
+from engine.evaluation import Evaluation
+from engine.sessions.codec import text_of
+from engine.sessions.explain import file_label
+from engine.sessions.importers.common import (
+    MAX_NOTES_PER_EVALUATION,
+    ImportOptions,
+    Place,
+    note,
+    problem_from,
+    recorded,
+    recorded_evaluation,
+    recorded_session,
+    time_us,
+)
+from engine.sessions.schema import Snapshot
+
+_REASON = (
+    "Nsight Compute's duration, profiled: caches flushed and clocks fixed unless it was told "
+    "otherwise"
+)
+_DURATIONS = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
+_UNITS = {
+    "s": "s",
+    "second": "s",
+    "sec": "s",
+    "ms": "ms",
+    "msecond": "ms",
+    "us": "us",
+    "usecond": "us",
+    "µs": "us",
+    "ns": "ns",
+    "nsecond": "ns",
+}
+_LAUNCH = ("Kernel Name", "Block Size", "Grid Size")
+# Shown first in the notes: what a person tunes by.
+_FIRST = (
+    "Registers Per Thread",
+    "Static Shared Memory Per Block",
+    "Dynamic Shared Memory Per Block",
+    "Theoretical Occupancy",
+    "Achieved Occupancy",
+    "Waves Per SM",
+)
+
+
+@dataclass
+class _Launch:
+    place: Place
+    about: Mapping[str, str]
+    metrics: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (value, unit)
+
+
+def is_export(text: str) -> bool:
+    """Whether an ncu table begins somewhere in this text."""
+    return _header_at(text.splitlines()) is not None
+
+
+def from_export(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from an export. The problem comes from the options: ncu does not know it.
+
+    Launches of the same kernel, grid and block are samples of one evaluation.
+
+    Raises:
+        SnapshotError: no ncu table, or a duration that cannot be read, named by its line.
+    """
+    lines = text_of(data, name=name).splitlines(keepends=True)
+    start = _header_at(lines)
+    if start is None:
+        raise SnapshotError(f"{file_label(name)} holds no table of Nsight Compute.")
+    groups: dict[tuple[str, ...], list[_Launch]] = {}
+    for launch in _launches(lines[start:], name, start):
+        key = tuple(launch.about.get(column, "") for column in _LAUNCH)
+        groups.setdefault(key, []).append(launch)
+    evaluations = [_evaluation(launches, options) for launches in groups.values()]
+    return recorded_session(evaluations, options, name=name, kind="an Nsight Compute export")
+
+
+def _header_at(lines: Sequence[str]) -> int | None:
+    for index, line in enumerate(lines):
+        cells = [cell.strip().strip('"') for cell in line.split(",")]
+        if "Kernel Name" in cells and ("Metric Name" in cells or "ID" in cells):
+            return index
+    return None
+
+
+def _launches(lines: list[str], name: str, skipped: int) -> list[_Launch]:
+    reader = csv.DictReader(io.StringIO("".join(lines), newline=""), restkey="", restval="")
+    launches: dict[str, _Launch] = {}
+    units: Mapping[str, str] = {}
+    try:
+        for number, row in enumerate(reader):
+            place = Place(name, f"line {skipped + reader.line_num}")
+            if not row.get("Kernel Name"):
+                if number == 0:
+                    units = row
+                continue
+            key = row.get("ID") or str(number)
+            launch = launches.setdefault(key, _Launch(place, row))
+            if "Metric Name" in row:
+                if row["Metric Name"]:
+                    found = (row.get("Metric Value", ""), row.get("Metric Unit", ""))
+                    launch.metrics.setdefault(row["Metric Name"], found)
+            else:
+                launch.metrics |= {
+                    column: (value, units.get(column, ""))
+                    for column, value in row.items()
+                    if isinstance(value, str) and ("__" in column or column == "Duration")
+                }
+    except csv.Error:
+        raise SnapshotError(
+            f"{file_label(name)}: line {skipped + reader.line_num} is not valid CSV."
+        ) from None
+    return list(launches.values())
+
+
+def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluation:
+    first = launches[0]
+    samples = [_duration_us(launch) for launch in launches]
+    notes = [note(column, first.about[column]) for column in _LAUNCH if first.about.get(column)]
+    notes.append(note("launches profiled", len(launches)))
+    known = [metric for metric in _FIRST if metric in first.metrics]
+    rest = [metric for metric in first.metrics if metric not in known + list(_DURATIONS)]
+    for metric in [*known, *rest][: MAX_NOTES_PER_EVALUATION - len(notes)]:
+        value, unit = first.metrics[metric]
+        notes.append(note(metric, f"{value} {unit}".strip()))
+    config: dict[str, Any] = dict(options.config)
+    return recorded_evaluation(
+        problem_from({}, options, first.place),
+        variant=options.variant or first.about["Kernel Name"][:120],
+        device=options.device,
+        config=config,
+        latency=recorded(samples, _REASON, kind="device_cold"),
+        notes=notes,
+    )
+
+
+def _duration_us(launch: _Launch) -> float:
+    for metric in _DURATIONS:
+        if metric in launch.metrics:
+            value, unit = launch.metrics[metric]
+            known = _UNITS.get(unit.strip())
+            if known is None:
+                launch.place.refuse(f", {metric} has no unit of time that is known here")
+            # Thousands are separated by commas; a decimal comma is refused rather than guessed.
+            whole = value.replace(",", "") if _has_thousands(value) else value
+            return time_us(whole, known, launch.place, metric)
+    launch.place.refuse(
+        " is of a launch without a duration: profile it with gpu__time_duration.sum"
+    )
+
+
+def _has_thousands(value: str) -> bool:
+    whole, _, _ = value.partition(".")
+    head, *groups = whole.split(",")
+    return bool(groups) and 0 < len(head) <= 3 and all(len(g) == 3 for g in groups)

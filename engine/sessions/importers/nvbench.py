@@ -1,0 +1,156 @@
+"""NVBench / cuda-bench JSON (`--json FILE`). Times are in seconds, numbers are written as text.
+
+A state is one benchmark on one device with one set of axis values. *Cold* is a kernel after an L2
+flush, *batch* many launches in a row. Samples lie in separate binary files and are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import SnapshotError
+from engine.evaluation import Evaluation, Latency
+from engine.sessions.codec import parse_json
+from engine.sessions.explain import file_label
+from engine.sessions.importers.common import (
+    ImportOptions,
+    Place,
+    decimal_number,
+    field_kind,
+    finite_number,
+    note,
+    problem_from,
+    recorded,
+    recorded_evaluation,
+    recorded_session,
+    time_us,
+)
+from engine.sessions.schema import Snapshot
+
+_COLD = "nv/cold/time/gpu/"
+_BATCH = "nv/batch/time/gpu/mean"
+_CPU = "nv/cold/time/cpu/mean"
+_NOTED = {
+    "nv/cold/time/gpu/sample_size": "samples",
+    "nv/cold/sample_size": "samples",
+    "nv/cold/time/gpu/stdev/relative": "relative standard deviation",
+    "nv/cold/bw/global/utilization": "share of the peak memory bandwidth",
+    "nv/cold/sm_clock_rate/mean": "mean SM clock in Hz",
+}
+
+
+def is_results(parsed: Any) -> bool:
+    """Whether this is the object of a results file."""
+    return (
+        isinstance(parsed, dict)
+        and isinstance(parsed.get("benchmarks"), list)
+        and isinstance(parsed.get("devices"), list)
+    )
+
+
+def from_results(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a results file. Axes called B, seqlen … give the problem's sizes.
+
+    Raises:
+        SnapshotError: not a results file, or a state that cannot be read, named.
+    """
+    parsed = parse_json(data, name=name)
+    if not is_results(parsed):
+        raise SnapshotError(f"{file_label(name)} is not a results file of NVBench.")
+    devices = {
+        d.get("id"): str(d.get("name") or "") for d in parsed["devices"] if isinstance(d, dict)
+    }
+    evaluations, skipped = [], []
+    for b, bench in enumerate(parsed["benchmarks"]):
+        states = bench.get("states") if isinstance(bench, dict) else None
+        for s, state in enumerate(states if isinstance(states, list) else []):
+            place = Place(name, f"benchmark {b + 1}, state {s + 1}")
+            if not isinstance(state, dict):
+                place.refuse(" is not an object")
+            if state.get("is_skipped"):
+                reason = state.get("skip_reason") or "no reason given"
+                skipped.append(f"{place.where} was skipped by NVBench: {reason}")
+                continue
+            device = devices.get(state.get("device"), "")
+            kernel = str(bench.get("name") or "")
+            evaluations.append(_evaluation(state, kernel, device, options, place))
+    return recorded_session(
+        evaluations,
+        options,
+        name=name,
+        kind="NVBench results",
+        gpu=next(iter(devices.values()), ""),
+        log="\n".join(note("left out", line) for line in skipped[:200]),
+    )
+
+
+def _evaluation(
+    state: Mapping[str, Any], kernel: str, device: str, options: ImportOptions, place: Place
+) -> Evaluation:
+    axes = {
+        str(axis.get("name")): axis.get("value")
+        for axis in _objects(state.get("axis_values"))
+        if axis.get("value") is not None
+    }
+    summaries = {str(s.get("tag")): _value(s) for s in _objects(state.get("summaries"))}
+    sizes = {kind: v for key, v in axes.items() if (kind := field_kind(key)) is not None}
+    config, notes = {}, []
+    for key, value in axes.items():
+        number = decimal_number(value)
+        if field_kind(key) is not None:
+            continue
+        if number is not None and number == int(number) and key.isascii() and key.isidentifier():
+            config[key.lstrip("_")[:64]] = int(number)
+        else:
+            notes.append(note(key, value))
+    notes += [
+        note(label, summaries[tag])
+        for tag, label in _NOTED.items()
+        if summaries.get(tag) is not None
+    ]
+    latencies = _latencies(summaries, place)
+    if not latencies:
+        place.refuse(" has no GPU time")
+    return recorded_evaluation(
+        problem_from(sizes, options, place),
+        variant=options.variant or kernel or "nvbench",
+        device=device or options.device,
+        config=config,
+        latency=latencies[0],
+        others=latencies[1:],
+        notes=notes,
+    )
+
+
+def _latencies(summaries: Mapping[str, Any], place: Place) -> list[Latency]:
+    """Batch (warm), cold and CPU time, whichever are there; the first is the state's latency."""
+    found = []
+    if (batch := summaries.get(_BATCH)) is not None:
+        found.append(recorded((time_us(batch, "s", place, _BATCH),), "NVBench's batch mean"))
+    for statistic in ("median", "mean"):
+        if (cold := summaries.get(_COLD + statistic)) is not None:
+            us = time_us(cold, "s", place, _COLD + statistic)
+            found.append(
+                recorded(
+                    (us,), f"NVBench's cold {statistic}, after an L2 flush", kind="device_cold"
+                )
+            )
+            break
+    if (cpu := summaries.get(_CPU)) is not None and found:
+        us = time_us(cpu, "s", place, _CPU)
+        found.append(recorded((us,), "NVBench's mean CPU time of a call", kind="end_to_end"))
+    return found
+
+
+def _value(summary: Mapping[str, Any]) -> Any:
+    """The datum called `value`; None where NVBench had none (it writes null or a non-number)."""
+    for datum in _objects(summary.get("data")):
+        if datum.get("name") == "value":
+            value = datum.get("value")
+            return value if finite_number(value) is not None else None
+    return None
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

@@ -1,0 +1,199 @@
+"""A table of measurements: CSV, or a JSON list of flat objects. One row is one measured time.
+
+Sizes may be called as people call them (B, batch, num_heads, S, seqlen …). Times carry their unit in
+the column's name: `kernel_ms`, `median_us`. `sdpa_ms`, `flash_us` … are baselines of the row's
+problem; with a column `backend`, every row's `device_us` (and `eager_us`, end to end) is the time of
+that PyTorch backend. Columns not known here are kept as notes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import SnapshotError
+from engine.evaluation import BaselineTiming, Evaluation, Latency
+from engine.sessions.codec import parse_json, text_of
+from engine.sessions.explain import file_label
+from engine.sessions.importers.common import (
+    ImportOptions,
+    Place,
+    field_kind,
+    note,
+    problem_from,
+    recorded,
+    recorded_evaluation,
+    recorded_session,
+    time_us,
+    whole_number,
+)
+from engine.sessions.schema import Snapshot
+
+SDPA = "sdpa"  # the variant of rows that time PyTorch's attention only
+
+_TIME = re.compile(r"(?P<what>[a-z0-9_]+?)_(?P<unit>s|ms|us|ns)")
+_KERNEL_TIMES = {"kernel", "latency", "median", "time", "device", "gpu", "duration"}
+_END_TO_END = {"eager", "end_to_end", "call", "wall"}
+_BASELINES = {"sdpa", "flash", "cudnn", "efficient", "math", "default"}
+_TUNABLES = {"block_m", "block_n", "num_warps", "num_stages", "num_splits"}
+_NAMES = {"variant": "variant", "kernel": "variant", "device": "device", "gpu": "device"}
+
+Row = tuple[Place, Mapping[str, Any]]
+
+
+def from_csv(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a CSV file; lines that start with # before the header become its notes.
+
+    Raises:
+        SnapshotError: a wrong value is named by line and column.
+    """
+    lines = text_of(data, name=name).splitlines(keepends=True)
+    comments = 0
+    while comments < len(lines) and lines[comments].lstrip().startswith("#"):
+        comments += 1
+    remarks = "".join(line.lstrip().removeprefix("#").lstrip() for line in lines[:comments])
+    rows = _csv_rows(lines[comments:], name, comments)
+    return _session(rows, options, name=name, kind="a CSV table", file_notes=remarks.strip())
+
+
+def from_json_rows(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a JSON list of flat objects, one per row."""
+    parsed = parse_json(data, name=name)
+    rows = []
+    for index, row in enumerate(parsed if isinstance(parsed, list) else [None]):
+        if not isinstance(row, dict) or any(isinstance(v, (dict, list)) for v in row.values()):
+            raise SnapshotError(f"{file_label(name)} is not a list of flat objects, one per row.")
+        rows.append((Place(name, f"row {index + 1}"), row))
+    return _session(iter(rows), options, name=name, kind="a JSON table")
+
+
+def _csv_rows(lines: list[str], name: str, skipped: int) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO("".join(lines), newline=""), strict=True)
+    try:
+        header = [column.strip() for column in next(reader, [])]
+        place = Place(name, f"line {skipped + 1}")
+        if not any(header):
+            place.refuse(" has no column names")
+        for column in header:
+            if header.count(column) > 1:
+                place.refuse(f", column {header.index(column) + 1} has a name that comes twice")
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            place = Place(name, f"line {skipped + reader.line_num}")
+            if len(cells) != len(header):
+                place.refuse(f" has {len(cells)} cells, and there are {len(header)} columns")
+            yield place, dict(zip(header, (cell.strip() for cell in cells), strict=True))
+    except csv.Error:
+        line = skipped + reader.line_num
+        raise SnapshotError(f"{file_label(name)}: line {line} is not valid CSV.") from None
+
+
+@dataclass
+class _Parsed:
+    """One row, sorted into what its columns mean."""
+
+    problem: dict[str, Any]
+    names: dict[str, str]
+    config: dict[str, int]
+    kernel: Latency | None
+    end_to_end: Latency | None
+    baselines: list[BaselineTiming]
+    backend: str
+    notes: list[str]
+
+
+def _session(
+    rows: Iterator[Row], options: ImportOptions, *, name: str, kind: str, file_notes: str = ""
+) -> Snapshot:
+    evaluations: list[Evaluation] = []
+    timings: dict[Any, tuple[dict[str, Any], list[BaselineTiming]]] = {}
+    for place, row in rows:
+        parsed = _parse(row, options, place)
+        problem = problem_from(parsed.problem, options, place)
+        device = parsed.names.get("device") or options.device
+        if parsed.backend:
+            if parsed.kernel is None:
+                place.refuse(f" has no time for the backend {parsed.backend}")
+            others = (parsed.end_to_end,) if parsed.end_to_end else ()
+            timing = BaselineTiming(parsed.backend, parsed.kernel, other_latencies=others)
+            head = {"problem": problem, "device": device, "notes": parsed.notes}
+            timings.setdefault((problem, device), (head, []))[1].append(timing)
+            continue
+        if parsed.kernel is None and not parsed.baselines:
+            place.refuse(" has no time: name a column like kernel_ms, median_us or sdpa_us")
+        if parsed.kernel is None:
+            variant = SDPA
+        else:
+            variant = parsed.names.get("variant") or options.variant
+            if not variant:
+                place.refuse(" does not say which variant it timed: give it for the whole file")
+        evaluations.append(
+            recorded_evaluation(
+                problem,
+                variant=variant,
+                device=device,
+                config={**options.config, **parsed.config} if variant != SDPA else {},
+                latency=parsed.kernel,
+                others=(parsed.end_to_end,) if parsed.end_to_end else (),
+                baselines=parsed.baselines,
+                notes=parsed.notes,
+            )
+        )
+    evaluations += [
+        recorded_evaluation(
+            head["problem"],
+            variant=SDPA,
+            device=head["device"],
+            config={},
+            baselines=baselines,
+            reason="Recorded elsewhere: PyTorch's own attention, to compare kernels with.",
+        )
+        for head, baselines in timings.values()
+    ]
+    return recorded_session(evaluations, options, name=name, kind=kind, file_notes=file_notes)
+
+
+def _parse(row: Mapping[str, Any], options: ImportOptions, place: Place) -> _Parsed:
+    backend = str(row.get("backend") or "")[:40]
+    parsed = _Parsed({}, {}, {}, None, None, [], backend, [])
+    for column, value in row.items():
+        if value is None or value == "" or column == "backend":
+            continue
+        key = column.strip().lower()
+        kind = field_kind(key)
+        timed = _TIME.fullmatch(key)
+        if kind is not None:
+            parsed.problem[kind] = value
+        elif key in _NAMES:
+            parsed.names[_NAMES[key]] = str(value)
+        elif key in _TUNABLES:
+            parsed.config[key] = whole_number(value, place, key)
+        elif timed and _take_time(parsed, timed["what"], timed["unit"], value, place):
+            pass
+        else:
+            parsed.notes.append(note(column, value))
+    return parsed
+
+
+def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, place: Place) -> bool:
+    """Put a time where it belongs; False when its column is not a known one."""
+    us = None
+    if what in _KERNEL_TIMES | _END_TO_END | _BASELINES:
+        us = time_us(value, unit, place, f"column {what}_{unit}")
+    if us is None:
+        return False
+    if what in _KERNEL_TIMES:
+        if parsed.kernel is not None:
+            place.refuse(" has two columns with the kernel's time")
+        parsed.kernel = recorded((us,), f"the file's {what}_{unit}")
+    elif what in _END_TO_END:
+        parsed.end_to_end = recorded((us,), f"the file's {what}_{unit}", kind="end_to_end")
+    else:
+        latency = recorded((us,), f"the file's {what}_{unit}")
+        parsed.baselines.append(BaselineTiming(what, latency))
+    return True

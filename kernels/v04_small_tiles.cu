@@ -1,0 +1,218 @@
+// v04 Small tiles: 16 or 32 query rows per CTA instead of 64, so a short problem fills more SMs.
+// Idea: a GPU with 58 or 132 SMs needs that many CTAs; the query rows are what can be cut finer.
+// Changed: against v03, BLOCK_M is a tunable, and rows_per_thread goes down to 1 to keep threads.
+// Limiter: at small B * H, latency of one CTA's K/V loop; at large B * H, K/V traffic from L2.
+// Constraints: D in {32, 64, 96, 128}; S <= 65535 * block_m; batch <= 65535 (grid z and y).
+// Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / block_m)).
+// Source: wave quantization as in NVIDIA's "Matrix Multiplication Background" guide.
+// Weakness: each CTA reads all K/V for fewer rows: 2 to 4 times v03's L2 traffic once SMs are full.
+#include "element.cuh"
+
+constexpr int ROW_THREADS = 16;  // threads that share a row: half a warp
+constexpr int ROW_GROUPS = BLOCK_M / ROWS_PER_THREAD;
+constexpr int NUM_THREADS = ROW_GROUPS * ROW_THREADS;
+constexpr int KEYS_PER_THREAD = BLOCK_N / ROW_THREADS;
+constexpr int PAIRS_PER_THREAD = HEAD_DIM / (2 * ROW_THREADS);  // columns of O, two by two
+constexpr int VECTOR = 8;                                       // elements per 16-byte access
+// 16 bytes of padding shift each row by 4 banks more than its length: the 8 rows that one phase of
+// a 16-byte load touches then lie in 8 different groups of 4 banks.
+constexpr int ROW_STRIDE = HEAD_DIM + VECTOR;  // elements
+constexpr int S_STRIDE = BLOCK_N + 4;          // floats
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+static_assert(BLOCK_M == 16 || BLOCK_M == 32,
+              "block_m must be 16 or 32: v03 is the variant for 64 rows");
+static_assert(BLOCK_N == 32 || BLOCK_N == 64,
+              "block_n must be 32 or 64: more scores per thread would spill");
+static_assert(ROWS_PER_THREAD == 1 || ROWS_PER_THREAD == 2 || ROWS_PER_THREAD == 4,
+              "rows_per_thread must be 1, 2 or 4: 8 would leave a 16-row tile one warp");
+static_assert(HEAD_DIM % (2 * ROW_THREADS) == 0,
+              "head_dim must be a multiple of 32: 16 threads own pairs of columns");
+
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes a load.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
+                                          const element* head,  // [seqlen, HEAD_DIM]
+                                          int first_row, int seqlen) {
+    constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
+    for (int i = threadIdx.x; i < ROWS * VECTORS_PER_ROW; i += NUM_THREADS) {
+        const int row = i / VECTORS_PER_ROW;
+        const int d = i % VECTORS_PER_ROW * VECTOR;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        element8 vector = {};
+        if (first_row + row < seqlen) {
+            const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
+            vector = *reinterpret_cast<const element8*>(source);
+        }
+        *reinterpret_cast<element8*>(tile_smem + row * ROW_STRIDE + d) = vector;
+    }
+}
+
+// Maximum and sum over the 16 lanes of one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+    for (int lane_bit = 1; lane_bit < ROW_THREADS; lane_bit *= 2) {
+        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lane_bit));
+    }
+    return x;
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+    for (int lane_bit = 1; lane_bit < ROW_THREADS; lane_bit *= 2) {
+        x += __shfl_xor_sync(FULL_WARP, x, lane_bit);
+    }
+    return x;
+}
+
+// The 1 lets ptxas use the registers it wants, as in v02.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  int num_heads, int seqlen, float softmax_scale) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, ROW_STRIDE]
+    element* k_smem = q_smem + BLOCK_M * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
+    element* v_smem = k_smem + BLOCK_N * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
+    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * ROW_STRIDE);  // [BLOCK_M, S_STRIDE]
+
+    // This thread's rows are group + i * ROW_GROUPS, its keys part + j * ROW_THREADS, its columns
+    // the pairs at 2 * (part + j * ROW_THREADS): neighbours in part are neighbours in memory.
+    const int group = threadIdx.x / ROW_THREADS;
+    const int part = threadIdx.x % ROW_THREADS;
+    const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
+    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
+    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+
+    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+
+    float2 acc_rmem[ROWS_PER_THREAD][PAIRS_PER_THREAD];  // O, not yet divided by l
+    float m_rmem[ROWS_PER_THREAD];  // running maximum of each row, the same in all its threads
+    float l_rmem[ROWS_PER_THREAD];  // running sum over this thread's keys only
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; i++) {
+        m_rmem[i] = -INFINITY;
+        l_rmem[i] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PAIRS_PER_THREAD; j++) acc_rmem[i][j] = make_float2(0.0f, 0.0f);
+    }
+
+    // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
+    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
+        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
+        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        // Every thread reads rows that other threads loaded (Q too, the first time).
+        __syncthreads();
+
+        // S = Q @ K^T [BLOCK_M, BLOCK_N], a tile [ROWS_PER_THREAD, KEYS_PER_THREAD] per thread:
+        // each vector of Q meets KEYS_PER_THREAD vectors of K, each of K ROWS_PER_THREAD of Q.
+        float s_rmem[ROWS_PER_THREAD][KEYS_PER_THREAD] = {};
+#pragma unroll 2  // more would fill the instruction cache
+        for (int d = 0; d < HEAD_DIM; d += VECTOR) {
+            float k_rmem[KEYS_PER_THREAD][VECTOR];
+#pragma unroll
+            for (int j = 0; j < KEYS_PER_THREAD; j++) {
+                const element8 k8 = *reinterpret_cast<const element8*>(
+                    k_smem + (part + j * ROW_THREADS) * ROW_STRIDE + d);
+#pragma unroll
+                for (int e = 0; e < VECTOR; e++) k_rmem[j][e] = to_float(k8.at[e]);
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_THREAD; i++) {
+                const element8 q8 = *reinterpret_cast<const element8*>(
+                    q_smem + (group + i * ROW_GROUPS) * ROW_STRIDE + d);
+#pragma unroll
+                for (int e = 0; e < VECTOR; e++) {
+                    const float q_value = to_float(q8.at[e]);
+#pragma unroll
+                    for (int j = 0; j < KEYS_PER_THREAD; j++) {
+                        s_rmem[i][j] += q_value * k_rmem[j][e];
+                    }
+                }
+            }
+        }
+
+#pragma unroll
+        for (int i = 0; i < ROWS_PER_THREAD; i++) {
+            const int row = group + i * ROW_GROUPS;
+            float m_new = m_rmem[i];
+#pragma unroll
+            for (int j = 0; j < KEYS_PER_THREAD; j++) {
+                const int key = n0 + part + j * ROW_THREADS;
+                const bool visible = key < seqlen && (!IS_CAUSAL || key <= m0 + row);
+                s_rmem[i][j] = visible ? s_rmem[i][j] * softmax_scale : -INFINITY;
+                m_new = fmaxf(m_new, s_rmem[i][j]);
+            }
+
+            // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0
+            // is visible to every row, so the row's maximum is finite from the first tile on.
+            m_new = row_max(m_new);
+            const float correction = __expf(m_rmem[i] - m_new);
+            m_rmem[i] = m_new;
+            l_rmem[i] *= correction;
+#pragma unroll
+            for (int j = 0; j < PAIRS_PER_THREAD; j++) {
+                acc_rmem[i][j].x *= correction;
+                acc_rmem[i][j].y *= correction;
+            }
+
+            // P = exp(S - m), to shared memory: this thread's columns of O need all keys.
+#pragma unroll
+            for (int j = 0; j < KEYS_PER_THREAD; j++) {
+                const float p = __expf(s_rmem[i][j] - m_new);
+                l_rmem[i] += p;
+                s_smem[row * S_STRIDE + part + j * ROW_THREADS] = p;
+            }
+        }
+        // The row's other lanes (same warp) wrote the P that each thread reads now.
+        __syncwarp();
+
+        // O += P @ V [BLOCK_M, HEAD_DIM], a tile [ROWS_PER_THREAD, 2 * PAIRS_PER_THREAD] per
+        // thread. Four keys at a time: one 16-byte load brings a row's P for all four.
+#pragma unroll 2
+        for (int n = 0; n < BLOCK_N; n += 4) {
+            float4 p_rmem[ROWS_PER_THREAD];
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_THREAD; i++) {
+                p_rmem[i] = *reinterpret_cast<const float4*>(
+                    s_smem + (group + i * ROW_GROUPS) * S_STRIDE + n);
+            }
+#pragma unroll
+            for (int step = 0; step < 4; step++) {
+#pragma unroll
+                for (int j = 0; j < PAIRS_PER_THREAD; j++) {
+                    const float2 v_rmem = to_float2(*reinterpret_cast<const element2*>(
+                        v_smem + (n + step) * ROW_STRIDE + 2 * (part + j * ROW_THREADS)));
+#pragma unroll
+                    for (int i = 0; i < ROWS_PER_THREAD; i++) {
+                        const float p = step == 0   ? p_rmem[i].x
+                                        : step == 1 ? p_rmem[i].y
+                                        : step == 2 ? p_rmem[i].z
+                                                    : p_rmem[i].w;
+                        acc_rmem[i][j].x += p * v_rmem.x;
+                        acc_rmem[i][j].y += p * v_rmem.y;
+                    }
+                }
+            }
+        }
+        // The next tile overwrites K, V and P, which slower threads are still reading.
+        __syncthreads();
+    }
+
+    // O = O / l, two columns a store; half a warp fills 64 bytes in a row.
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; i++) {
+        const int query = m0 + group + i * ROW_GROUPS;
+        const float inv_l = 1.0f / row_sum(l_rmem[i]);  // before rows past the end drop out
+        if (query >= seqlen) continue;
+#pragma unroll
+        for (int j = 0; j < PAIRS_PER_THREAD; j++) {
+            element* pair = out + head + (size_t)query * HEAD_DIM + 2 * (part + j * ROW_THREADS);
+            *reinterpret_cast<element2*>(pair) =
+                to_element2(acc_rmem[i][j].x * inv_l, acc_rmem[i][j].y * inv_l);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+"""What tests ask of a page that runs in-process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from streamlit.testing.v1 import AppTest
+
+
+def until(at: AppTest, done: Callable[[AppTest], bool], timeout_s: float = 60.0) -> AppTest:
+    """Run the page again until `done`, as its polling fragment would."""
+    deadline = time.monotonic() + timeout_s
+    while not done(at):
+        assert time.monotonic() < deadline, "the page did not get there in time"
+        time.sleep(0.1)
+        at.run()
+    return at
+
+
+def metric(at: AppTest, label: str) -> str:
+    return next(m.value for m in at.metric if m.label == label)
+
+
+def badge(at: AppTest, label: str) -> str:
+    return next(m.delta for m in at.metric if m.label == label)
+
+
+def compiled(at: AppTest) -> bool:
+    """The preview's figures are there."""
+    return metric(at, "Registers") != "–"
+
+
+def texts(at: AppTest) -> str:
+    """All that the page says in boxes, captions and Markdown."""
+    kinds = (at.error, at.warning, at.info, at.success, at.caption, at.markdown, at.text)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)

@@ -1,0 +1,60 @@
+"""The app in-process: a fresh cache, a fresh sessions folder, and a job manager that is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import engine.jobs.manager as jobs
+from app.ui import machine, maps
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled kernels are shared by the tests of one process: compiling is the slow part."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def sessions_dir(tmp_path: Path) -> Path:
+    return tmp_path / "sessions"
+
+
+@pytest.fixture(autouse=True)
+def _isolated(
+    cache_dir: Path, sessions_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache_dir))
+    monkeypatch.setenv("ATTUNE_SESSIONS", str(sessions_dir))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    machine.local_gpu.cache_clear()
+    maps.of_job.cache_clear()
+    yield
+    machine.local_gpu.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _worker_ends() -> Iterator[None]:
+    yield
+    if jobs._manager is not None:
+        jobs._manager.close()
+        jobs._manager = None
+
+
+@pytest.fixture
+def open_app() -> Callable[..., AppTest]:
+    """Open a page of the app, with URL parameters."""
+
+    def open_(page: str = "", **params: str) -> AppTest:
+        at = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
+        for name, value in params.items():
+            at.query_params[name] = value
+        at.run()
+        return at.switch_page(f"app_pages/{page}.py").run() if page else at
+
+    return open_

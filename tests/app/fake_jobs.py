@@ -1,0 +1,104 @@
+"""A job manager whose answers a test decides: for states that a real one reaches rarely."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.evaluate import EvaluationRequest
+from engine.evaluation import Correctness, Evaluation, Finding, Status
+from engine.jobs.manager import JobStatus
+
+CORRECT = Correctness(
+    passed=True,
+    reason="The largest error is within the tolerance.",
+    max_abs_err=2e-4,
+    mean_abs_err=2e-5,
+    rms_err=3e-5,
+    cosine=0.9999999,
+    baseline_err=2e-4,
+    baseline_name="PyTorch SDPA",
+    tolerance=6e-4,
+    fixed_bound=0.002,
+    within_fixed_bound=True,
+    bad_count=0,
+    nonfinite_count=0,
+    unwritten_count=0,
+    first_bad_index=None,
+    inputs_unchanged=True,
+    repeatable=True,
+    guards_intact=True,
+)
+WRONG = replace(
+    CORRECT,
+    passed=False,
+    reason="512 elements are further off than 0.0006.",
+    max_abs_err=0.3,
+    within_fixed_bound=False,
+    bad_count=512,
+    first_bad_index=(0, 2, 64, 0),
+    findings=(Finding("one_head", "Only head 2 is wrong: look at its stride.", 0.99),),
+)
+
+
+def maps(kernel_is_wrong: bool = False) -> dict[str, Any]:
+    """Arrays as a job leaves them; one NaN where the kernel is wrong."""
+    tile = np.full((2, 2), 1e-4)
+    rows = np.full((128, 64), 1e-4)
+    if kernel_is_wrong:
+        tile[1, 0] = 0.3
+        rows[64:, :] = 0.3
+        rows[70, 3] = np.nan
+    return {
+        "batch_by_head": np.full((1, 4), 1e-4),
+        "query_tile_by_key_tile": tile,
+        "row_by_column": rows,
+        "by_row": rows.max(axis=1),
+        "by_column": rows.max(axis=0),
+        "per_cell": np.ones((3, 2), dtype=np.intp),
+        "worst_slice": np.array([0, 2]),
+    }
+
+
+class FakeManager:
+    """Answers every run with `answer`; compiles are answered with `compile_answer`."""
+
+    def __init__(self) -> None:
+        self.submitted: list[dict[str, Any]] = []
+        self.cancelled: list[str] = []
+        self.answer: dict[str, Any] = {"state": "queued"}
+        self.compile_answer: dict[str, Any] = {"state": "queued"}
+        self.arrays: dict[str, Any] | None = None
+
+    def submit(self, request: EvaluationRequest) -> str:
+        self.submitted.append(json.loads(json.dumps(request.to_dict())))
+        return f"job-{len(self.submitted)}"
+
+    def jobs(self) -> list[JobStatus]:
+        found = [self.status(f"job-{i + 1}") for i in range(len(self.submitted))]
+        return [job for job in reversed(found) if job is not None]
+
+    def status(self, job_id: str) -> JobStatus | None:
+        request = self.submitted[int(job_id.removeprefix("job-")) - 1]
+        answer = self.answer if request["execute"] else self.compile_answer
+        if job_id in self.cancelled:
+            answer = {"state": "cancelled", "error": "Cancelled before it finished."}
+        return JobStatus(job_id, request=request, started=1.0, ended=3.5, **answer)
+
+    def maps(self, job_id: str) -> dict[str, Any] | None:
+        return self.arrays
+
+    def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+
+
+def done(evaluation: Evaluation) -> dict[str, Any]:
+    """The answer of a job that ended with this evaluation."""
+    return {"state": "done", "result": json.loads(json.dumps(evaluation.to_dict()))}
+
+
+def failed(base: Evaluation, status: Status, reason: str, log: str = "") -> dict[str, Any]:
+    return done(replace(base, status=status, reason=reason, log=log))

@@ -1,0 +1,232 @@
+"""What the Tune page shows of a run: running, done, wrong, failed, cancelled, stale, measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from app_driver import badge, metric, texts
+from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
+
+from app.ui import live, runs
+from app.ui import maps as ui_maps
+from engine.devices import find_device
+from engine.devices.detect import DetectedDevice
+from engine.evaluate import EvaluationRequest, evaluate
+from engine.evaluation import BaselineTiming, Evaluation, Execution, Latency, Status
+from engine.problem import Problem
+from kernels.ladder import by_id
+
+PREDICTED = Latency("predicted", 540.0, 110.0, 2600.0, "One CTA takes most of it.")
+BASE = Evaluation(
+    status=Status.PASSED,
+    reason="The largest error is within the tolerance.",
+    variant="v01",
+    problem=Problem(1, 1, 128, 64),
+    config=by_id("v01").default_config(),
+    device="L4",
+    when="2026-11-21T10:00:00+00:00",
+    execution=Execution("cpu", "fast", "in_order", 0, 8.5),
+    correctness=CORRECT,
+    latency=PREDICTED,
+)
+NOT_RUN = replace(
+    BASE,
+    status=Status.SKIPPED,
+    reason="Not executed.",
+    correctness=None,
+    latency=None,
+    execution=None,
+)
+
+
+@pytest.fixture
+def jobs(monkeypatch) -> FakeManager:
+    fake = FakeManager()
+    for module in (runs, live, ui_maps):
+        monkeypatch.setattr(module, "manager", lambda: fake)
+    monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
+    return fake
+
+
+@pytest.fixture
+def compiled_cache(_isolated) -> None:
+    """The preview finds its registers in the cache, so that nothing waits for a compile."""
+    evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
+
+
+def run(at):
+    at.button(key="run").click().run()
+    return at
+
+
+def test_a_run_passes_and_shows_its_error_and_maps(open_app, jobs):
+    jobs.arrays = maps()
+    jobs.answer = done(BASE)
+    at = run(open_app(tab="Correctness"))
+    assert not at.exception
+    assert metric(at, "Correctness") == "Passed"
+    assert badge(at, "Correctness") == "0.0002"
+    table = at.dataframe[0].value
+    assert table.set_index("figure").loc["largest |error|", "allowed"] == "≤ 0.0006"
+    assert "fixed bound" in " ".join(table["note"])
+    assert len(at.get("plotly_chart")) == 3
+    assert "says nothing about a GPU" in texts(at)
+
+
+def test_a_wrong_kernel_says_where(open_app, jobs):
+    jobs.arrays = maps(kernel_is_wrong=True)
+    jobs.answer = done(replace(BASE, status=Status.INCORRECT, reason=WRONG.reason, correctness=WRONG))
+    at = run(open_app(tab="Correctness"))
+    assert not at.exception
+    assert metric(at, "Correctness") == "Incorrect"
+    assert "Only head 2 is wrong" in texts(at)
+    assert "batch 0, head 2, row 64, column 0" in texts(at)
+    assert "over" in at.dataframe[0].value["note"][1]
+
+
+def test_while_it_runs_the_button_cancels(open_app, jobs):
+    jobs.answer = {"state": "running", "stage": "Executing on the CPU"}
+    at = run(open_app())
+    assert "Executing on the CPU" in texts(at)
+    with pytest.raises(KeyError):
+        at.button(key="run")
+    at.button(key="cancel").click().run()
+    assert jobs.cancelled
+    assert "Cancelled before it finished" in texts(at)
+    assert at.button(key="run")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Status.CRASHED, "v01_fa1_baseline.cu:88: write out of bounds in CTA 3, thread 7."),
+        (Status.TIMEOUT, "It ran longer than 60 s."),
+        (Status.COMPILE_ERROR, "v01_fa1_baseline.cu(12): expected a semicolon."),
+        (Status.LAUNCH_ERROR, "The driver refuses the launch."),
+        (Status.OUT_OF_MEMORY, "It needs 3 TiB and there are 16 GiB."),
+    ],
+)
+def test_a_failed_run_gives_cause_next_step_and_log(open_app, jobs, status, reason):
+    jobs.answer = failed(NOT_RUN, status, reason, log="line 1\nline 2")
+    at = run(open_app(tab="Correctness"))
+    assert not at.exception
+    assert metric(at, "Correctness") == str(status).replace("_", " ").capitalize()
+    assert reason.replace("_", "\\_").split(":")[0] in at.error[-1].value
+    assert "Next: " in texts(at)
+    assert any("line 2" in c.value for c in at.code)
+    assert "Full log" in [e.label for e in at.expander]
+
+
+@pytest.mark.parametrize("state", ["failed", "crashed"])
+def test_a_dead_worker_is_told_with_its_log(open_app, jobs, state):
+    jobs.answer = {"state": state, "error": "The worker process died.", "log": "Segmentation fault"}
+    at = run(open_app())
+    assert not at.exception
+    assert "The worker process died" in at.error[0].value
+    assert any("Segmentation fault" in c.value for c in at.code)
+    assert at.button(key="run")
+
+
+def test_a_compile_error_of_the_preview_is_shown_and_the_last_good_run_stays(open_app, jobs, tmp_path, monkeypatch):
+    jobs.answer = done(BASE)
+    at = run(open_app(tab="Correctness"))
+    jobs.compile_answer = failed(
+        NOT_RUN, Status.COMPILE_ERROR, "v01(7): expected a semicolon.", log="the whole log"
+    )
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))  # nothing compiled yet
+    at.session_state["compiles"] = {}
+    at.run()
+    assert "expected a semicolon" in at.error[0].value
+    assert metric(at, "Correctness") == "Passed"
+    assert "last source that compiled" in texts(at)
+
+
+def test_without_nvrtc_the_page_says_so_once(open_app, jobs, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    note = "Registers, occupancy and latency are unknown: CuPy is not installed."
+    jobs.compile_answer = done(
+        replace(NOT_RUN, status=Status.SKIPPED, reason="Not executed.", notes=(note,))
+    )
+    at = open_app()
+    assert "CuPy is not installed" in texts(at)
+    at.run()
+    assert len(jobs.submitted) == 1
+    assert badge(at, "Registers") == "not known"
+
+
+def test_while_it_compiles_the_tiles_say_so(open_app, jobs, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    jobs.compile_answer = {"state": "running", "stage": "Compiling"}
+    at = open_app()
+    assert not at.exception
+    assert badge(at, "Registers") == "compiling"
+
+
+def test_a_result_of_an_older_source_is_marked(open_app, jobs):
+    jobs.answer = done(replace(BASE, source_sha256="0" * 64))
+    at = run(open_app())
+    assert badge(at, "Correctness") == "older source"
+
+
+def test_another_problem_has_no_result_and_coming_back_finds_it_again(open_app, jobs):
+    jobs.answer = done(BASE)
+    at = run(open_app())
+    at.number_input(key="S").set_value(256).run()
+    assert badge(at, "Correctness") == "not run"
+    at.number_input(key="S").set_value(128).run()
+    assert metric(at, "Correctness") == "Passed"
+
+
+def test_live_runs_each_new_problem_once(open_app, jobs, compiled_cache):
+    jobs.answer = done(BASE)
+    at = open_app()
+    at.toggle(key="live").set_value(True).run()
+    at.run()
+    at.number_input(key="S").set_value(64).run()
+    at.run()
+    executed = [r["problem"]["seqlen"] for r in jobs.submitted if r["execute"]]
+    assert executed == [128, 64]
+
+
+def test_live_waits_for_the_run_before_it(open_app, jobs, compiled_cache):
+    jobs.answer = {"state": "running"}
+    at = open_app()
+    at.toggle(key="live").set_value(True).run()
+    at.run()
+    assert sum(r["execute"] for r in jobs.submitted) == 1
+
+
+def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
+    spec = find_device("L4")
+    local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1", spec.memory_bytes)
+    for place in ("app.ui.machine.detect_local", "engine.devices.detect.detect_local"):
+        monkeypatch.setattr(place, lambda: local)
+    measured = Latency("measured", 12.5, 12.4, 12.6, "Graph replay, warm L2.")
+    jobs.answer = done(
+        replace(
+            BASE,
+            latency=measured,
+            other_latencies=(replace(measured, median_us=20.0, low_us=19.0, high_us=21.0, kind="end_to_end"),),
+            baselines=(
+                BaselineTiming("flash", replace(measured, median_us=13.0, low_us=12.9, high_us=13.1)),
+                BaselineTiming("cudnn", None, "cuDNN refuses this shape."),
+            ),
+            execution=Execution("cuda", "device", "device", 0, None),
+        )
+    )
+    at = run(open_app(tab="Latency"))
+    assert not at.exception
+    assert "No NVIDIA GPU" not in texts(at)
+    assert at.selectbox(key="gpu").value == "local"
+    assert (metric(at, "Latency"), badge(at, "Latency")) == ("12.5 µs", "measured")
+    table = next(d.value for d in at.dataframe if "origin" in d.value)
+    assert {"SDPA flash", "v01, end to end"} <= set(table[""])
+    assert set(table["origin"]) >= {"measured"}
+    assert "cuDNN refuses this shape" in texts(at)
+
+
+def test_hostile_text_of_a_result_stays_text(open_app, jobs):
+    jobs.answer = failed(NOT_RUN, Status.CRASHED, "![x](http://evil/x.png) [y](http://evil) <b>")
+    at = run(open_app(tab="Correctness"))
+    assert "\\!\\[x\\]" in at.error[-1].value or "!\\[x\\]" in at.error[-1].value

@@ -1,0 +1,146 @@
+"""The Tune page without a browser: choices, figures, bad input, states of a run."""
+
+from __future__ import annotations
+
+import pytest
+from app_driver import badge, compiled, metric, texts, until
+
+
+def test_every_page_opens(open_app):
+    for page in ("", "tune", "sessions", "devices"):
+        at = open_app(page)
+        assert not at.exception
+        assert not at.error
+
+
+def test_a_change_of_the_problem_changes_occupancy_and_prediction_at_once(open_app):
+    at = until(open_app(gpu="L4"), compiled)
+    assert metric(at, "SM fill") == "3%"
+    before = metric(at, "Latency")
+    at.number_input(key="B").set_value(64).run()
+    assert metric(at, "SM fill") == "100%"
+    assert metric(at, "Latency") != before
+    assert badge(at, "Latency") == "predicted"
+    assert badge(at, "Waves") == "128 CTAs"
+
+
+def test_another_gpu_gives_other_figures(open_app):
+    at = until(open_app(gpu="L4"), compiled)
+    on_l4 = metric(at, "Latency")
+    at.selectbox(key="gpu").set_value("H200").run()
+    until(at, compiled)
+    assert badge(at, "SM fill") == "of 132 SMs"
+    assert metric(at, "Latency") != on_l4
+
+
+@pytest.mark.parametrize("field", ["B", "H", "S", "D"])
+@pytest.mark.parametrize("value", [0, -3, 10**12])
+def test_an_impossible_size_is_one_sentence(open_app, field, value):
+    at = open_app()
+    at.number_input(key=field).set_value(value).run()
+    assert not at.exception
+    assert len(at.error) == 1
+    name = {"B": "batch", "H": "num\\_heads", "S": "seqlen", "D": "head\\_dim"}[field]
+    assert at.error[0].value.startswith(f"{name} must be at ")
+    assert not at.metric
+
+
+def test_a_problem_too_large_for_memory_says_how_large(open_app):
+    at = open_app(B="65000", H="64", S="65536", gpu="H200")
+    assert not at.exception
+    assert "TiB" in at.error[0].value
+
+
+def test_an_unsupported_head_dim_is_skipped_with_the_constraints_sentence(open_app):
+    at = open_app(variant="v02", D="80")
+    assert "v02 has no kernel for head\\_dim 80" in at.info[-1].value
+    assert at.button(key="run").disabled
+
+
+def test_a_link_restores_every_choice(open_app):
+    at = open_app(
+        variant="v05", gpu="A100 80GB", B="4", H="2", S="197", D="32", causal="true",
+        dtype="bfloat16", schedule="random", seed="7", **{"v05.num_splits": "16"},
+    )  # fmt: skip
+    assert not at.exception
+    assert at.selectbox(key="variant").value == "v05"
+    assert [at.number_input(key=k).value for k in ("B", "H", "S", "D", "seed")] == [4, 2, 197, 32, 7]
+    assert at.toggle(key="causal").value
+    assert at.segmented_control(key="dtype").value == "bfloat16"
+    assert at.selectbox(key="schedule").value == "random"
+    assert at.select_slider(key="v05.num_splits").value == 16
+
+
+def test_choices_with_labels_are_kept_in_the_url_under_their_plain_name(open_app):
+    at = open_app()
+    at.selectbox(key="variant").set_value("v05").run()
+    assert at.query_params["variant"] == "v05"
+    at.selectbox(key="variant").set_value("v01").run()
+    assert "variant" not in at.query_params
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"gpu": "H2000"}, "H200"),
+        ({"gpu": "local"}, "local GPU"),
+        ({"variant": "v99"}, "v01, v02"),
+    ],
+)
+def test_a_link_with_an_unknown_name_says_so_and_opens(open_app, params, words):
+    at = open_app(**params)
+    assert not at.exception
+    assert words in at.warning[0].value
+
+
+def test_unknown_and_malformed_parameters_do_no_harm(open_app):
+    at = open_app(B="many", S="ten", causal="perhaps", tab="Nowhere", nonsense="<b>x</b>")
+    assert not at.exception
+    assert at.number_input(key="B").value == 1
+    assert not at.error
+
+
+def test_a_preset_fills_the_problem_and_a_change_makes_it_your_own(open_app):
+    at = open_app()
+    at.selectbox(key="preset").set_value("vit-b16").run()
+    assert [at.number_input(key=k).value for k in "BHSD"] == [1, 12, 197, 64]
+    assert "patches" in texts(at)
+    at.number_input(key="S").set_value(198).run()
+    assert at.selectbox(key="preset").value == "custom"
+    at.number_input(key="S").set_value(197).run()
+    assert at.selectbox(key="preset").value == "vit-b16"
+
+
+def test_config_widgets_are_those_of_the_variant(open_app):
+    at = open_app(variant="v05")
+    keys = {w.key for w in (*at.segmented_control, *at.select_slider)}
+    assert {"v05.block_n", "v05.threads_per_row", "v05.num_splits"} <= keys
+    at.selectbox(key="variant").set_value("v01").run()
+    keys = {w.key for w in (*at.segmented_control, *at.select_slider)}
+    assert not any(k.startswith("v05.") for k in keys)
+
+
+def test_the_banner_says_what_a_machine_without_a_gpu_shows(open_app):
+    at = open_app()
+    banner = at.info[0].value
+    assert "No NVIDIA GPU" in banner
+    assert "predicted" in banner
+
+
+def test_each_tab_has_its_content(open_app):
+    at = until(open_app(tab="Occupancy"), compiled)
+    assert len(at.get("plotly_chart")) == 6
+    at = open_app(tab="Latency")
+    assert len(at.get("plotly_chart")) == 2
+    assert "predicted" in texts(at)
+    at = open_app(tab="Correctness")
+    assert "Not run yet" in texts(at)
+    at = open_app(tab="Source and resources")
+    assert any("__global__" in c.value for c in at.code)
+
+
+def test_a_variant_with_two_passes_shows_either(open_app):
+    at = until(open_app(tab="Occupancy", variant="v05"), compiled)
+    at.segmented_control(key="pass.v05").set_value("attention_fuse").run()
+    assert not at.exception
+    assert "4 warps" in texts(at)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from engine.backends.cuda import CudaBackend, availability, why_not_cuda
+from engine.backends.cuda.availability import explain_missing, is_same_model
+from engine.devices import find_device
+from engine.errors import ToolMissing
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    availability._local_gpu.cache_clear()
+    yield
+    availability._local_gpu.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("code", "driver", "sentence"),
+    [
+        (35, 0, "No NVIDIA driver is installed on this machine, so there is no GPU to run on."),
+        (
+            35,
+            12020,
+            "The NVIDIA driver supports CUDA 12.2 and CuPy needs 13.0: update the driver, or "
+            "install Attune's extra for CUDA 12.",
+        ),
+        (
+            100,
+            13000,
+            "The NVIDIA driver finds no GPU: check nvidia-smi and the variable "
+            "CUDA_VISIBLE_DEVICES.",
+        ),
+        (999, 13000, "CUDA does not start on this machine: cudaErrorUnknown."),
+    ],
+)
+def test_each_reason_is_a_sentence(code: int, driver: int, sentence: str) -> None:
+    assert explain_missing(code, "cudaErrorUnknown", driver, 13000) == sentence
+
+
+@pytest.mark.usefixtures("fresh")
+def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    why = why_not_cuda()
+    assert why is not None
+    assert why.startswith("CuPy does not import")
+    assert why.endswith("pip install -e '.[cuda13]'")
+    with pytest.raises(ToolMissing, match="CuPy does not import"):
+        CudaBackend()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_without_a_driver_the_real_cupy_says_so() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    if cupy.cuda.runtime.driverGetVersion() != 0:
+        pytest.skip("this machine has an NVIDIA driver")
+    assert why_not_cuda() == explain_missing(35, "", 0, 13000)
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "device", "same"),
+    [
+        ("NVIDIA L4", "L4", True),
+        ("NVIDIA L4", "L40S", False),
+        ("Tesla T4", "T4", True),
+        ("NVIDIA H200", "H200", True),
+        ("NVIDIA Nonesuch 9000", "L4", False),
+    ],
+)
+def test_the_drivers_name_against_the_table(driver_name: str, device: str, same: bool) -> None:
+    assert is_same_model(driver_name, find_device(device)) == same
+
+
+def test_another_gpu_than_the_target_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
+    assert why_not_cuda() is None
+    assert why_not_cuda(find_device("L4")) is None
+    why = why_not_cuda(find_device("H200"))
+    assert why is not None
+    assert why.startswith("This machine's GPU is NVIDIA L4 and the target is H200: ")
+
+
+def test_importing_the_backend_imports_no_cupy() -> None:
+    code = "import sys, engine.backends.cuda; sys.exit('cupy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from engine.backends import sdpa
+from engine.backends.sdpa import (
+    BACKENDS,
+    sdpa_same_dtype,
+    time_baselines,
+    to_torch,
+    unsupported_reason,
+)
+from engine.errors import ToolMissing
+from engine.problem import Problem
+from engine.tensors import Inputs, decode, make_inputs
+from kernels.variant import Dtype
+
+torch = pytest.importorskip("torch")
+
+
+def exact(inputs: Inputs) -> np.ndarray:
+    """Attention in float64, written out."""
+    problem = inputs.problem
+    q, k, v = (decode(x, problem.dtype).astype(np.float64) for x in (inputs.q, inputs.k, inputs.v))
+    logits = q @ k.swapaxes(-1, -2) * problem.softmax_scale
+    if problem.causal:
+        logits[..., np.triu(np.ones((problem.seqlen,) * 2, bool), 1)] = -np.inf
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [4, 32, 64, 96, 128])
+def test_it_is_attention_in_its_own_dtype(dtype: Dtype, causal: bool, head_dim: int) -> None:
+    inputs = make_inputs(Problem(2, 3, 65, head_dim, causal, dtype), seed=head_dim)
+    out, name = sdpa_same_dtype(inputs)
+    assert out.dtype == np.float32
+    assert out.shape == inputs.problem.shape
+    error = np.abs(out - exact(inputs)).max()
+    # One unit in the last place at |O| < 4 and what P loses when it is rounded to 16 bits.
+    assert error < (3e-3 if dtype == "float16" else 2.5e-2)
+    assert error > 0  # it is no float64 in disguise
+    assert name == f"PyTorch {torch.__version__} SDPA, {dtype} on the CPU"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tensors_hold_the_same_bits(dtype: Dtype) -> None:
+    inputs = make_inputs(Problem(1, 1, 5, 4, dtype=dtype))
+    tensor = to_torch(inputs.q, inputs, "cpu")
+    assert tensor.dtype == getattr(torch, dtype)
+    bits = tensor.view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(bits, inputs.q.view(np.uint16))
+
+
+def test_read_only_and_strided_arrays_are_taken() -> None:
+    inputs = make_inputs(Problem(1, 2, 7, 8))
+    expected, _ = sdpa_same_dtype(inputs)
+    q = np.asfortranarray(inputs.q)
+    q.flags.writeable = False
+    found, _ = sdpa_same_dtype(Inputs(inputs.problem, q, inputs.k, inputs.v))
+    assert np.array_equal(found, expected)
+
+
+def test_inputs_are_left_alone() -> None:
+    inputs = make_inputs(Problem(1, 2, 33, 32, True))
+    before = [x.copy() for x in (inputs.q, inputs.k, inputs.v)]
+    sdpa_same_dtype(inputs)
+    assert all(
+        np.array_equal(x, y) for x, y in zip(before, (inputs.q, inputs.k, inputs.v), strict=True)
+    )
+
+
+def test_without_torch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = make_inputs(Problem(1, 1, 4, 4))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ToolMissing, match=r"^PyTorch is not installed.*pip install torch$"):
+        sdpa_same_dtype(inputs)
+    found = time_baselines(inputs.problem, inputs)
+    assert [b.name for b in found] == ["flash", "cudnn", "efficient", "math"]
+    assert all(b.latency is None and "not installed" in b.reason for b in found)
+
+
+def test_without_a_gpu_the_baselines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    inputs = make_inputs(Problem(1, 1, 4, 4))
+    for baseline in time_baselines(inputs.problem, inputs):
+        assert baseline.latency is None
+        assert baseline.reason == f"PyTorch {torch.__version__} finds no CUDA device."
+    with pytest.raises(ToolMissing, match="finds no CUDA device: ask for SDPA on the CPU"):
+        sdpa_same_dtype(inputs, "cuda")
+
+
+def test_torch_knows_every_backend_that_is_forced() -> None:
+    from torch.nn.attention import SDPBackend
+
+    assert set(BACKENDS.values()) <= set(SDPBackend.__members__)
+
+
+def test_a_backend_that_refuses_is_an_entry_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(sdpa, "_SdpaLaunches", lambda *_: None)
+    monkeypatch.setattr(sdpa, "measure", refuse)
+    inputs = make_inputs(Problem(1, 1, 4, 4))
+    for baseline in time_baselines(inputs.problem, inputs):
+        assert baseline.latency is None
+        assert baseline.reason == (
+            f"PyTorch's {baseline.name} attention gave no time: No available kernel. Aborting "
+            "execution."
+        )
+
+
+def test_the_cause_is_found_among_the_warnings() -> None:
+    said = [
+        "Memory efficient kernel not used because: (Triggered internally at sdp_utils.cpp:862.)",
+        "Memory Efficient attention has been runtime disabled. (Triggered internally at x:1.)",
+        "Flash attention kernel not used because: (Triggered internally at sdp_utils.cpp:864.)",
+        "Flash attention requires q,k,v to have the same last dimension and to be less than or "
+        "equal to 256. Got 512 instead. (Triggered internally at sdp_utils.cpp:113.)",
+    ]
+    assert unsupported_reason("flash", "No available kernel. Aborting execution.", said) == (
+        "PyTorch's flash attention gave no time: Flash attention requires q,k,v to have the same "
+        "last dimension and to be less than or equal to 256. Got 512 instead."
+    )
+    assert unsupported_reason("math", "CUDA out of memory. Tried\nmore", []) == (
+        "PyTorch's math attention gave no time: CUDA out of memory. Tried."
+    )
+
+
+def test_importing_it_imports_no_torch() -> None:
+    code = "import sys, engine.backends.sdpa; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

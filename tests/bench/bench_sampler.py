@@ -1,0 +1,55 @@
+"""How far verdicts can be trusted: `python tests/bench/bench_sampler.py`.
+
+1,000 comparisons of identical kernels and 1,000 with a true difference of 2 %, at several levels of
+noise, on simulated GPUs whose clock drifts and whose samples have outliers. Beside it what the
+usual way says of the same GPUs: each kernel measured by itself, the intervals compared.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from engine.measure.sampler import SamplerSettings, run_rounds
+from engine.measure.simulated import (
+    ROUGH,
+    SimulatedConditions,
+    SimulatedDevice,
+    verdict_counts,
+)
+from engine.measure.verdict import Verdict, unpaired_verdict
+
+COMPARISONS = 1000
+DECIDED = (Verdict.FASTER, Verdict.SLOWER)
+
+
+def one_after_another(conditions: SimulatedConditions, seed: int) -> Verdict:
+    """Two identical kernels on one device, each in a run of its own, no floor."""
+    device = SimulatedDevice({"a": 10.0, "b": 10.0}, conditions, seed)
+    settings = SamplerSettings(kinds=("device_warm",), seed=seed)
+    runs = [run_rounds(device, name, [], settings) for name in ("a", "b")]
+    times = [run.table.times_us(name, "device_warm") for run, name in zip(runs, "ab", strict=True)]
+    return unpaired_verdict(*times, floor=0.0).verdict
+
+
+def main() -> None:
+    print(f"{COMPARISONS:,} simulated comparisons each; noise is the deviation of one sample")
+    print("noise   false, A/A   2 % slower found   2 % faster found   false, one after another")
+    start = time.perf_counter()
+    for noise in (0.003, 0.01, 0.02):
+        conditions = replace(ROUGH, noise=noise)
+        same = verdict_counts(COMPARISONS, 1.0, conditions)
+        slower = verdict_counts(COMPARISONS, 1.02, conditions)[Verdict.SLOWER]
+        faster = verdict_counts(COMPARISONS, 1 / 1.02, conditions)[Verdict.FASTER]
+        naive = sum(one_after_another(conditions, s) in DECIDED for s in range(COMPARISONS // 10))
+        print(
+            f"{noise:5.1%} {sum(same[v] for v in DECIDED) / COMPARISONS:11.1%} "
+            f"{slower / COMPARISONS:17.1%} {faster / COMPARISONS:18.1%} "
+            f"{naive / (COMPARISONS // 10):17.1%} of {COMPARISONS // 10}",
+            flush=True,
+        )
+    print(f"took {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

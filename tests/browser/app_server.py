@@ -1,0 +1,142 @@
+"""A server of the app on a free loopback port, and how to drive its page."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM_ARGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WAIT_MS = 60_000  # a busy machine compiles slowly; every wait is for a text, never for a time
+
+
+def find_chromium() -> str | None:
+    """`ATTUNE_CHROMIUM`, or the system's."""
+    names = (os.environ.get("ATTUNE_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    cache: Path
+    sessions: Path
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """End the server and the worker it started."""
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for file in self.cache.glob("jobs/*/worker.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                os.killpg(json.loads(file.read_text())["pid"], signal.SIGKILL)
+
+
+def start_server(folder: Path, *, root: Path = ROOT, cache: Path | None = None) -> Server:
+    """Start `streamlit run app/main.py` of the checkout at `root`; ready when this returns."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cache = cache or folder / "cache"
+    sessions = folder / "sessions"
+    environment = {
+        **os.environ,
+        "ATTUNE_CACHE_DIR": str(cache),
+        "ATTUNE_SESSIONS": str(sessions),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(root),
+    }
+    command = [sys.executable, "-m", "streamlit", "run", str(root / "app" / "main.py")]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--server.headless=true", f"--server.port={port}"],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+    server = Server(f"http://127.0.0.1:{port}", cache, sessions, process)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            urllib.request.urlopen(f"{server.url}/_stcore/health", timeout=5) as answer,
+        ):
+            if answer.status == 200:
+                return server
+        time.sleep(0.05)
+    server.stop()
+    raise RuntimeError(f"the app did not start: {(folder / 'server.log').read_text()}")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The page as a person uses it."""
+
+    page: Page
+    url: str
+
+    def open(self, path: str = "/") -> Driver:
+        self.page.goto(self.url + path)
+        expect(self.page.get_by_text("Attune", exact=False).first).to_be_attached(timeout=WAIT_MS)
+        return self
+
+    def key(self, key: str) -> Locator:
+        """The widget with this key."""
+        return self.page.locator(f".st-key-{key.replace('.', '-')}")
+
+    def number(self, key: str, value: int) -> None:
+        box = self.key(key).locator("input")
+        box.fill(str(value))
+        box.press("Enter")
+
+    def select(self, key: str, text: str) -> None:
+        """Choose the option that contains `text`."""
+        self.key(key).locator("input").click()
+        self.page.get_by_role("option").filter(has_text=text).first.click()
+
+    def metric(self, label: str) -> Locator:
+        tiles = self.page.get_by_test_id("stMetric")
+        return tiles.filter(has=self.page.get_by_text(label, exact=True))
+
+    def see(self, text: str) -> None:
+        expect(self.page.get_by_text(text).first).to_be_visible(timeout=WAIT_MS)
+
+    def see_metric(self, label: str, text: str) -> None:
+        expect(self.metric(label)).to_contain_text(text, timeout=WAIT_MS)
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).click()
+
+    def press(self, key: str) -> None:
+        """Click through the DOM: a polling page redraws under a mouse pointer."""
+        self.key(key).locator("button").first.evaluate("button => button.click()")
+
+    def no_exception(self) -> None:
+        expect(self.page.get_by_test_id("stException")).to_have_count(0)

@@ -1,0 +1,51 @@
+"""A real Chromium and a real server. Skipped only where there is no browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+playwright_api = pytest.importorskip("playwright.sync_api")
+
+from app_server import CHROMIUM_ARGS, Driver, Server, find_chromium, start_server  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[playwright_api.Browser]:
+    path = find_chromium()
+    if path is None:
+        words = "no Chromium found: install it or set ATTUNE_CHROMIUM to its path"
+        if os.environ.get("ATTUNE_REQUIRE_BROWSER") == "1":
+            pytest.fail(words)
+        pytest.skip(words)
+    with playwright_api.sync_playwright() as api:
+        chromium = api.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = start_server(tmp_path_factory.mktemp("server"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def new_tab(
+    browser: playwright_api.Browser, server: Server
+) -> Iterator[Callable[..., Driver]]:
+    """Open a fresh browser profile at a path of the app."""
+    contexts = []
+
+    def open_(path: str = "/", **context_options: object) -> Driver:
+        options = {"viewport": {"width": 1400, "height": 1000}, **context_options}
+        context = browser.new_context(**options)
+        contexts.append(context)
+        return Driver(context.new_page(), server.url).open(path)
+
+    yield open_
+    for context in contexts:
+        context.close()

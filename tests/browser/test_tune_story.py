@@ -1,0 +1,128 @@
+"""The story of the Tune page in a real browser: choose, run, read the maps, save, reload, open."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from app_server import WAIT_MS
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+
+def test_choose_run_read_save_reload_and_open_again(new_tab, server):
+    app = new_tab()
+    app.select("gpu", "A10G")
+    app.select("gpu", "L4")
+    app.select("variant", "v05")
+    app.number("B", 2)
+    app.number("H", 2)
+    app.number("S", 130)
+
+    # Occupancy and prediction follow without a run.
+    app.see_metric("Latency", "predicted")
+    app.see_metric("Waves", "48 CTAs")
+    app.see_metric("Correctness", "not run")
+    app.see("No NVIDIA GPU here")
+
+    # Run, and read the verdict and the maps.
+    app.press("run")
+    app.see_metric("Correctness", "Passed")
+    app.tab("Correctness")
+    app.see("By query tile and key tile")
+    expect(app.page.locator(".js-plotly-plot")).to_have_count(3, timeout=WAIT_MS)
+    app.see("which says nothing about a GPU")
+    app.tab("Occupancy")
+    app.see("What limits")
+    expect(app.page.locator(".js-plotly-plot")).to_have_count(6, timeout=WAIT_MS)
+    app.tab("Source and resources")
+    app.see("Compile flags")
+
+    # Save.
+    app.page.get_by_role("button", name="Save", exact=True).click()
+    app.page.get_by_label("Title").fill("The split story")
+    app.page.get_by_label("Title").press("Enter")
+    app.page.get_by_role("button", name="Save snapshot").click()
+    app.see("Saved as")
+    assert len(list(server.sessions.glob("*.json.gz"))) == 1
+
+    # Values survive a reload through the URL; the result is found again.
+    assert "variant=v05" in app.page.url
+    app.page.reload()
+    app.see_metric("Correctness", "Passed")
+    expect(app.key("S").locator("input")).to_have_value("130")
+    expect(app.page.get_by_role("tab", name="Source and resources")).to_have_attribute(
+        "aria-selected", "true"
+    )
+
+    # Open the snapshot in a fresh profile, by its link.
+    name = next(server.sessions.glob("*.json.gz")).name
+    other = new_tab(f"/sessions?session={name}")
+    other.see("The split story")
+    other.see_metric("Correctness", "Passed")
+    other.see_metric("Latency", "predicted")
+    other.see("What the compiled kernel") if False else None
+    other.no_exception()
+
+    # And take it back to Tune.
+    other.press("session_tune")
+    expect(other.key("S").locator("input")).to_have_value("130", timeout=WAIT_MS)
+    other.see_metric("Waves", "48 CTAs")
+
+
+def test_dark_mode_follows_the_system(new_tab):
+    light = new_tab()
+    dark = new_tab(color_scheme="dark")
+    dark.see_metric("Latency", "predicted")
+    color = "e => getComputedStyle(document.querySelector('.stApp')).backgroundColor"
+    assert light.page.evaluate(color) == "rgb(255, 255, 255)"
+    assert dark.page.evaluate(color) == "rgb(18, 23, 26)"
+
+
+def test_a_long_run_is_cancelled_from_another_tab(new_tab):
+    path = "/?B=8&H=32&S=4096&D=128&causal=true&timeout=600"
+    first = new_tab(path)
+    first.see_metric("Latency", "predicted")
+    first.press("run")
+    expect(first.key("cancel")).to_be_visible(timeout=WAIT_MS)
+    first.see("Executing on the CPU")
+    second = new_tab(path)
+    second.see("Executing on the CPU")
+    second.press("cancel")
+    second.see("Cancelled before it finished")
+    first.see("Cancelled before it finished")
+    expect(first.key("run")).to_be_visible(timeout=WAIT_MS)
+
+
+def test_bad_input_is_one_sentence(new_tab):
+    app = new_tab()
+    app.number("S", 0)
+    app.see("seqlen must be at least 1, not 0.")
+    app.number("S", 128)
+    app.see_metric("Latency", "predicted")
+    app.number("D", 80)
+    app.see("v01 has no kernel for head_dim 80")
+    app.no_exception()
+
+
+@pytest.mark.parametrize("width", [420, 1920])
+def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
+    app = new_tab(viewport={"width": width, "height": 900})
+    for label in ("Correctness", "Latency", "Registers", "Occupancy", "Waves", "SM fill"):
+        expect(app.metric(label)).to_be_visible(timeout=WAIT_MS)
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert app.page.evaluate(overflow) <= 0
+
+
+def test_nothing_is_fetched_from_elsewhere(new_tab):
+    app = new_tab()
+    foreign = []
+    app.page.on("request", lambda r: foreign.append(r.url) if not _is_local(r.url) else None)
+    app.page.reload()
+    app.see_metric("Latency", "predicted")
+    assert foreign == []
+
+
+def _is_local(url: str) -> bool:
+    return bool(re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url))

@@ -1,0 +1,284 @@
+"""The verdict: right outputs pass, and nothing else does."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from engine.backends.base import RunResult
+from engine.correctness import check_output, check_with_maps, reference
+from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
+from engine.correctness.emulate import emulated_attention
+from engine.correctness.reference import everything
+from engine.evaluation import Correctness, Status
+from engine.problem import Problem
+from engine.tensors import POISON_BITS, InputKind, Inputs, decode, encode, make_inputs
+
+ODD_LENGTHS = (1, 2, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
+DTYPES = ("float16", "bfloat16")
+
+
+def judge(inputs: Inputs, out: Any, **flags: Any) -> Correctness:
+    """The verdict on a float output or a raw one."""
+    raw = (
+        out
+        if out.dtype in (np.float16, np.uint16)
+        else encode(out.astype(np.float32), inputs.problem.dtype)
+    )
+    return check_output(inputs, RunResult(status=Status.PASSED, out=raw, **flags))
+
+
+def right(inputs: Inputs) -> Any:
+    return encode(reference(inputs).astype(np.float32), inputs.problem.dtype)
+
+
+@pytest.mark.parametrize("kind", get_args(InputKind))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seqlen", ODD_LENGTHS)
+class TestTheTolerance:
+    def test_passes_what_is_right_but_rounded(
+        self, seqlen: int, causal: bool, dtype: Any, kind: InputKind
+    ) -> None:
+        inputs = make_inputs(Problem(1, 2, seqlen, 64, causal, dtype), seed=seqlen, kind=kind)
+        low_precision = emulated_attention(inputs, everything(inputs.problem))
+        for out in (right(inputs), low_precision.reshape(inputs.problem.shape)):
+            found = judge(inputs, out)
+            assert found.passed, found.reason
+            assert found.findings == ()
+            assert found.bad_count == 0
+            assert found.first_bad_index is None
+
+    def test_fails_zeros_noise_and_the_mean_of_v(
+        self, seqlen: int, causal: bool, dtype: Any, kind: InputKind
+    ) -> None:
+        inputs = make_inputs(Problem(1, 2, seqlen, 64, causal, dtype), seed=seqlen, kind=kind)
+        ref = reference(inputs)
+        noise = np.random.default_rng(0).standard_normal(ref.shape) * ref.std()
+        assert not judge(inputs, np.zeros_like(ref)).passed
+        assert not judge(inputs, noise).passed
+        if seqlen > 1:  # with one key the mean of V is the answer
+            mean = decode(inputs.v, dtype).mean(axis=2, keepdims=True)
+            assert not judge(inputs, np.broadcast_to(mean, ref.shape)).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_is_the_two_times_rule(dtype: Any) -> None:
+    inputs = make_inputs(Problem(1, 1, 128, 64, dtype=dtype))
+    ref = reference(inputs)
+    sdpa = ref.astype(np.float32)
+    sdpa[0, 0, 5, 7] += 0.25
+    out = decode(right(inputs), dtype).astype(np.float64)
+    result = RunResult(status=Status.PASSED, out=right(inputs))
+    found = check_output(inputs, result, sdpa=(sdpa, "a stand-in"))
+    atol = absolute_tolerance(np.abs(ref).max(), dtype)
+    assert found.baseline_name == "a stand-in"
+    assert found.baseline_err == pytest.approx(0.25, rel=1e-5)
+    assert found.tolerance == pytest.approx(2 * found.baseline_err + atol)
+    for error, passed in ((0.49, True), (0.52, False)):
+        out[0, 0, 9, 3] = ref[0, 0, 9, 3] + error
+        raw = encode(out.astype(np.float32), dtype)
+        verdict = check_output(
+            inputs, RunResult(status=Status.PASSED, out=raw), sdpa=(sdpa, "a stand-in")
+        )
+        assert verdict.passed is passed
+
+
+class TestAbsoluteTolerance:
+    @pytest.mark.parametrize(
+        ("size", "dtype", "expected"),
+        [
+            (1.0, "float16", 2.0**-11),
+            (1.999, "float16", 2.0**-11),
+            (2.0, "float16", 2.0**-10),
+            (0.4, "float16", 2.0**-13),
+            (1.0, "bfloat16", 2.0**-8),
+            (0.0, "float16", 2.0**-25),
+            (1e-30, "float16", 2.0**-25),
+        ],
+    )
+    def test_is_half_a_rounding_step(self, size: float, dtype: Any, expected: float) -> None:
+        assert absolute_tolerance(size, dtype) == expected
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_covers_rounding_and_hardly_more(self, dtype: Any) -> None:
+        rng = np.random.default_rng(0)
+        values = rng.uniform(-4, 4, 10_000)
+        rounded = decode(encode(values.astype(np.float32), dtype), dtype)
+        worst = np.abs(rounded - values).max()
+        assert 0.9 < worst / absolute_tolerance(np.abs(values).max(), dtype) <= 1.001
+
+    def test_is_needed_where_sdpa_happens_to_be_exact(self) -> None:
+        """S = 2 with a result halfway between two FP16 numbers: either neighbour is right."""
+        problem = Problem(1, 1, 2, 32)
+        zeros = np.zeros(problem.shape, np.float16)
+        v = np.ones(problem.shape, np.float16)
+        v[0, 0, 1] = 1 + 2.0**-10
+        inputs = Inputs(problem, zeros, zeros, v)
+        exact = reference(inputs).astype(np.float32)
+        for neighbour in (v[:, :, :1], v[:, :, 1:]):
+            out = np.broadcast_to(neighbour, problem.shape).copy()
+            found = check_output(
+                inputs, RunResult(status=Status.PASSED, out=out), sdpa=(exact, "exact")
+            )
+            assert found.baseline_err == 0.0
+            assert found.passed, found.reason
+
+
+def test_the_fixed_bound_stands_beside_the_rule() -> None:
+    assert FIXED_BOUNDS == {"float16": 0.002, "bfloat16": 0.016}
+    inputs = make_inputs(Problem(1, 1, 256, 64))
+    out = reference(inputs)
+    out[0, 0, 0, 0] += 0.0015
+    found = judge(inputs, out)
+    assert found.fixed_bound == 0.002
+    assert found.within_fixed_bound
+    assert not found.passed  # the old bound is too wide for this problem
+
+
+def test_figures() -> None:
+    inputs = make_inputs(Problem(1, 2, 64, 32), seed=5)
+    ref = reference(inputs)
+    out = decode(right(inputs), "float16").astype(np.float64)
+    out[0, 1, 3, 4] += 0.5
+    out[0, 1, 3, 9] -= 0.25
+    raw = encode(out.astype(np.float32), "float16")
+    error = np.abs(decode(raw, "float16") - ref)
+    found = judge(inputs, raw)
+    assert found.max_abs_err == error.max()
+    assert found.mean_abs_err == pytest.approx(error.mean())
+    assert found.rms_err == pytest.approx(np.sqrt((error**2).mean()))
+    flat = decode(raw, "float16").ravel().astype(np.float64)
+    cosine = flat @ ref.ravel() / np.linalg.norm(flat) / np.linalg.norm(ref)
+    assert found.cosine == pytest.approx(cosine)
+    assert found.bad_count == 2
+    assert found.first_bad_index == (0, 1, 3, 4)
+    assert "batch 0, head 1, row 3, column 4" in found.reason
+
+
+class TestBrokenElements:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_nan_and_infinity_fail(self, dtype: Any, value: float) -> None:
+        inputs = make_inputs(Problem(1, 2, 100, 32, dtype=dtype))
+        out = decode(right(inputs), dtype).copy()
+        out[0, 1, 2, 3] = value
+        found = judge(inputs, out)
+        assert not found.passed
+        assert (found.nonfinite_count, found.unwritten_count, found.bad_count) == (1, 0, 1)
+        assert found.first_bad_index == (0, 1, 2, 3)
+        assert "1 of 6,400 elements are NaN or infinite" in found.reason
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_unwritten_elements_fail(self, dtype: Any) -> None:
+        inputs = make_inputs(Problem(1, 1, 65, 32, dtype=dtype))
+        out = right(inputs)
+        out.view(np.uint16)[0, 0, 64] = POISON_BITS
+        found = judge(inputs, out)
+        assert not found.passed
+        assert (found.nonfinite_count, found.unwritten_count, found.bad_count) == (0, 32, 32)
+        assert found.first_bad_index == (0, 0, 64, 0)
+        assert "32 of 2,080 elements were never written" in found.reason
+        assert not found.within_fixed_bound
+
+    def test_figures_stay_finite_when_nothing_else_does(self) -> None:
+        inputs = make_inputs(Problem(1, 1, 65, 32))
+        found = judge(inputs, np.full(inputs.problem.shape, np.nan, np.float16))
+        figures = (found.max_abs_err, found.mean_abs_err, found.rms_err, found.cosine)
+        assert np.isfinite(figures).all()
+        assert found.max_abs_err == np.abs(reference(inputs)).max()
+        assert found.nonfinite_count == 65 * 32
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("inputs_unchanged", "changed its inputs"),
+        ("guards_intact", "outside its buffers"),
+        ("repeatable", "different bits"),
+    ],
+)
+def test_a_right_output_of_a_kernel_that_misbehaves_fails(flag: str, words: str) -> None:
+    inputs = make_inputs(Problem(1, 1, 64, 32))
+    found = judge(inputs, right(inputs), **{flag: False})
+    assert not found.passed
+    assert getattr(found, flag) is False
+    assert words in found.reason
+    assert found.findings == ()
+
+
+def test_several_faults_are_all_named() -> None:
+    inputs = make_inputs(Problem(1, 1, 64, 32))
+    out = right(inputs)
+    out[0, 0, 1] = 9
+    out[0, 0, 2] = np.nan
+    found = judge(inputs, out, repeatable=False)
+    assert found.reason.count(";") == 2
+    assert found.reason.startswith("32 of 2,048 elements are NaN")
+
+
+def test_without_pytorch_the_baseline_is_emulated_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = builtins.__import__
+
+    def no_torch(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "torch":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_torch)
+    inputs = make_inputs(Problem(1, 1, 65, 32))
+    found = judge(inputs, right(inputs))
+    assert found.passed
+    assert "emulation" in found.baseline_name
+    assert "PyTorch is not installed" in found.baseline_name
+    assert not judge(inputs, np.zeros(inputs.problem.shape)).passed
+
+
+def test_a_baseline_with_nan_gives_no_tolerance() -> None:
+    inputs = make_inputs(Problem(1, 1, 65, 32))
+    bad = np.full(inputs.problem.shape, np.nan, np.float32)
+    result = RunResult(status=Status.PASSED, out=right(inputs))
+    found = check_output(inputs, result, sdpa=(bad, "a broken SDPA"))
+    assert found.passed
+    assert "a broken SDPA gave NaN" in found.baseline_name
+    assert np.isfinite(found.tolerance)
+
+
+class TestSampled:
+    @pytest.fixture(autouse=True)
+    def small_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import engine.correctness.reference as module
+
+        monkeypatch.setattr(module, "MAX_WORK", 2e7)
+
+    @pytest.mark.parametrize("shape", [(4, 4, 128, 32), (2, 2, 600, 32)])
+    def test_says_what_it_covered(self, shape: tuple[int, ...]) -> None:
+        inputs = make_inputs(Problem(*shape))
+        found, maps = check_with_maps(inputs, RunResult(status=Status.PASSED, out=right(inputs)))
+        assert found.passed
+        assert "Compared on" in found.reason
+        assert (maps.batch_by_head == -1).any() or (maps.by_row == -1).any()
+
+    def test_still_sees_wrong_corners_and_nan_anywhere(self) -> None:
+        inputs = make_inputs(Problem(4, 4, 128, 32))
+        wrong = right(inputs)
+        wrong[3, 3, 127, 31] += 1
+        assert judge(inputs, wrong).first_bad_index == (3, 3, 127, 31)
+        for index in range(16):
+            out = right(inputs)
+            place = (*divmod(index, 4), 50, 5)
+            out[place] = np.nan
+            found = judge(inputs, out)
+            assert not found.passed
+            assert found.first_bad_index == place
+
+
+def test_an_output_is_needed() -> None:
+    inputs = make_inputs(Problem(1, 1, 4, 32))
+    with pytest.raises(ValueError, match="without an output"):
+        check_output(inputs, RunResult(status=Status.CRASHED))

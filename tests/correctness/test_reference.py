@@ -1,0 +1,161 @@
+"""The float64 reference: right, bounded in memory, and honest about what it left out."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from engine.correctness import reference as whole_reference
+from engine.correctness.emulate import emulated_attention
+from engine.correctness.reference import (
+    MAX_ELEMENTS,
+    choose_coverage,
+    coverage_size,
+    covered_reference,
+    everything,
+)
+from engine.problem import Problem
+from engine.tensors import Inputs, decode, make_inputs
+
+
+def naive(inputs: Inputs) -> np.ndarray:
+    """Attention as in a textbook, one head at a time, in long double where the platform has it."""
+    p = inputs.problem
+    q, k, v = (decode(x, p.dtype).astype(np.longdouble) for x in (inputs.q, inputs.k, inputs.v))
+    out = np.empty(p.shape, np.longdouble)
+    for b in range(p.batch):
+        for h in range(p.num_heads):
+            s = q[b, h] @ k[b, h].T / np.sqrt(np.longdouble(p.head_dim))
+            if p.causal:
+                s[np.triu_indices(p.seqlen, 1)] = -np.inf
+            e = np.exp(s - s.max(axis=1, keepdims=True))
+            out[b, h] = e @ v[b, h] / e.sum(axis=1, keepdims=True)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["normal", "large_logits", "structured_v"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seqlen", [1, 2, 65, 203])
+def test_agrees_with_the_textbook(seqlen: int, causal: bool, dtype: str, kind: str) -> None:
+    inputs = make_inputs(Problem(2, 3, seqlen, 32, causal, dtype), seed=3, kind=kind)
+    np.testing.assert_allclose(whole_reference(inputs), naive(inputs), rtol=0, atol=1e-13)
+
+
+def test_blocks_of_rows_and_groups_of_slices_join_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import engine.correctness.reference as module
+
+    for causal in (False, True):
+        inputs = make_inputs(Problem(3, 2, 150, 8, causal))
+        expected = whole_reference(inputs)
+        monkeypatch.setattr(module, "_BLOCK_BYTES", 8 * 150 * 7)
+        monkeypatch.setattr(module, "_MIN_BLOCK_ROWS", 3)
+        np.testing.assert_allclose(whole_reference(inputs), expected, rtol=0, atol=1e-15)
+        monkeypatch.undo()
+
+
+def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
+    problem = Problem(1, 1, 4096, 32)
+    inputs = make_inputs(problem)
+    tracemalloc.start()
+    whole_reference(inputs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 48 << 20  # the scores alone would be 128 MiB
+
+
+class TestCoverage:
+    def test_real_shapes_are_compared_whole(self) -> None:
+        for problem in (
+            Problem(32, 8, 128, 64),
+            Problem(1, 20, 1500, 64),
+            Problem(2, 10, 4096, 64),
+            Problem(1, 32, 2048, 128, causal=True),
+            Problem(256, 8, 512, 64),
+        ):
+            coverage = choose_coverage(problem)
+            assert coverage.complete
+            assert coverage.sentence() == ""
+
+    @pytest.mark.parametrize(
+        "problem",
+        [
+            Problem(1, 32, 8192, 128, causal=True),
+            Problem(64, 64, 4096, 64),
+            Problem(4, 5, 1 << 17, 64),
+            Problem(1, 1, 1 << 22, 128),
+            Problem(1 << 20, 1 << 12, 1, 32),
+            Problem(1 << 20, 1 << 12, 1 << 22, 1 << 10),
+        ],
+        ids=Problem.label,
+    )
+    def test_large_ones_are_sampled(self, problem: Problem) -> None:
+        coverage = choose_coverage(problem)
+        assert not coverage.complete
+        assert (len(coverage.slices), len(coverage.rows)) == coverage_size(problem)
+        last = problem.batch * problem.num_heads - 1
+        corners = {0, problem.num_heads - 1, last - problem.num_heads + 1, last}
+        assert corners <= set(coverage.slices.tolist())
+        assert {0, problem.seqlen - 1} <= set(coverage.rows.tolist())
+        assert (np.diff(coverage.slices) > 0).all()
+        assert (np.diff(coverage.rows) > 0).all()
+        assert len(coverage.slices) * len(coverage.rows) * problem.head_dim <= MAX_ELEMENTS
+        again = choose_coverage(problem)
+        np.testing.assert_array_equal(again.slices, coverage.slices)
+        np.testing.assert_array_equal(again.rows, coverage.rows)
+        assert f"{len(coverage.slices):,} of the {last + 1:,}" in coverage.sentence()
+
+    def test_the_first_and_last_tiles_are_in_a_sample(self) -> None:
+        rows = set(choose_coverage(Problem(1, 1, 1 << 17, 64)).rows.tolist())
+        assert set(range(256)) <= rows
+        assert set(range((1 << 17) - 256, 1 << 17)) <= rows
+
+    def test_a_sample_is_a_part_of_the_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import engine.correctness.reference as module
+
+        problem = Problem(3, 4, 700, 16, causal=True)
+        inputs = make_inputs(problem)
+        expected = whole_reference(inputs)
+        monkeypatch.setattr(module, "MAX_WORK", 2e8)
+        coverage = choose_coverage(problem)
+        assert 4 <= len(coverage.slices) < 12
+        # The budget is spent on whole slices first, then on rows.
+        monkeypatch.setattr(module, "MAX_WORK", 1e8)
+        fewer = choose_coverage(problem)
+        assert not fewer.all_rows
+        for sample in (coverage, fewer):
+            found = covered_reference(inputs, sample)
+            np.testing.assert_allclose(found, sample.take(expected), rtol=0, atol=1e-15)
+            batch, head, row = sample.index(2, 5)
+            np.testing.assert_allclose(found[2, 5], expected[batch, head, row], rtol=0, atol=1e-15)
+
+    def test_selected_slices_are_a_problem_of_their_own(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import engine.correctness.reference as module
+
+        problem = Problem(3, 4, 100, 16)
+        inputs = make_inputs(problem)
+        monkeypatch.setattr(module, "MAX_WORK", 9e6)
+        coverage = choose_coverage(problem)
+        assert 4 <= len(coverage.slices) < 12
+        assert coverage.all_rows
+        part = coverage.select(inputs)
+        np.testing.assert_allclose(
+            whole_reference(part)[0],
+            coverage.take(whole_reference(inputs)),
+            rtol=0,
+            atol=1e-15,
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_emulation_errs_about_as_much_as_its_dtype(dtype: str) -> None:
+    inputs = make_inputs(Problem(1, 2, 200, 64, dtype=dtype))
+    ref = whole_reference(inputs)
+    out = emulated_attention(inputs, everything(inputs.problem)).reshape(ref.shape)
+    step = 2.0**-10 if dtype == "float16" else 2.0**-7
+    error = np.abs(out - ref).max() / np.abs(ref).max()
+    assert 0.1 * step < error < 2 * step

@@ -1,0 +1,105 @@
+"""The check build: no false alarm on the ladder, and no barrier that could be left out."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cuda_source import Barrier, barriers
+
+from engine.backends.base import RunOptions, RunResult
+from engine.backends.cpu import CpuBackend
+from engine.correctness.check import check_output
+from engine.evaluation import Status
+from engine.plan import LaunchPlan, make_plan
+from engine.problem import Problem
+from engine.tensors import Inputs, make_inputs
+from kernels.ladder import LADDER
+from kernels.variant import KERNELS_DIR, Dtype, Variant
+
+each_variant = pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
+
+BARRIERS = [
+    pytest.param(variant, barrier, id=f"{variant.id}-line{barrier.line}")
+    for variant in LADDER
+    for barrier in barriers(variant.source.read_text(encoding="utf-8"))
+]
+
+
+def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunResult:
+    options = RunOptions(check=True, schedule="random", seed=seed)
+    return cpu.run(plan, inputs, options)
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("seqlen", "head_dim", "causal", "dtype"),
+    [
+        (1, 32, True, "bfloat16"),
+        (64, 64, False, "float16"),
+        (113, 96, True, "float16"),
+        (129, 128, False, "bfloat16"),
+        (203, 64, True, "bfloat16"),
+    ],
+)
+def test_no_false_alarm(
+    cpu: CpuBackend, variant: Variant, seqlen: int, head_dim: int, causal: bool, dtype: Dtype
+) -> None:
+    problem = Problem(1, 2, seqlen, head_dim, causal, dtype)
+    config = variant.default_config()
+    if (why := variant.unsupported(problem, config)) is not None:
+        pytest.skip(why)
+    plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
+    result = _run(cpu, plan, inputs, seed=seqlen)
+    assert result.status is Status.PASSED, result.reason
+    verdict = check_output(inputs, result, plan=plan)
+    assert verdict.passed, verdict.reason
+
+
+@each_variant
+def test_every_tunable_value_is_clean(cpu: CpuBackend, variant: Variant) -> None:
+    problem = Problem(1, 1, 130, 64, True)
+    for tunable in variant.tunables:
+        for value in tunable.values:
+            config = variant.default_config() | {tunable.name: value}
+            if variant.unsupported(problem, config) is not None:
+                continue
+            plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
+            result = _run(cpu, plan, inputs, seed=value)
+            assert result.status is Status.PASSED, f"{config}: {result.reason}"
+
+
+def _without(variant: Variant, barrier: Barrier, folder: Path) -> LaunchPlan:
+    """The plan of the variant less one barrier, on a problem where every barrier counts."""
+    for header in KERNELS_DIR.glob("*.cuh"):
+        shutil.copy(header, folder)
+    source = folder / variant.source.name
+    text = variant.source.read_text(encoding="utf-8")
+    source.write_text(barrier.removed_from(text), encoding="utf-8")
+    config = variant.default_config()
+    if "num_splits" in config:
+        config["num_splits"] = 2  # two CTAs to fuse, two tiles and more for each
+    problem = Problem(1, 1, 260, 32)
+    return replace(make_plan(variant, problem, config), source=source)
+
+
+@pytest.mark.parametrize(("variant", "barrier"), BARRIERS)
+def test_no_barrier_can_go(
+    cpu: CpuBackend, variant: Variant, barrier: Barrier, tmp_path: Path
+) -> None:
+    plan = _without(variant, barrier, tmp_path)
+    inputs = make_inputs(plan.problem)
+    result = _run(cpu, plan, inputs, seed=1)
+    if result.status is Status.PASSED:
+        assert not check_output(inputs, result, plan=plan).passed
+    else:
+        assert result.status is Status.LAUNCH_ERROR, result.reason
+        assert f"{variant.source.name}:" in result.reason
+
+
+def test_every_variant_with_shared_memory_has_barriers() -> None:
+    """The list above is not empty by accident."""
+    found = {param.values[0].id for param in BARRIERS}
+    assert found == {v.id for v in LADDER if "__shared__" in v.source.read_text("utf-8")}

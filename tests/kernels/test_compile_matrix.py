@@ -1,0 +1,90 @@
+"""The ladder compiles for every arch without spills or local memory.
+
+A representative part of the matrix: every variant on every arch, with D, dtype, mask and config
+taking turns so that each value of each occurs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.compile.nvrtc import compile_kernel
+from engine.problem import Problem
+from kernels.ladder import LADDER
+from kernels.variant import Variant
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+
+pytest.importorskip("cupy", reason="NVRTC comes through CuPy: install the extra cuda13")
+
+
+def _configs(variant: Variant) -> list[dict[str, int]]:
+    """The default, and each other value of each tunable once."""
+    default = variant.default_config()
+    others = [
+        default | {t.name: value}
+        for t in variant.tunables
+        for value in t.values
+        if value != t.default
+    ]
+    return [default, *others]
+
+
+def _compute_capability(arch: str) -> tuple[int, int]:
+    major, minor = divmod(int(arch.removeprefix("sm_")), 10)
+    return major, minor
+
+
+def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
+    """As many rounds over the archs as it takes to meet every config and head_dim."""
+    configs, dims = _configs(variant), variant.head_dims
+    archs = [a for a in ARCHS if _compute_capability(a) >= variant.min_compute_capability]
+    builds = []
+    for number in range(max(len(configs), 2 * len(archs))):
+        problem = Problem(
+            1,
+            1,
+            128,
+            dims[number % len(dims)],
+            causal=number % 3 != 0,
+            dtype=variant.dtypes[number // 2 % len(variant.dtypes)],
+        )
+        arch = archs[number % len(archs)] + "a" * variant.arch_specific
+        config = configs[number % len(configs)]
+        if variant.unsupported(problem, config) is None:
+            builds.append((arch, problem, config))
+    return builds
+
+
+BUILDS = [
+    pytest.param(v, *build, id=f"{v.id}-{build[0]}-{i}")
+    for v in LADDER
+    for i, build in enumerate(_builds(v))
+]
+
+
+@pytest.mark.parametrize(("variant", "arch", "problem", "config"), BUILDS)
+def test_compiles_without_spills(
+    variant: Variant, arch: str, problem: Problem, config: dict[str, int]
+) -> None:
+    entries = tuple(launch.entry for launch in variant.passes)
+    kernel = compile_kernel(variant.source, variant.defines(problem, config), arch, entries)
+    assert set(kernel.entries) == set(entries)
+    assert "warning" not in kernel.log.lower()
+    for launch in variant.passes:
+        info = kernel.entries[launch.entry]
+        assert info.spill_store_bytes == info.spill_load_bytes == info.stack_bytes == 0
+        threads = launch.threads(problem, config)
+        assert 0 < info.registers_per_thread * threads <= 65536
+        # All shared memory is dynamic, so that one formula says how much there is.
+        assert info.static_smem_bytes == 0 or launch.dynamic_smem_bytes(problem, config) == 0
+
+
+@pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
+def test_default_config_fits_the_smallest_gpu_it_names(variant: Variant) -> None:
+    """64 KB per CTA on sm_75, 99 KB on sm_86 and 89: a default must run wherever the id does."""
+    limit = 65536 if variant.min_compute_capability < (8, 0) else 101376
+    for head_dim in variant.head_dims:
+        problem = Problem(1, 1, 128, head_dim)
+        for launch in variant.passes:
+            assert launch.dynamic_smem_bytes(problem, variant.default_config()) <= limit

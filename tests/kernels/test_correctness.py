@@ -1,0 +1,106 @@
+"""Every variant, executed on the CPU, against float64 and the 2× rule."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from pairwise import pairs_of, pairwise
+
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.correctness.check import check_output
+from engine.evaluation import Status
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Variant
+
+# Tile multiples and their neighbours.
+SEQLENS = (1, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
+KINDS = ("normal", "large_logits", "structured_v")
+
+
+@functools.cache
+def _cases(variant_id: str) -> list[dict[str, Any]]:
+    variant = by_id(variant_id)
+    axes: dict[str, tuple[Any, ...]] = {
+        "seqlen": SEQLENS,
+        "head_dim": variant.head_dims,
+        "causal": (False, True),
+        "dtype": variant.dtypes,
+        "kind": KINDS,
+        "schedule": ("random", "reverse", "in_order"),
+    }
+    return pairwise(axes | {t.name: t.values for t in variant.tunables})
+
+
+def _assert_right(
+    cpu: CpuBackend,
+    variant: Variant,
+    problem: Problem,
+    config: dict[str, int],
+    options: RunOptions,
+    kind: Any = "normal",
+) -> None:
+    plan = make_plan(variant, problem, config)
+    inputs = make_inputs(problem, seed=options.seed, kind=kind)
+    result = cpu.run(plan, inputs, options)
+    assert result.status is Status.PASSED, result.reason
+    verdict = check_output(inputs, result, plan=plan)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("variant_id", "number"),
+    [(v.id, number) for v in LADDER for number in range(len(_cases(v.id)))],
+)
+def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
+    variant, case = by_id(variant_id), _cases(variant_id)[number]
+    # Several batches and heads where they are cheap, to catch a wrong stride.
+    batch, num_heads = (1, 1) if case["seqlen"] > 500 else (2, 3)
+    problem = Problem(
+        batch, num_heads, case["seqlen"], case["head_dim"], case["causal"], case["dtype"]
+    )
+    config = {t.name: case[t.name] for t in variant.tunables}
+    if (why := variant.unsupported(problem, config)) is not None:
+        pytest.skip(why)
+    options = RunOptions(schedule=case["schedule"], seed=number)
+    _assert_right(cpu, variant, problem, config, options, case["kind"])
+
+
+@pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
+def test_the_cases_pair_every_value_with_every_other(variant: Variant) -> None:
+    seen = set().union(*map(pairs_of, _cases(variant.id)))
+    assert (("head_dim", variant.head_dims[-1]), ("seqlen", 203)) in seen
+    values = [len(SEQLENS), len(variant.head_dims), 2, len(variant.dtypes), len(KINDS), 3]
+    values += [len(t.values) for t in variant.tunables]
+    assert len(seen) == (sum(values) ** 2 - sum(n * n for n in values)) // 2
+
+
+@pytest.mark.parametrize("seqlen", [1, 64, 65, 129, 300])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "variant",
+    [v for v in LADDER if any(t.name == "num_splits" for t in v.tunables)],
+    ids=lambda v: v.id,
+)
+def test_more_splits_than_tiles(
+    cpu: CpuBackend, variant: Variant, causal: bool, seqlen: int
+) -> None:
+    """Empty splits, and splits that a causal row sees nothing of."""
+    config = variant.default_config()
+    config["num_splits"] = next(t for t in variant.tunables if t.name == "num_splits").values[-1]
+    assert config["num_splits"] * config["block_n"] > seqlen
+    problem = Problem(1, 2, seqlen, 32, causal)
+    for schedule in ("random", "reverse"):
+        options = RunOptions(schedule=schedule, seed=seqlen)
+        _assert_right(cpu, variant, problem, config, options, "large_logits")
+
+
+def test_the_study_s_smallest_shape(cpu: CpuBackend) -> None:
+    """S = 4 with D = 4."""
+    v01 = by_id("v01")
+    _assert_right(cpu, v01, Problem(1, 1, 4, 4), v01.default_config(), RunOptions())

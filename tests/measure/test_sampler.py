@@ -1,0 +1,240 @@
+"""The sampler on a simulated GPU: rounds, warm-up, dropping, stopping."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
+
+import pytest
+
+from engine.devices.nvml import GpuState
+from engine.measure.rounds import Sample
+from engine.measure.sample import LatencyKind
+from engine.measure.sampler import Mode, SamplerSettings, run_rounds
+from engine.measure.simulated import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
+from engine.measure.verdict import Verdict
+
+TRUE_US = {"a": 10.0, "b": 9.5, "c": 12.0}
+QUIET = SimulatedConditions(noise=0.003)
+WARM = SamplerSettings(kinds=("device_warm",))
+
+
+def test_a_round_has_everything_once_and_the_incumbent_twice() -> None:
+    run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b", "c", "b", "a"])
+    assert run.candidates == ("b", "c")
+    for number in range(run.rounds):
+        of_round = [s for s in run.samples if s.round == number]
+        seen = Counter((s.candidate, s.twin, s.kind) for s in of_round)
+        wanted = [("a", False), ("a", True), ("b", False), ("c", False)]
+        assert seen == Counter((*w, k) for w in wanted for k in run.settings.kinds)
+
+
+def test_the_order_is_shuffled_and_belongs_to_the_seed() -> None:
+    def order(seed: int) -> list[str]:
+        device = SimulatedDevice(TRUE_US, QUIET)
+        run = run_rounds(device, "a", ["b", "c"], replace(WARM, seed=seed))
+        return [s.candidate for s in run.samples]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    firsts = Counter(order(3)[::4])
+    assert set(firsts) == {"a", "b", "c"}
+
+
+def test_what_is_true_is_found_with_warm_and_cold_apart() -> None:
+    run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b", "c"])
+    assert run.comparison("b").verdict is Verdict.FASTER
+    assert run.comparison("c").verdict is Verdict.SLOWER
+    assert run.comparison("b").ratio == pytest.approx(0.95, rel=0.005)
+    factors: dict[LatencyKind, float] = {"device_warm": 1.0, "device_cold": 1.3}
+    for kind, factor in factors.items():
+        latency = run.latency("b", kind)
+        assert latency is not None
+        assert latency.origin == "measured"
+        assert latency.kind == kind
+        assert latency.median_us == pytest.approx(9.5 * factor, rel=0.01)
+        assert "interleaved" in latency.reason
+    assert run.comparison("c", "device_cold").verdict is Verdict.SLOWER
+    assert run.table.compare("c", "b", "device_warm").ratio == pytest.approx(12 / 9.5, rel=0.01)
+
+
+def test_it_stops_when_all_pairs_are_decided() -> None:
+    run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b", "c"], WARM)
+    assert (run.stop, run.rounds) == ("decided", 30)
+
+
+def test_it_stops_when_every_median_is_known_well_enough() -> None:
+    run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", [], WARM)
+    assert (run.stop, run.rounds) == ("precise", 30)  # no pair: nothing to decide
+    assert "±" in run.stop_reason
+    noisy = SimulatedDevice(TRUE_US, SimulatedConditions(noise=0.03))
+    run = run_rounds(noisy, "a", [], WARM)
+    assert run.stop == "precise"
+    assert run.rounds > 60
+    found = run.table.interval("a", "device_warm")
+    assert found is not None
+    assert found.half_width <= WARM.max_half_width
+
+
+def test_it_stops_when_the_time_is_up() -> None:
+    device = SimulatedDevice(TRUE_US, SimulatedConditions(noise=0.3))
+    run = run_rounds(device, "a", ["b"], replace(WARM, max_s=3.0))
+    assert run.stop == "time"
+    assert 3.0 <= run.elapsed_s < 3.1
+    assert "3 s" in run.stop_reason
+
+
+def test_it_can_be_stopped_between_any_two_samples() -> None:
+    device = SimulatedDevice(TRUE_US, QUIET)
+    stop_at = 200  # well behind the warm-up, and within the 30 rounds that it wants
+    run = run_rounds(device, "a", ["b"], WARM, should_stop=lambda: device.samples_taken >= stop_at)
+    assert run.stop == "cancelled"
+    assert run.samples
+    assert device.samples_taken == stop_at
+    run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b"], WARM, should_stop=lambda: True)
+    assert (run.stop, run.rounds, run.samples) == ("cancelled", 0, ())
+    assert run.latency("a", "device_warm") is None
+    assert run.comparison("b").verdict is Verdict.UNDECIDED
+
+
+def test_rounds_are_told_while_it_runs() -> None:
+    told: list[Sequence[Sample]] = []
+    run = run_rounds(SimulatedDevice(TRUE_US, QUIET), "a", ["b"], WARM, on_round=told.append)
+    assert [s for samples in told for s in samples] == list(run.samples)
+    assert len(told) == run.rounds
+
+
+def test_it_waits_until_the_clock_is_steady() -> None:
+    run = run_rounds(SimulatedDevice(TRUE_US, replace(QUIET, ramp_s=0.15)), "a", [], WARM)
+    assert run.warm_up.steady
+    assert 0.25 < run.warm_up.seconds < 2.0
+    clocks = [s.state.sm_clock_mhz or 0 for s in run.samples]
+    assert min(clocks) > 0.98 * max(clocks)
+
+
+def test_a_clock_that_never_settles_is_waited_for_two_seconds_and_said() -> None:
+    restless = replace(QUIET, drift=0.05, drift_period_s=0.5)
+    run = run_rounds(SimulatedDevice(TRUE_US, restless), "a", [], WARM)
+    assert not run.warm_up.steady
+    assert 2.0 <= run.warm_up.seconds < 2.1
+    assert "not steady" in run.warm_up.reason
+
+
+def test_sustained_waits_for_the_temperature_and_never_rests() -> None:
+    rests: list[float] = []
+
+    class Resting(SimulatedDevice):
+        def rest(self, seconds: float) -> None:
+            rests.append(seconds)
+            super().rest(seconds)
+
+    def run(mode: Mode) -> tuple[float, int]:
+        device = Resting(TRUE_US, replace(QUIET, heat_s=6.0))
+        done = run_rounds(device, "a", [], replace(WARM, mode=mode))
+        return done.warm_up.seconds, max(s.state.temperature_c or 0 for s in done.samples)
+
+    burst_s, burst_c = run("burst")
+    assert rests
+    rests.clear()
+    sustained_s, sustained_c = run("sustained")
+    assert not rests
+    assert burst_s < 2.0 < sustained_s < 30.0
+    assert sustained_c > burst_c
+
+
+def test_the_slow_launch_after_a_rest_is_in_no_sample() -> None:
+    device = SimulatedDevice(TRUE_US, replace(QUIET, wake_factor=2.0))
+    run = run_rounds(device, "a", ["b"], WARM)
+    assert max(s.time_us for s in run.samples) < 11.0
+
+
+def test_a_short_throttle_is_dropped_kept_and_explained() -> None:
+    conditions = replace(QUIET, throttles=(Throttle(1.0, 1.2, 0.6),))
+    settings = replace(WARM, max_s=3.0, min_rounds=10_000)
+    run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], settings)
+    dropped = [s for s, why in zip(run.samples, run.table.dropped, strict=True) if why]
+    assert dropped
+    assert all(1.0 <= s.at_s < 1.2 for s in dropped)
+    assert set(run.table.dropped) == {"", "hardware thermal slowdown"}
+    assert not run.throttled
+    latency = run.latency("a", "device_warm")
+    assert latency is not None
+    assert max(latency.samples_us) < 11.0
+    assert run.comparison("b").verdict is Verdict.FASTER
+
+
+def test_a_low_clock_is_dropped_even_when_the_driver_gives_no_reason() -> None:
+    class Silent(SimulatedDevice):
+        def state(self) -> GpuState:
+            return replace(super().state(), throttle_reasons=())
+
+    conditions = replace(QUIET, throttles=(Throttle(1.0, 1.2, 0.9),))
+    settings = replace(WARM, max_s=3.0, min_rounds=10_000)
+    run = run_rounds(Silent(TRUE_US, conditions), "a", [], settings)
+    assert set(run.table.dropped) == {"", "SM clock under 95% of the run's median"}
+
+
+def test_a_power_cap_is_how_a_gpu_works_and_drops_nothing() -> None:
+    conditions = replace(QUIET, throttles=(Throttle(0.0, 99.0, 0.8, "power cap"),))
+    run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], WARM)
+    assert not any(run.table.dropped)
+    assert run.comparison("b").verdict is Verdict.FASTER
+
+
+def test_a_throttled_run_says_so_gives_no_verdict_and_keeps_its_numbers() -> None:
+    conditions = replace(QUIET, throttles=(Throttle(1.0, 99.0, 0.5),))
+    settings = replace(WARM, max_s=3.0)
+    run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], settings)
+    assert "hardware thermal slowdown" in run.throttled
+    assert run.table.dropped_share > 0.2
+    found = run.comparison("b")
+    assert found.verdict is Verdict.UNDECIDED
+    assert "throttled" in found.reason
+    assert run.latency("b", "device_warm") is not None
+
+
+def test_throttled_from_the_first_to_the_last_sample_is_still_no_empty_result() -> None:
+    conditions = replace(QUIET, throttles=(Throttle(0.0, 99.0, 0.5),))
+    run = run_rounds(SimulatedDevice(TRUE_US, conditions), "a", ["b"], replace(WARM, max_s=1.0))
+    assert run.table.dropped_share == 1.0
+    assert run.throttled.startswith("100%")
+    latency = run.latency("a", "device_warm")
+    assert latency is not None
+    assert latency.median_us == pytest.approx(20.0, rel=0.01)
+
+
+def test_a_board_that_reports_no_clock_is_measured_all_the_same() -> None:
+    device = SimulatedDevice(TRUE_US, replace(QUIET, reports_clock=False))
+    run = run_rounds(device, "a", ["b"], WARM)
+    assert not any(run.table.dropped)
+    assert run.comparison("b").verdict is Verdict.FASTER
+
+
+def test_a_machine_that_tells_a_kernel_from_itself_gives_no_verdict_within_that() -> None:
+    class Unfair(SimulatedDevice):
+        """Every other run of the incumbent is 3 % slower."""
+
+        def time_once(self, candidate: str, kind: LatencyKind) -> float:
+            time_us = super().time_once(candidate, kind)
+            return time_us * next(turns) if candidate == "a" else time_us
+
+    turns = cycle((1.0, 1.03))
+    run = run_rounds(Unfair({"a": 10.0, "b": 10.35}, QUIET), "a", ["b"], replace(WARM, max_s=4.0))
+    assert run.table.floor("device_warm") > math.log(1.02)
+    assert run.comparison("b").verdict is Verdict.UNDECIDED
+
+
+def test_rough_conditions_do_not_hide_five_percent() -> None:
+    run = run_rounds(SimulatedDevice(TRUE_US, ROUGH), "a", ["b", "c"])
+    assert run.comparison("b").verdict is Verdict.FASTER
+    assert run.comparison("c").verdict is Verdict.SLOWER
+
+
+def test_settings_that_measure_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="not a measurement"):
+        SamplerSettings(kinds=())
+    with pytest.raises(ValueError, match="not a measurement"):
+        SamplerSettings(max_s=0.0)

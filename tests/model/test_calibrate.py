@@ -1,0 +1,201 @@
+"""Calibration: the L4 study's series predict themselves, parameters come back, bad points stop."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
+from engine.errors import InvalidProblem
+from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
+from engine.model.footprint import FootprintOf
+from engine.model.latency import Calibration, predict_arrays
+from engine.model.measurements import Measurement, read_measurements
+from engine.model.terms import Parameters, evaluate, machine
+from engine.model.validate import validate
+from engine.problem import Problem
+from kernels.ladder import by_id
+from kernels.variant import Variant
+
+L4 = find_device("L4")
+V01 = by_id("v01")
+CONFIG = V01.default_config()
+
+Prepare = Callable[[Sequence[Measurement]], Points]
+
+
+@pytest.fixture
+def prepared(footprint_of: FootprintOf) -> Prepare:
+    footprint = footprint_of(V01, CONFIG, L4)
+    return lambda points: prepare(V01, CONFIG, L4, points, footprint)
+
+
+def series(path: Path, name: str) -> list[Measurement]:
+    return [p for p in read_measurements(path) if p.series == name]
+
+
+def errors(calibration: Calibration, points: Points, device: DeviceSpec = L4) -> np.ndarray:
+    m = machine(device, V01, "float16")
+    assert not isinstance(m, str)
+    spread = predict_arrays(V01, points.launches, points.resident, m, calibration)
+    return spread.terms.total_us / points.measured_us - 1
+
+
+@pytest.mark.parametrize("name", ["length", "batch"])
+def test_any_two_points_predict_the_rest_of_their_series(
+    reference_csv: Path, prepared: Prepare, name: str
+) -> None:
+    points = series(reference_csv, name)
+    for pair in itertools.combinations(points, 2):
+        calibration = calibrate(V01, L4, prepared(pair))
+        rest = prepared([p for p in points if p not in pair])
+        assert np.abs(errors(calibration, rest)).max() < 0.15, [p.place for p in pair]
+        assert np.abs(errors(calibration, prepared(pair))).max() < 0.001
+        assert len(calibration.fitted) == 2
+
+
+def test_leave_one_out_on_both_series_together(reference_csv: Path, prepared: Prepare) -> None:
+    """Measured on different days: the same problem took 543 and 579 µs, which no model joins."""
+    loo = leave_one_out(V01, L4, prepared(read_measurements(reference_csv)))
+    assert loo is not None
+    assert len(loo.errors) == len(loo.inside) == 8
+    assert loo.mean_error < 0.08
+    assert loo.worst_error < 0.20
+    assert sum(loo.inside) >= 7
+
+
+def test_uncalibrated_intervals_hold_the_recorded_values(
+    reference_csv: Path, footprint_of: FootprintOf
+) -> None:
+    points = read_measurements(reference_csv)
+    found = validate(V01, CONFIG, L4, points, footprint_of(V01, CONFIG, L4))
+    assert found.share_inside >= 0.8
+    assert f"{found.inside} of 8" in found.reason
+
+
+def exact(problems: Sequence[Problem], truth: Parameters, prepared: Prepare) -> list[Measurement]:
+    """What the model itself would measure with these parameters."""
+    blank = [Measurement(p, measured_us=1e9) for p in problems]
+    points = prepared(blank)
+    m = machine(L4, V01, "float16")
+    assert not isinstance(m, str)
+    total = evaluate(V01, points.launches, points.resident, m, truth).total_us
+    return [replace(b, measured_us=t) for b, t in zip(blank, total.tolist(), strict=True)]
+
+
+def test_known_parameters_come_back(prepared: Prepare) -> None:
+    truth = Parameters(floor_us=7.0, pace=0.6, contention=1.7)
+    problems = [Problem(b, 1, s, 64) for b, s in ((1, 64), (1, 512), (60, 64), (200, 128))]
+    problems.append(Problem(1, 1, 4, 4))
+    calibration = calibrate(V01, L4, prepared(exact(problems, truth, prepared)))
+    found = calibration.parameters
+    assert calibration.fitted == ("floor_us", "pace", "contention")
+    assert found.floor_us == pytest.approx(7.0, rel=0.01)
+    assert found.pace == pytest.approx(0.6, rel=0.001)
+    assert found.contention == pytest.approx(1.7, rel=0.01)
+    assert found.bandwidth == Parameters().bandwidth
+
+
+def test_noise_is_found_and_widens_the_interval(prepared: Prepare) -> None:
+    rng = np.random.default_rng(3)
+    problems = [Problem(b, 1, s, 64) for b in (1, 30, 90, 200) for s in (64, 128, 512)]
+    clean = exact(problems, Parameters(), prepared)
+    noisy = [replace(p, measured_us=p.measured_us * np.exp(rng.normal(0, 0.15))) for p in clean]
+    quiet, loud = (calibrate(V01, L4, prepared(p)) for p in (clean, noisy))
+    assert quiet.noise == 0.02
+    assert 0.08 < loud.noise < 0.25
+
+
+def test_one_point_fits_one_parameter_and_says_so(reference_csv: Path, prepared: Prepare) -> None:
+    calibration = calibrate(V01, L4, prepared(series(reference_csv, "length")[2:3]))
+    assert calibration.fitted == ("pace",)
+    assert "1 point can tell 1 of 4 parameters apart" in calibration.notes[0]
+    assert leave_one_out(V01, L4, prepared(series(reference_csv, "length")[2:3])) is None
+
+
+def test_repeating_a_point_tells_nothing_new(reference_csv: Path, prepared: Prepare) -> None:
+    twice = series(reference_csv, "length")[2:3] * 2
+    assert calibrate(V01, L4, prepared(twice)).fitted == ("pace",)
+
+
+def test_a_calibration_narrows_the_interval(
+    reference_csv: Path, prepared: Prepare, footprint_of: FootprintOf
+) -> None:
+    points = series(reference_csv, "length")
+    footprint = footprint_of(V01, CONFIG, L4)
+    calibration = calibrate(V01, L4, prepared(points[:3]))
+    wide = validate(V01, CONFIG, L4, points[3:], footprint)
+    narrow = validate(V01, CONFIG, L4, points[3:], footprint, calibration)
+    assert narrow.share_inside == 1.0
+    for a, b in zip(narrow.rows, wide.rows, strict=True):
+        assert a.high_us / a.low_us < 0.2 * b.high_us / b.low_us
+
+
+def test_points_of_different_kernels_are_called_out(reference_csv: Path, prepared: Prepare) -> None:
+    points = series(reference_csv, "length")
+    points[3] = replace(points[3], measured_us=3 * points[3].measured_us)
+    calibration = calibrate(V01, L4, prepared(points))
+    assert any("do not agree" in note for note in calibration.notes)
+    assert calibration.noise > 0.2
+
+
+def _with(point: Measurement, **changes: object) -> list[Measurement]:
+    return [replace(point, **changes)]  # type: ignore[arg-type]
+
+
+def test_points_that_cannot_be_are_refused(reference_csv: Path, prepared: Prepare) -> None:
+    point = series(reference_csv, "batch")[2]
+    for points, words in (
+        ([], "no measured point"),
+        (_with(point, ctas=64), "line 12, column ctas: 64 CTAs were measured and v01 launches 512"),
+        (_with(point, measured_us=0.1), "line 12, column kernel_ms: 0.0001 ms is less than L4"),
+        (_with(point, problem=Problem(1, 1, 64, 80)), "line 12: v01 has no kernel for head_dim 80"),
+    ):
+        with pytest.raises(InvalidProblem, match=words):
+            prepared(points)
+
+
+def test_a_gpu_without_figures_is_refused(reference_csv: Path, footprint_of: FootprintOf) -> None:
+    unknown = replace(L4, boost_clock_mhz=None)
+    with pytest.raises(InvalidProblem, match="clock"):
+        prepare(
+            V01,
+            CONFIG,
+            unknown,
+            series(reference_csv, "length"),
+            footprint_of(V01, CONFIG, unknown),
+        )
+
+
+def test_validation_verdicts(reference_csv: Path, footprint_of: FootprintOf) -> None:
+    base = series(reference_csv, "length")[2]
+    points = [replace(base, measured_us=t) for t in (20.0, 543.0, 50_000.0)]
+    found = validate(V01, CONFIG, L4, points, footprint_of(V01, CONFIG, L4))
+    assert [row.verdict for row in found.rows] == [
+        "faster than predicted",
+        "as predicted",
+        "slower than predicted",
+    ]
+    assert found.share_inside == pytest.approx(1 / 3)
+    assert found.rows[1].difference == pytest.approx(found.rows[1].predicted_us / 543 - 1)
+    assert found.to_dict()["rows"][0]["heads"] == 1
+
+
+def test_two_pass_variants_calibrate_too(footprint_of: FootprintOf) -> None:
+    v05: Variant = by_id("v05")
+    config = v05.default_config()
+    footprint = footprint_of(v05, config, L4)
+    problems = [Problem(b, 8, s, 64) for b in (1, 4, 16) for s in (256, 1024)]
+    m = machine(L4, v05, "float16")
+    assert not isinstance(m, str)
+    points = prepare(v05, config, L4, [Measurement(p, 1e9) for p in problems], footprint)
+    total = evaluate(v05, points.launches, points.resident, m, Parameters(pace=2.5)).total_us
+    measured = [Measurement(p, t) for p, t in zip(problems, total.tolist(), strict=True)]
+    calibration = calibrate(v05, L4, prepare(v05, config, L4, measured, footprint))
+    assert calibration.parameters.pace == pytest.approx(2.5, rel=0.02)

@@ -1,0 +1,339 @@
+"""The latency model: terms add up, bounds hold, nothing is predicted from unknown figures."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.devices import all_devices, find_device, limits_for
+from engine.devices.spec import DeviceSpec
+from engine.errors import InvalidProblem
+from engine.evaluation import Latency, Occupancy, Resources
+from engine.model.curve import predict_curve
+from engine.model.latency import Explanation, explain, predict
+from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
+from engine.model.occupancy import occupancy
+from engine.plan import make_plan
+from engine.problem import Problem
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
+
+L4 = find_device("L4")
+V01, V05 = by_id("v01"), by_id("v05")
+
+
+def compiled(
+    variant: Variant, problem: Problem, device: DeviceSpec = L4, registers: int = 95
+) -> tuple[tuple[Resources, ...], tuple[Occupancy, ...]]:
+    plan = make_plan(variant, problem, variant.default_config())
+    limits = limits_for(device.compute_capability)
+    resources, occupancies = [], []
+    for p in plan.passes:
+        resources.append(
+            Resources(p.entry, device.arch, p.threads, registers, 0, p.dynamic_smem_bytes, 0, 0, 0)
+        )
+        occupancies.append(
+            occupancy(limits, device.num_sms, p.ctas, p.threads, registers, p.dynamic_smem_bytes)
+        )
+    return tuple(resources), tuple(occupancies)
+
+
+def predicted(
+    variant: Variant, problem: Problem, device: DeviceSpec = L4, **kwargs: int
+) -> Latency:
+    resources, occupancies = compiled(variant, problem, device, **kwargs)
+    config = variant.default_config()
+    latency = predict(variant, problem, config, device, resources, occupancies)
+    assert isinstance(latency, Latency)
+    return latency
+
+
+def explained(variant: Variant, problem: Problem, device: DeviceSpec = L4) -> Explanation:
+    _, occupancies = compiled(variant, problem, device)
+    found = explain(variant, problem, variant.default_config(), device, occupancies)
+    assert isinstance(found, Explanation)
+    return found
+
+
+def test_always_labelled_with_origin_interval_and_reason() -> None:
+    latency = predicted(V01, Problem(1, 1, 128, 64))
+    assert latency.origin == "predicted"
+    assert latency.low_us < latency.median_us < latency.high_us
+    assert "56 of 58 SMs idle" in latency.reason
+    assert "Not calibrated" in latency.reason
+
+
+def test_uncalibrated_intervals_are_wide() -> None:
+    latency = predicted(V01, Problem(1, 1, 512, 64))
+    assert latency.high_us / latency.low_us > 15
+
+
+def test_terms_add_up() -> None:
+    e = explained(V01, Problem(32, 8, 128, 64))
+    assert (e.ctas, e.ctas_per_sm, e.load_per_sm) == (512, 2, 9)
+    # Nine CTAs on the busiest SM, two at a time: four rounds of two and one alone.
+    assert e.compute_us == pytest.approx(4 * (e.cta_us + e.shared_us) + e.cta_us)
+    assert e.total_us == pytest.approx(e.floor_us + max(e.compute_us, e.l2_us, e.dram_us))
+    assert e.binds == "CTAs per SM"
+    assert "9 CTAs, 2 at a time" in e.reason
+    assert dict(e.rows())["CTAs of the busiest SM"] == 9
+
+
+def test_time_follows_the_plan_of_the_variant_not_of_v01() -> None:
+    """A KV-split launches more CTAs with less work each: one CTA takes a quarter."""
+    problem = Problem(1, 1, 1024, 64)
+    split = explained(V05, problem)
+    whole = explained(V01, problem)
+    assert split.ctas == 4 * whole.ctas
+    assert split.fuse_us > 0
+    assert whole.fuse_us == 0
+    assert split.total_us < whole.total_us / 3
+
+
+def test_length_is_linear_and_batches_are_free_until_sms_are_full() -> None:
+    one, two, four = (predicted(V01, Problem(1, 1, 64 * n, 64)).median_us for n in (1, 2, 4))
+    assert four - two == pytest.approx(2 * (two - one))
+    alone = predicted(V01, Problem(1, 1, 64, 64)).median_us
+    assert predicted(V01, Problem(58, 1, 64, 64)).median_us == pytest.approx(alone)
+    assert predicted(V01, Problem(59, 1, 64, 64)).median_us > 1.1 * alone
+
+
+def test_a_causal_launch_costs_about_half_when_sms_are_full() -> None:
+    full = predicted(V01, Problem(16, 16, 1024, 64)).median_us
+    causal = predicted(V01, Problem(16, 16, 1024, 64, causal=True)).median_us
+    assert 0.5 < causal / full < 0.6
+    # One tile alone has to visit every key all the same.
+    alone, alone_causal = (
+        predicted(V01, Problem(1, 1, 1024, 64, causal=c)).median_us for c in (False, True)
+    )
+    assert alone_causal == pytest.approx(alone)
+
+
+def synthetic(math_unit: str, kv_rows: int, head_dim: int, rows: int = 64) -> Variant:
+    """A one-pass variant of 128 threads; tensor kernels with tiny tiles are bandwidth-bound."""
+    return Variant(
+        id="vXX",
+        name="vXX_synthetic",
+        title="synthetic",
+        idea="",
+        head_dims=(head_dim,),
+        dtypes=("float16", "bfloat16"),
+        min_compute_capability=(7, 5),
+        tunables=(),
+        constraints=(),
+        scratch=(),
+        passes=(
+            Pass(
+                "main",
+                lambda p, _: (p.num_heads * p.batch * ceil_div(p.seqlen, rows), 1, 1),
+                lambda _p, _c: 128,
+                lambda _p, _c: 16384,
+                (),
+            ),
+        ),
+        work=Work(
+            math_unit=math_unit,  # type: ignore[arg-type]
+            math_threads=lambda _p, _c: 128,
+            query_rows=lambda _p, _c: rows,
+            kv_rows=lambda _p, _c: kv_rows,
+            conflict_ways=lambda _p, _c: 1,
+        ),
+    )
+
+
+def test_dram_binds_when_there_is_little_to_compute() -> None:
+    e = explained(synthetic("tensor", 16, 64), Problem(64, 64, 512, 64))
+    assert e.binds == "DRAM"
+    # Q, K, V and O once, at the L4's 300 GB/s at the very best.
+    assert e.dram_us > Problem(64, 64, 512, 64).io_bytes / 300e3
+
+
+def test_what_fits_in_l2_costs_no_dram() -> None:
+    assert explained(V01, Problem(1, 1, 512, 64)).dram_us == 0
+
+
+def test_never_faster_than_the_peaks() -> None:
+    for variant in (*LADDER, synthetic("tensor", 4096, 64), synthetic("fma", 4096, 64)):
+        problem = Problem(8, 32, 4096, 64)
+        if variant.unsupported(problem, variant.default_config()) is not None:
+            continue
+        e = explained(variant, problem)
+        peak = L4.fp32_tflops if variant.work.math_unit == "fma" else L4.fp16_tensor_tflops
+        assert e.total_us > problem.flops / peak / 1e6
+        assert e.compute_us >= e.peak_us
+        assert e.compute_us >= e.exp_us
+
+
+def test_more_of_everything_is_never_slower_on_the_better_gpu() -> None:
+    problem = Problem(32, 8, 1024, 64)
+    for variant in LADDER:
+        l4, h100 = (predicted(variant, problem, find_device(n)).median_us for n in ("L4", "H100"))
+        assert h100 < l4
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(LADDER),
+    st.sampled_from(all_devices()),
+    st.integers(1, 512),
+    st.integers(1, 32),
+    st.integers(1, 2048),
+    st.booleans(),
+)
+def test_every_prediction_is_ordered_and_finite(
+    variant: Variant, device: DeviceSpec, batch: int, heads: int, seqlen: int, causal: bool
+) -> None:
+    problem = Problem(batch, heads, seqlen, 64, causal)
+    if variant.unsupported(problem, variant.default_config()) is not None:
+        return
+    if device.compute_capability < variant.min_compute_capability:
+        return
+    latency = predicted(variant, problem, device, registers=64)
+    assert 0 < latency.low_us < latency.median_us < latency.high_us < float("inf")
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from((V01, V05)), st.integers(1, 64), st.integers(1, 600))
+def test_the_curve_never_falls_and_equals_single_predictions(
+    variant: Variant, heads: int, seqlen: int
+) -> None:
+    problem = Problem(1, heads, seqlen, 64)
+    resources, _ = compiled(variant, problem)
+    config = variant.default_config()
+    curve = predict_curve(variant, problem, config, L4, resources, range(1, 200))
+    assert (np.diff(curve["predicted_us"]) >= -1e-9).all()
+    assert (np.diff(curve["load_per_sm"]) >= 0).all()
+    for batch in (1, 7, 199):
+        row = curve[curve["batch"] == batch].iloc[0]
+        one = predicted(variant, replace(problem, batch=batch))
+        assert row["predicted_us"] == pytest.approx(one.median_us)
+        assert row["low_us"] == pytest.approx(one.low_us)
+        assert row["high_us"] == pytest.approx(one.high_us)
+        plan = make_plan(variant, replace(problem, batch=batch), config)
+        assert row["ctas"] == plan.passes[0].ctas
+        assert row["device_bytes"] == plan.device_bytes
+
+
+def test_a_curve_of_4096_batches_is_interactive() -> None:
+    problem = Problem(1, 8, 128, 64)
+    resources, _ = compiled(V05, problem)
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        predict_curve(V05, problem, V05.default_config(), L4, resources, range(1, 4097))
+        took.append(time.perf_counter() - start)
+    assert min(took) <= 0.1
+
+
+def _batch_branching() -> Variant:
+    """Its grid branches on the batch, as persistent kernels do: arrays cannot go through it."""
+    base = synthetic("tensor", 64, 64)
+
+    def grid(p: Problem, _: object) -> tuple[int, int, int]:
+        return (min(58, p.batch * p.num_heads) if p.batch > 2 else 1, 1, 1)
+
+    scratch = Scratch("partial", "float32", lambda p, _: (max(p.batch, 3), 4))
+    return replace(base, passes=(replace(base.passes[0], grid=grid),), scratch=(scratch,))
+
+
+@pytest.mark.parametrize("variant", [*LADDER, _batch_branching()], ids=lambda v: v.id)
+def test_array_and_single_evaluation_of_formulas_agree(variant: Variant) -> None:
+    batches = np.arange(1, 300)
+    problem = Problem(1, 3, 197, 64, causal=True)
+    config = variant.default_config()
+    fast = collect_batches(variant, config, problem, batches)
+    slow = collect(variant, config, [replace(problem, batch=int(b)) for b in batches])
+    for name in fast.__slots__:
+        np.testing.assert_array_equal(getattr(fast, name), getattr(slow, name), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([], "at least one batch"),
+        ([0, 1], "at least 1"),
+        ([1, 70_000], "65,535"),
+    ],
+)
+def test_a_curve_rejects_what_cannot_be_launched(batches: list[int], words: str) -> None:
+    problem = Problem(1, 1, 64, 64)
+    resources, _ = compiled(V01, problem)
+    with pytest.raises(InvalidProblem, match=words):
+        predict_curve(V01, problem, V01.default_config(), L4, resources, batches)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("num_sms", "number of SMs"),
+        ("boost_clock_mhz", "clock"),
+        ("fp32_tflops", "FP32 peak"),
+        ("memory_gb_per_s", "memory bandwidth"),
+        ("l2_bytes", "L2 size"),
+    ],
+)
+def test_unknown_figures_give_a_sentence_and_no_number(field: str, words: str) -> None:
+    device = replace(L4, **{field: None})
+    problem = Problem(1, 1, 64, 64)
+    resources, occupancies = compiled(V01, problem)
+    config = V01.default_config()
+    for answer in (
+        predict(V01, problem, config, device, resources, occupancies),
+        explain(V01, problem, config, device, occupancies),
+    ):
+        assert isinstance(answer, str)
+        assert words in answer
+    with pytest.raises(InvalidProblem, match=words):
+        predict_curve(V01, problem, config, device, resources, [1])
+
+
+def test_bf16_has_no_prediction_on_turing_tensor_cores() -> None:
+    t4, problem = find_device("T4"), Problem(1, 1, 64, 64, dtype="bfloat16")
+    variant = synthetic("tensor", 64, 64)
+    resources, occupancies = compiled(variant, problem, t4)
+    answer = predict(variant, problem, {}, t4, resources, occupancies)
+    assert "BF16 tensor peak" in str(answer)
+
+
+def test_what_does_not_fit_is_not_predicted() -> None:
+    problem = Problem(1, 1, 64, 64)
+    resources, occupancies = compiled(V01, problem, registers=255)
+    nothing = tuple(replace(o, ctas_per_sm=0) for o in occupancies)
+    answer = predict(V01, problem, V01.default_config(), L4, resources, nothing)
+    assert "not even one CTA" in str(answer)
+    config = {"block_n": 17}
+    assert "block_n" in str(predict(V01, problem, config, L4, resources, occupancies))
+
+
+def test_spills_are_mentioned() -> None:
+    problem = Problem(1, 1, 64, 64)
+    resources, occupancies = compiled(V01, problem)
+    spilling = tuple(replace(r, spill_store_bytes=8, spill_load_bytes=16) for r in resources)
+    latency = predict(V01, problem, V01.default_config(), L4, spilling, occupancies)
+    assert isinstance(latency, Latency)
+    assert "24 bytes" in latency.reason
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "math_threads", "rows", "ways"),
+    [
+        (64, 64, 64, 32),  # one row per lane, rows 128 bytes apart: all in one bank
+        (4, 64, 64, 2),  # rows 8 bytes apart: every second bank
+        (32, 64, 64, 16),
+        (96, 64, 64, 16),
+        (64, 256, 64, 8),  # four lanes share a row
+        (64, 1024, 16, 1),  # a whole warp on one row
+    ],
+)
+def test_bank_conflicts(head_dim: int, math_threads: int, rows: int, ways: int) -> None:
+    assert unpadded_conflict_ways(head_dim, math_threads, rows) == ways
+    # Counted the long way: distinct words per bank over the rows that a warp's lanes read.
+    lanes_per_row = max(1, math_threads // rows)
+    words = {(lane // lanes_per_row) * head_dim * 2 // 4 for lane in range(32)}
+    banks = [word % 32 for word in words]
+    assert max(banks.count(b) for b in banks) == ways

@@ -1,0 +1,117 @@
+"""CSV of measured points: what is read, and that every complaint names line and column."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InvalidProblem
+from engine.model.measurements import (
+    MAX_CHARS,
+    MAX_ROWS,
+    parse_measurements,
+    read_measurements,
+)
+from engine.problem import Problem
+
+HEADER = "batch,num_heads,seqlen,head_dim,kernel_ms\n"
+
+
+def test_the_reference_series(reference_csv: Path) -> None:
+    points = read_measurements(reference_csv)
+    assert [p.series for p in points] == ["length"] * 5 + ["batch"] * 3
+    first, last = points[0], points[-1]
+    assert first.problem == Problem(1, 1, 4, 4)
+    assert (first.measured_us, first.sdpa_us, first.ctas) == (10.0, 81.0, 1)
+    assert last.problem == Problem(32, 8, 128, 64)
+    assert (last.measured_us, last.sdpa_us, last.ctas) == (3624.0, None, 512)
+    assert last.line == 12
+    assert last.place == "line 12"
+
+
+def test_optional_columns_and_order_do_not_matter() -> None:
+    text = (
+        "\ufeff# a comment\n\nkernel_ms, dtype ,causal,head_dim,seqlen,num_heads,batch,note\n"
+        '0.5,bfloat16,TRUE,64,128,4,2,"one, two"\n'
+    )
+    (point,) = parse_measurements(text)
+    assert point.problem == Problem(2, 4, 128, 64, causal=True, dtype="bfloat16")
+    assert point.measured_us == 500.0
+    assert (point.line, point.ctas, point.series) == (4, None, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["empty", "header"]),
+        ("# only comments\n", ["empty"]),
+        (HEADER, ["no rows"]),
+        ("batch;num_heads;seqlen;head_dim;kernel_ms\n1;1;1;4;1\n", ["line 1", "semicolons"]),
+        ("a,b\n1,2\n", ["line 1", "'batch'"]),
+        (HEADER.replace("seqlen", "seq") + "1,1,64,64,1\n", ["line 1", "'seqlen'"]),
+        (HEADER.replace("kernel_ms", "kernel_us") + "1,1,64,64,1\n", ["kernel_us", "millisec"]),
+        (HEADER.replace("kernel_ms", "time_s") + "1,1,64,64,1\n", ["time_s", "kernel_ms"]),
+        ("batch,batch,num_heads,seqlen,head_dim,kernel_ms\n1,1,1,64,64,1\n", ["twice"]),
+        (HEADER + "1,1,64,64\n", ["line 2", "4 cells", "5 columns"]),
+        (HEADER + "1,1,64,64,1,9\n", ["line 2", "6 cells"]),
+        (HEADER + "1,1,64,64,-0.5\n", ["line 2", "column kernel_ms", "above zero"]),
+        (HEADER + "1,1,64,64,0\n", ["line 2", "column kernel_ms", "above zero"]),
+        (HEADER + "1,1,64,64,0.5 ms\n", ["line 2", "column kernel_ms", "without a unit"]),
+        (HEADER + "1,1,64,64,fast\n", ["line 2", "column kernel_ms", "'fast'"]),
+        (HEADER + "1,1,64,64,\n", ["line 2", "column kernel_ms"]),
+        (HEADER + "1,1,64,64,nan\n", ["line 2", "column kernel_ms", "finite"]),
+        (HEADER + "1,1,64,64,inf\n", ["line 2", "column kernel_ms", "finite"]),
+        (HEADER + "1,1,64,64,1e12\n", ["line 2", "column kernel_ms", "hour"]),
+        (HEADER + "1,1,64,64,1\n0,1,64,64,1\n", ["line 3", "column batch"]),
+        (HEADER + "1,-1,64,64,1\n", ["line 2", "column num_heads"]),
+        (HEADER + "1,1,64.5,64,1\n", ["line 2", "column seqlen", "whole number"]),
+        (HEADER + "1,1,64,٦٤,1\n", ["line 2", "column head_dim"]),
+        (HEADER + "1,1,99999999999,64,1\n", ["line 2", "seqlen must be at most"]),
+        (HEADER + f"1,1,64,{'9' * 400},1\n", ["line 2", "column head_dim"]),
+        (HEADER.strip() + ",ctas\n1,1,64,64,1,0\n", ["line 2", "column ctas"]),
+        (HEADER.strip() + ",sdpa_ms\n1,1,64,64,1,-1\n", ["line 2", "column sdpa_ms"]),
+        (HEADER.strip() + ",causal\n1,1,64,64,1,maybe\n", ["line 2", "column causal"]),
+        (HEADER.strip() + ",dtype\n1,1,64,64,1,float8\n", ["line 2", "dtype"]),
+        (HEADER + "1,1,64,64,1\n" * (MAX_ROWS + 1), ["10,000 rows"]),
+        ("x" * (MAX_CHARS + 1), ["characters"]),
+    ],
+)
+def test_complaints_name_the_place(text: str, words: list[str]) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        parse_measurements(text, "points.csv")
+    message = str(caught.value)
+    assert message.startswith("points.csv")
+    assert message.endswith(".")
+    assert len(message) < 400
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"batch\x00,\n"], ids=["binary", "nul"])
+def test_foreign_files(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "foreign.csv"
+    path.write_bytes(content)
+    with pytest.raises(InvalidProblem, match=r"foreign\.csv"):
+        read_measurements(path)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing.csv", tmp_path):
+        with pytest.raises(InvalidProblem, match="cannot be read"):
+            read_measurements(path)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(alphabet=string.printable + "é\x00\u2028", max_size=200))
+def test_any_text_is_points_or_one_sentence(text: str) -> None:
+    for body in (text, HEADER + text):
+        try:
+            points = parse_measurements(body)
+        except InvalidProblem as error:
+            assert "\n" not in str(error)
+        else:
+            assert all(p.measured_us > 0 for p in points)

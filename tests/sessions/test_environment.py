@@ -1,0 +1,136 @@
+"""The environment of a snapshot: complete where it can be known, None elsewhere, never an error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import environment
+from engine.environment import collect_environment
+from engine.errors import ToolMissing
+from engine.sessions.schema import Environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_fits_the_schema() -> None:
+    found = collect_environment()
+    assert Environment.model_validate(json.loads(json.dumps(found)))
+    assert set(found) <= set(Environment.model_fields)
+    assert found["python"] == sys.version.split()[0]
+    assert found["numpy"]
+
+
+def test_without_a_gpu_its_fields_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def no_driver() -> Iterator[Any]:
+        raise ToolMissing("no driver")
+        yield
+
+    monkeypatch.setattr(environment.nvml, "session", no_driver)
+    found = collect_environment()
+    assert (found["gpus"], found["driver"], found["cuda_driver"]) == ([], None, None)
+
+
+class FakeNvml:
+    """A driver with two boards, of which the second one answers nothing."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetCount": 2,
+            "nvmlSystemGetCudaDriverVersion_v2": 13010,
+            "nvmlSystemGetDriverVersion": "580.1",
+            "nvmlDeviceGetName": "NVIDIA L4",
+            "nvmlDeviceGetCudaComputeCapability": (8, 9),
+            "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=24 * 2**30, used=5),
+            "nvmlDeviceGetClockInfo": {1: 1900, 2: 6251},
+            "nvmlDeviceGetMaxClockInfo": {1: 2040, 2: 6251},
+            "nvmlDeviceGetPowerManagementLimit": 72_000,
+        }
+
+        def query(*args: Any) -> Any:
+            if name == "nvmlDeviceGetHandleByIndex":
+                return args[0]
+            if name not in answers or args[:1] == (1,):
+                raise self.NVMLError(name)
+            found = answers[name]
+            return found[args[1]] if isinstance(found, dict) else found
+
+        return query
+
+
+def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def driver() -> Iterator[Any]:
+        yield FakeNvml()
+
+    monkeypatch.setattr(environment.nvml, "session", driver)
+    found = collect_environment()
+    assert Environment.model_validate(found)
+    assert (found["driver"], found["cuda_driver"]) == ("580.1", "13.1")
+    assert found["gpus"][0] == {
+        "name": "NVIDIA L4",
+        "compute_capability": "8.9",
+        "memory_bytes": 24 * 2**30,
+        "sm_clock_mhz": 1900,
+        "max_sm_clock_mhz": 2040,
+        "memory_clock_mhz": 6251,
+        "max_memory_clock_mhz": 6251,
+        "power_limit_w": 72.0,
+    }
+    assert set(found["gpus"][1].values()) == {None}
+
+
+def git(folder: Path, *args: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *identity, *args], check=True, capture_output=True)
+
+
+def test_commit_and_dirty_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
+    assert environment._git() == (None, None)
+    git(tmp_path, "init", "-q")
+    assert environment._git() == (None, None)  # nothing committed yet
+    (tmp_path / "v01.cu").write_text("// one")
+    git(tmp_path, "add", "v01.cu")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    commit, dirty = environment._git()
+    assert commit is not None
+    assert len(commit) == 40
+    assert dirty is False
+    (tmp_path / "v02.cu").write_text("// a kernel that is in no commit")
+    assert environment._git() == (commit, True)
+
+
+@pytest.mark.parametrize("failure", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 5)])
+def test_without_git(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise failure
+
+    monkeypatch.setattr(environment.subprocess, "run", refuse)
+    found = collect_environment()
+    assert (found["commit"], found["dirty"]) == (None, None)
+
+
+def test_asking_imports_neither_cupy_nor_torch() -> None:
+    code = (
+        "import sys; from engine.environment import collect_environment; collect_environment(); "
+        "print([m for m in ('cupy', 'torch', 'numpy', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,244 @@
+"""The pipeline: its order, and what a broken kernel, a missing tool or a wild wish turns into."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine.evaluate as pipeline
+from engine.errors import ToolMissing, UnknownName
+from engine.evaluate import EvaluationRequest, Evaluator, preview
+from engine.evaluation import Evaluation, Status
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+
+SMALL = Problem(1, 1, 65, 64)
+Mutate = Callable[[str, str], None]
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator() as made:
+        yield made
+
+
+def request(variant: str = "v01", problem: Problem = SMALL, **fields: Any) -> EvaluationRequest:
+    return EvaluationRequest(variant, problem, **{"gpu": "L4", "backend": "cpu", **fields})
+
+
+@pytest.fixture
+def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
+    """mutate(old, new): every kernel is compiled with `old` replaced by `new` from now on."""
+
+    def apply(old: str, new: str) -> None:
+        real = pipeline.make_plan
+
+        def planted(*args: Any) -> LaunchPlan:
+            plan = real(*args)
+            text = plan.source.read_text()
+            assert old in text
+            mutated = tmp_path / plan.source.name
+            mutated.write_text(text.replace(old, new))
+            for header in plan.source.parent.glob("*.cuh"):
+                (tmp_path / header.name).write_text(header.read_text())
+            return dataclasses.replace(plan, source=mutated)
+
+        monkeypatch.setattr(pipeline, "make_plan", planted)
+
+    return apply
+
+
+def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
+    stages: list[str] = []
+    outcome = evaluator.evaluate(request(), stages.append)
+    e = outcome.evaluation
+    assert e.status is Status.PASSED, e.reason
+    assert e.correctness is not None
+    assert e.correctness.passed
+    assert e.latency is not None
+    assert e.latency.origin == "predicted"
+    assert e.execution is not None
+    assert e.execution.cpu_execution_ms is not None
+    assert e.baselines == ()  # SDPA on the CPU says nothing about a GPU
+    assert outcome.maps is not None
+    assert [s.split()[0] for s in stages] == ["Compiling", "Executing", "Checking"]
+
+
+def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("score * softmax_scale", "score")
+    outcome = evaluator.evaluate(request())
+    e = outcome.evaluation
+    assert e.status is Status.INCORRECT
+    assert e.latency is None
+    assert e.correctness is not None
+    assert not e.correctness.passed
+    assert outcome.maps is not None
+    assert e.main_pass is not None  # what it would occupy is still known
+
+
+def one_sentence(e: Evaluation) -> str:
+    assert e.reason
+    assert "\n" not in e.reason
+    assert "Traceback" not in e.reason
+    assert e.latency is None
+    return e.reason
+
+
+def test_a_syntax_error_names_file_and_line(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("float l = 0.0f;", "float l = 0.0f")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.COMPILE_ERROR
+    assert "v01_fa1_baseline.cu" in one_sentence(e)
+    assert e.log
+
+
+def test_a_syntax_error_without_nvrtc_names_file_and_line_too(
+    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_nvrtc(monkeypatch)
+    mutate("float l = 0.0f;", "float l = 0.0f")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.COMPILE_ERROR
+    assert "v01_fa1_baseline.cu" in one_sentence(e)
+
+
+def test_an_endless_kernel_times_out(
+    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate("n0 += BLOCK_N", "n0 += 0 * BLOCK_N")
+    e = evaluator.evaluate(request(timeout_s=2.0)).evaluation
+    assert e.status is Status.TIMEOUT
+    assert "2" in one_sentence(e)
+    monkeypatch.undo()  # the next evaluation is not affected
+    assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
+
+
+def test_a_write_out_of_bounds_is_found(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate(
+        "out[head + (size_t)query * HEAD_DIM + d]", "out[head + (size_t)query * HEAD_DIM + d + 64]"
+    )
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status in (Status.LAUNCH_ERROR, Status.INCORRECT)
+    one_sentence(e)
+    e = evaluator.evaluate(request(check=True)).evaluation
+    assert e.status is Status.LAUNCH_ERROR
+    assert "'out'" in one_sentence(e) or "out" in e.reason
+    assert "v01_fa1_baseline.cu:" in e.reason
+
+
+def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("float l = 0.0f;", "float l = 0.0f; *(volatile int*)16 = 1;")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status in (Status.CRASHED, Status.LAUNCH_ERROR)
+    one_sentence(e)
+
+
+def test_names_are_looked_up_first(evaluator: Evaluator) -> None:
+    with pytest.raises(UnknownName, match="did you mean v0"):
+        evaluator.evaluate(request("v0l"))
+    with pytest.raises(UnknownName, match="L4"):
+        evaluator.evaluate(request(gpu="L5"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"problem": Problem(1, 1, 64, 80)}, "head_dim 80"),
+        ({"config": {"block_n": 48}}, "block_n=48"),
+        ({"config": {"blok_n": 32}}, "blok_n"),
+        ({"problem": Problem(70_000, 1, 64, 64)}, "65,535"),
+    ],
+)
+def test_what_a_variant_does_not_take_is_skipped(
+    evaluator: Evaluator, fields: dict[str, Any], says: str
+) -> None:
+    e = evaluator.evaluate(request(**fields)).evaluation
+    assert e.status is Status.SKIPPED
+    assert says in one_sentence(e)
+
+
+def test_a_kernel_that_fits_no_sm_is_skipped(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pipeline.make_plan
+
+    def greedy(*args: Any) -> LaunchPlan:
+        plan = real(*args)
+        passes = (dataclasses.replace(plan.passes[0], dynamic_smem_bytes=150 << 10),)
+        return dataclasses.replace(plan, passes=passes)
+
+    monkeypatch.setattr(pipeline, "make_plan", greedy)
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.SKIPPED
+    assert "does not fit on L4" in one_sentence(e)
+    assert e.main_pass is not None
+    assert e.main_pass.occupancy.ctas_per_sm == 0
+
+
+def test_too_much_memory_is_said_before_anything_is_allocated(evaluator: Evaluator) -> None:
+    e = evaluator.evaluate(request(problem=Problem(4096, 64, 65536, 128))).evaluation
+    assert e.status is Status.OUT_OF_MEMORY
+    assert one_sentence(e).count("B") >= 2  # the bytes needed and the bytes there are
+
+
+def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ToolMissing("CuPy is not installed: pip install -e '.[cuda13]'")
+
+    monkeypatch.setattr("engine.compile.compile_plan", missing)
+
+
+def test_without_a_device_compiler_correctness_is_still_real(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_nvrtc(monkeypatch)
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.PASSED, e.reason
+    assert e.passes == ()
+    assert e.latency is None
+    assert any("CuPy is not installed" in note for note in e.notes)
+
+
+def test_without_a_host_compiler_the_reason_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("ATTUNE_CXX", str(tmp_path / "no-such-g++"))
+    with Evaluator() as fresh:
+        e = fresh.evaluate(request()).evaluation
+    assert e.status in (Status.LAUNCH_ERROR, Status.COMPILE_ERROR)
+    assert "g++" in one_sentence(e)
+
+
+def test_every_stage_of_the_request_survives_json() -> None:
+    import json
+
+    made = request(config={"block_n": 32}, check=True, schedule="reverse", seed=3)
+    assert EvaluationRequest.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_preview_runs_nothing_and_agrees_with_the_evaluation(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = evaluator.evaluate(request()).evaluation
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("a preview must neither compile nor execute")
+
+    monkeypatch.setattr("engine.compile.compile_plan", forbidden)
+    seen = preview(request())
+    assert not seen.needs_compile
+    assert seen.passes == e.passes
+    assert seen.latency is not None
+    assert e.latency is not None
+    assert seen.latency.median_us == e.latency.median_us
+
+
+def test_preview_says_what_stands_in_the_way() -> None:
+    assert "head_dim 80" in (preview(request(problem=Problem(1, 1, 64, 80))).unsupported or "")
+    seen = preview(request(problem=Problem(4096, 64, 65536, 128)))
+    assert seen.memory is not None
