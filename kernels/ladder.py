@@ -17,6 +17,7 @@ LADDER: tuple[Variant, ...] = (
     v03_vectorized.VARIANT,
     v04_small_tiles.VARIANT,
     v05_kv_split.VARIANT,
+    v06_kv_split_onepass.VARIANT,
 )
 
 

@@ -22,9 +22,9 @@ constexpr int S_STRIDE = BLOCK_N + 4;          // floats
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(BLOCK_N == 32 || BLOCK_N == 64,
-              "block_n must be 32 or 64: more scores per thread would spill");
+              "block_n must be 32 or 64: a wider tile leaves room for one CTA in 100 KB");
 static_assert(ROWS_PER_THREAD == 2 || ROWS_PER_THREAD == 4 || ROWS_PER_THREAD == 8,
-              "rows_per_thread must be 2, 4 or 8: 1 would need 1,024 threads, 16 would spill");
+              "rows_per_thread must be 2, 4 or 8: 1 needs 1,024 threads, 16 leaves two warps");
 static_assert(HEAD_DIM % (2 * ROW_THREADS) == 0,
               "head_dim must be a multiple of 32: 16 threads own pairs of columns");
 

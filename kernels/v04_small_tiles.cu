@@ -23,7 +23,7 @@ constexpr unsigned FULL_WARP = 0xffffffffu;
 static_assert(BLOCK_M == 16 || BLOCK_M == 32,
               "block_m must be 16 or 32: v03 is the variant for 64 rows");
 static_assert(BLOCK_N == 32 || BLOCK_N == 64,
-              "block_n must be 32 or 64: more scores per thread would spill");
+              "block_n must be 32 or 64: a wider tile leaves room for one CTA in 100 KB");
 static_assert(ROWS_PER_THREAD == 1 || ROWS_PER_THREAD == 2 || ROWS_PER_THREAD == 4,
               "rows_per_thread must be 1, 2 or 4: 8 would leave a 16-row tile one warp");
 static_assert(HEAD_DIM % (2 * ROW_THREADS) == 0,

@@ -52,6 +52,7 @@ HEAVY = ["cupy", "torch", "streamlit", "plotly", "pydantic", "platformdirs", "ri
 MEASURING_PATH = [
     "engine",
     "engine.evaluate",
+    "engine.preview",
     "engine.compile",
     "engine.backends.cpu",
     "engine.backends.cuda",

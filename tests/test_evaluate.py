@@ -11,10 +11,12 @@ import pytest
 
 import engine.evaluate as pipeline
 from engine.errors import ToolMissing, UnknownName
-from engine.evaluate import EvaluationRequest, Evaluator, preview
+from engine.evaluate import Evaluator
 from engine.evaluation import Evaluation, Status
 from engine.plan import LaunchPlan
+from engine.preview import preview
 from engine.problem import Problem
+from engine.request import EvaluationRequest
 
 SMALL = Problem(1, 1, 65, 64)
 Mutate = Callable[[str, str], None]

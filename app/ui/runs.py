@@ -17,9 +17,10 @@ from app.ui.state import Chosen
 from app.ui.watch import source_digest
 from engine.compile.sources import read_sources
 from engine.errors import AttuneError, CompileError
-from engine.evaluate import EvaluationRequest, Preview, preview
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
+from engine.preview import Preview, preview
+from engine.request import EvaluationRequest
 from engine.sessions.codec import evaluation_from_dict
 
 # A compile takes 50 to 300 ms: waiting this long for it saves the flicker of a second rerun.

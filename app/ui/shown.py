@@ -11,9 +11,9 @@ from app.ui.state import Chosen
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
-from engine.evaluate import Preview
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.model.latency import Explanation, explain
+from engine.preview import Preview
 from engine.problem import Problem
 from engine.sessions.schema import Snapshot
 from kernels.variant import Variant

@@ -127,15 +127,15 @@ def _apply_preset() -> None:
 def _problem() -> tuple[Any, str]:
     place = st.container()
     values: dict[str, Any] = {}
-    labels = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
+    terms = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
     for left, right in (("B", "H"), ("S", "D")):
         for column, name in zip(st.columns(2, gap="xsmall"), (left, right), strict=True):
             values[name] = column.number_input(
-                f"{name}  :gray[{labels[name].replace('_', ' ')}]",
+                f"{name}, {_words(terms[name])}",
                 value=state.SIZES[name],
                 step=1,
                 key=name,
-                help=TERMS[labels[name]],
+                help=TERMS[terms[name]],
                 **_BOUND,
             )
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")

@@ -13,9 +13,9 @@ import streamlit as st
 
 from engine.devices import all_devices
 from engine.errors import InvalidProblem
-from engine.evaluate import EvaluationRequest
 from engine.presets import Preset, presets
 from engine.problem import Problem
+from engine.request import EvaluationRequest
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Tunable, Variant
 

@@ -10,10 +10,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine.cli import devices, evaluate, occupancy, variants
+from engine.cli import devices, evaluate, occupancy, recommend, variants
 from engine.errors import AttuneError, InvalidProblem, UnknownName
 
-_COMMANDS = (variants, evaluate, occupancy, devices)
+_COMMANDS = (variants, evaluate, occupancy, devices, recommend)
 
 
 def parser() -> argparse.ArgumentParser:

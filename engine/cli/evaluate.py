@@ -14,8 +14,9 @@ from engine.cli.problem_args import (
     config_from,
     problem_from,
 )
-from engine.evaluate import EvaluationRequest, evaluate
+from engine.evaluate import evaluate
 from engine.evaluation import Evaluation, Latency, Status
+from engine.request import EvaluationRequest
 from engine.units import format_bytes, format_us
 
 

@@ -2,12 +2,10 @@
 
 from engine.correctness.check import check_output, check_with_maps
 from engine.correctness.maps import ErrorMap, ErrorMaps
-from engine.correctness.reference import reference
 
 __all__ = [
     "ErrorMap",
     "ErrorMaps",
     "check_output",
     "check_with_maps",
-    "reference",
 ]

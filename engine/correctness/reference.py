@@ -26,8 +26,8 @@ Floats: TypeAlias = npt.NDArray[np.floating[Any]]  # float64, or float32 in the 
 _BLOCK_BYTES = 8 << 20
 # Fewer query rows than this at a time would read K and V from memory over and over.
 _MIN_BLOCK_ROWS = 16
-# About 2 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
-MAX_WORK = 100e9
+# About 3 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
+MAX_WORK = 200e9
 # exp and the passes over memory around it, in the units of one multiply-add's two operations.
 _SOFTMAX_WORK_PER_SCORE = 100
 # One float64 array of 512 MiB; the check holds a few of them.

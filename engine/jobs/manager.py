@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from engine.errors import StoreError
-from engine.evaluate import EvaluationRequest
 from engine.jobs import journal
 from engine.jobs.layout import RunDir
+from engine.request import EvaluationRequest
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})

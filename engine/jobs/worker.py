@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import AttuneError
-from engine.evaluate import EvaluationRequest, Evaluator
+from engine.evaluate import Evaluator
 from engine.jobs import journal
 from engine.jobs.layout import RunDir
+from engine.request import EvaluationRequest
 
 POLL_S = 0.02
 ORPHAN_IDLE_S = 300.0  # an orphan waits this long for a restarted server to take it over

@@ -23,7 +23,7 @@ from engine.measure.sample import LatencyKind, measured_latency
 from engine.measure.verdict import Comparison, Verdict
 
 Mode: TypeAlias = Literal["burst", "sustained"]
-StopReason: TypeAlias = Literal["precise", "decided", "time", "cancelled"]
+StopReason: TypeAlias = Literal["precise", "decided", "time", "rounds", "cancelled"]
 
 # The SM clock is steady when it stays within this share over the window before.
 _STEADY_SHARE = 0.01
@@ -68,6 +68,7 @@ class SamplerSettings:
     min_rounds: int = 30
     max_half_width: float = 0.005  # of the 95 % interval of every median, as a share
     max_s: float = 15.0
+    max_rounds: int | None = None  # for a first impression; None: the other rules alone
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -200,6 +201,8 @@ class _Run:
                     return found
             if now - start >= settings.max_s:
                 return "time", f"stopped after {settings.max_s:g} s"
+            if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
+                return "rounds", f"stopped after the {self.rounds} rounds asked for"
             if settings.mode == "burst":
                 self.device.rest(min(now - began, _MAX_REST_S))
                 # The first launch after a rest is slower than all others: it belongs to nobody.

@@ -118,25 +118,40 @@ def paired_verdict(
 def unpaired_verdict(
     a_us: Times, b_us: Times, floor: float = math.log1p(RUN_TO_RUN_FLOOR)
 ) -> Comparison:
-    """Is b faster than a, when they were measured in different runs?
-
-    The interval of the ratio of the two medians comes from the intervals of both (Zou & Donner,
-    2008, Statistics in Medicine 27:1693). It knows the noise within the runs only; what differs
-    between runs (clocks, memory placement) is `floor`, a |ln ratio|.
-    """
+    """Is b faster than a, when they were measured in different runs? See `interval_verdict`."""
     a, b = _times(a_us), _times(b_us)
-    pairs = min(a.size, b.size)
-    if pairs < MIN_SAMPLES:
+    samples = min(a.size, b.size)
+    if samples < MIN_SAMPLES:
         return undecided(
-            floor, pairs, f"One side has {pairs} samples and a 95 % interval needs {MIN_SAMPLES}."
+            floor,
+            samples,
+            f"One side has {samples} samples and a 95 % interval needs {MIN_SAMPLES}.",
         )
-    a_median, a_low, a_high = _logs(median_interval(a))
-    b_median, b_low, b_high = _logs(median_interval(b))
+    return interval_verdict(median_interval(a), median_interval(b), floor, samples)
+
+
+def interval_verdict(
+    a: MedianInterval,
+    b: MedianInterval,
+    floor: float = math.log1p(RUN_TO_RUN_FLOOR),
+    samples: int = 0,
+) -> Comparison:
+    """Is b faster than a, from the two medians' 95 % intervals?
+
+    The interval of the ratio comes from those of both sides (Zou & Donner, 2008, Statistics in
+    Medicine 27:1693). It knows the noise within the runs only; what differs between runs (clocks,
+    memory placement) is `floor`, a |ln ratio|.
+
+    Args:
+        samples: how many the smaller side has, for the sentence; 0 when unknown.
+    """
+    a_median, a_low, a_high = _logs(a)
+    b_median, b_low, b_high = _logs(b)
     middle = b_median - a_median
     low = middle - math.hypot(b_median - b_low, a_high - a_median)
     high = middle + math.hypot(b_high - b_median, a_median - a_low)
     found = MedianInterval(math.exp(middle), math.exp(low), math.exp(high))
-    return _compare(found, floor, pairs, "samples")
+    return _compare(found, floor, samples, "samples")
 
 
 def undecided(floor: float, pairs: int, reason: str) -> Comparison:
@@ -148,7 +163,8 @@ def _compare(found: MedianInterval, floor: float, pairs: int, unit: str) -> Comp
     median, low, high = _logs(found)
     verdict = decide(low, high, floor, log_ratio=median)
     share = math.expm1(floor)
-    span = f"{found.low - 1:+.1%} to {found.high - 1:+.1%}, 95 % interval of {pairs} {unit}"
+    span = f"{found.low - 1:+.1%} to {found.high - 1:+.1%}, 95 % interval"
+    span += f" of {pairs} {unit}" if pairs else ""
     if verdict is Verdict.SAME:
         reason = f"The times differ by less than {MIN_DIFFERENCE:.1%} ({span})."
     elif verdict is not Verdict.UNDECIDED:

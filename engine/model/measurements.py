@@ -73,7 +73,7 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
     """
     if len(text) > MAX_CHARS:
         raise InvalidProblem(f"{name} is longer than {MAX_CHARS:,} characters.")
-    lines = _data_lines(text.removeprefix("\ufeff"))
+    lines = _data_lines(text.removeprefix("\ufeff"), name)
     header_line, header = next(lines, (0, []))
     columns = [c.strip() for c in header]
     _check_columns(columns, name, header_line)
@@ -93,11 +93,14 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
     return tuple(points)
 
 
-def _data_lines(text: str) -> Iterator[tuple[int, list[str]]]:
+def _data_lines(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of lines that are neither empty nor comments."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
-            yield number, next(csv.reader(io.StringIO(line)))
+            try:
+                yield number, next(csv.reader(io.StringIO(line)))
+            except csv.Error as error:
+                raise InvalidProblem(f"{name}, line {number} is no CSV: {error}.") from None
 
 
 def _check_columns(columns: list[str], name: str, line: int) -> None:

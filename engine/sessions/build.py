@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from engine.evaluation import Evaluation
 from engine.problem import Problem
 from engine.sessions.codec import record_from_dict, validated
 from engine.sessions.record import storable
-from engine.sessions.schema import ErrorMap, Snapshot, Source, Target, TimelineEntry
+from engine.sessions.schema import Environment, ErrorMap, Snapshot, Source, Target, TimelineEntry
 from engine.sessions.text import (
     MAX_NOTES,
     MAX_SENTENCE,
@@ -37,7 +37,7 @@ def now() -> str:
 def make_snapshot(
     evaluations: Sequence[Evaluation],
     *,
-    environment: dict[str, Any],
+    environment: Mapping[str, Any] | Environment,
     title: str = "",
     hypothesis: str = "",
     target: Target | None = None,

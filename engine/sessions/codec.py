@@ -13,6 +13,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -24,7 +25,7 @@ from engine.sessions.record import EvaluationRecord
 from engine.sessions.schema import FORMAT, SCHEMA_VERSION, Snapshot, Summary, summarise
 
 MAX_BYTES = 32 << 20  # of the file, and of the JSON text in it
-MAX_VALUES = 2_000_000  # commas and opening brackets: a bound on what the parser allocates
+MAX_VALUES = 2_000_000  # commas, opening brackets, lines: a bound on what the parser allocates
 MAX_FIELDS = 256  # of one object
 HEAD_BYTES = 16_384  # holds format, schema_version and summary
 
@@ -96,7 +97,7 @@ def read_summary(head: bytes) -> Summary | None:
         return None
     text = head[len(marker) : HEAD_BYTES].decode("utf-8", errors="ignore")
     try:
-        raw, _ = _DECODER.raw_decode(text)
+        raw, _ = json.JSONDecoder(object_pairs_hook=_fields).raw_decode(text)
         return Summary.model_validate(raw)
     except (ValueError, RecursionError):
         return None
@@ -123,13 +124,15 @@ def parse_json(data: bytes, *, name: str) -> Any:
         SnapshotError: too large, not JSON, or with a field given twice.
     """
     label = file_label(name)
-    return _parse(_text(data, label), label)
+    return _parse(_text(data, label), label, max_fields=MAX_VALUES)
 
 
 def text_of(data: bytes, *, name: str) -> str:
     """Bounded UTF-8 text from untrusted bytes (plain or gzip), for the importers."""
     label = file_label(name)
-    return _decode(_text(data, label), label)
+    text = _text(data, label)
+    _check_values(text, label)
+    return _decode(text, label)
 
 
 @contextmanager
@@ -179,11 +182,17 @@ def _decode(text: bytes, label: str) -> str:
 
 
 def _values_at_most(text: bytes) -> int:
-    return 1 + sum(text.count(mark) for mark in (b",", b"[", b"{"))
+    """A bound on the number of values in JSON, or of cells in CSV, that costs no parsing."""
+    return 1 + sum(text.count(mark) for mark in (b",", b"[", b"{", b"\n"))
 
 
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > MAX_FIELDS:
+def _check_values(text: bytes, label: str) -> None:
+    if _values_at_most(text) > MAX_VALUES:
+        raise SnapshotError(f"{label} holds more values than the {MAX_VALUES:,} that are read.")
+
+
+def _fields(pairs: list[tuple[str, Any]], max_fields: int = MAX_FIELDS) -> dict[str, Any]:
+    if len(pairs) > max_fields:
         raise _TooManyFields
     fields = dict(pairs)
     if len(fields) != len(pairs):
@@ -195,17 +204,14 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-# NaN, Infinity and 1e999 pass here and are refused by the schema, which can say where they stand.
-_DECODER = json.JSONDecoder(object_pairs_hook=_fields)
-
-
-def _parse(text: bytes, label: str) -> Any:
+def _parse(text: bytes, label: str, *, max_fields: int = MAX_FIELDS) -> Any:
     if not text.strip():
         raise SnapshotError(f"{label} is empty.")
-    if _values_at_most(text) > MAX_VALUES:
-        raise SnapshotError(f"{label} holds more values than the {MAX_VALUES:,} that are read.")
+    _check_values(text, label)
+    # NaN and 1e999 pass here and are refused by the schema, which can say where they stand.
+    hook = partial(_fields, max_fields=max_fields)
     try:
-        return _DECODER.decode(_decode(text, label))
+        return json.JSONDecoder(object_pairs_hook=hook).decode(_decode(text, label))
     except json.JSONDecodeError as error:
         message = (
             f"{label} is not valid JSON at line {error.lineno:,}, column {error.colno:,}: it is "

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.evaluate import EvaluationRequest
 from engine.evaluation import Correctness, Evaluation, Finding, Status
 from engine.jobs.manager import JobStatus
+from engine.request import EvaluationRequest
 
 CORRECT = Correctness(
     passed=True,

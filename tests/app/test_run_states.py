@@ -12,9 +12,10 @@ from app.ui import live, runs
 from app.ui import maps as ui_maps
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluate import EvaluationRequest, evaluate
+from engine.evaluate import evaluate
 from engine.evaluation import BaselineTiming, Evaluation, Execution, Latency, Status
 from engine.problem import Problem
+from engine.request import EvaluationRequest
 from kernels.ladder import by_id
 
 PREDICTED = Latency("predicted", 540.0, 110.0, 2600.0, "One CTA takes most of it.")
@@ -76,7 +77,9 @@ def test_a_run_passes_and_shows_its_error_and_maps(open_app, jobs):
 
 def test_a_wrong_kernel_says_where(open_app, jobs):
     jobs.arrays = maps(kernel_is_wrong=True)
-    jobs.answer = done(replace(BASE, status=Status.INCORRECT, reason=WRONG.reason, correctness=WRONG))
+    jobs.answer = done(
+        replace(BASE, status=Status.INCORRECT, reason=WRONG.reason, correctness=WRONG)
+    )
     at = run(open_app(tab="Correctness"))
     assert not at.exception
     assert metric(at, "Correctness") == "Incorrect"
@@ -128,7 +131,9 @@ def test_a_dead_worker_is_told_with_its_log(open_app, jobs, state):
     assert at.button(key="run")
 
 
-def test_a_compile_error_of_the_preview_is_shown_and_the_last_good_run_stays(open_app, jobs, tmp_path, monkeypatch):
+def test_a_compile_error_of_the_preview_is_shown_and_the_last_good_run_stays(
+    open_app, jobs, tmp_path, monkeypatch
+):
     jobs.answer = done(BASE)
     at = run(open_app(tab="Correctness"))
     jobs.compile_answer = failed(
@@ -207,9 +212,13 @@ def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
         replace(
             BASE,
             latency=measured,
-            other_latencies=(replace(measured, median_us=20.0, low_us=19.0, high_us=21.0, kind="end_to_end"),),
+            other_latencies=(
+                replace(measured, median_us=20.0, low_us=19.0, high_us=21.0, kind="end_to_end"),
+            ),
             baselines=(
-                BaselineTiming("flash", replace(measured, median_us=13.0, low_us=12.9, high_us=13.1)),
+                BaselineTiming(
+                    "flash", replace(measured, median_us=13.0, low_us=12.9, high_us=13.1)
+                ),
                 BaselineTiming("cudnn", None, "cuDNN refuses this shape."),
             ),
             execution=Execution("cuda", "device", "device", 0, None),

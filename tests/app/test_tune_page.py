@@ -64,7 +64,13 @@ def test_a_link_restores_every_choice(open_app):
     )  # fmt: skip
     assert not at.exception
     assert at.selectbox(key="variant").value == "v05"
-    assert [at.number_input(key=k).value for k in ("B", "H", "S", "D", "seed")] == [4, 2, 197, 32, 7]
+    assert [at.number_input(key=k).value for k in ("B", "H", "S", "D", "seed")] == [
+        4,
+        2,
+        197,
+        32,
+        7,
+    ]
     assert at.toggle(key="causal").value
     assert at.segmented_control(key="dtype").value == "bfloat16"
     assert at.selectbox(key="schedule").value == "random"

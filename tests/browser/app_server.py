@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -104,7 +105,7 @@ class Driver:
 
     def open(self, path: str = "/") -> Driver:
         self.page.goto(self.url + path)
-        expect(self.page.get_by_text("Attune", exact=False).first).to_be_attached(timeout=WAIT_MS)
+        expect(self.page.get_by_role("link", name="Sessions")).to_be_attached(timeout=WAIT_MS)
         return self
 
     def key(self, key: str) -> Locator:
@@ -117,9 +118,12 @@ class Driver:
         box.press("Enter")
 
     def select(self, key: str, text: str) -> None:
-        """Choose the option that contains `text`."""
-        self.key(key).locator("input").click()
-        self.page.get_by_role("option").filter(has_text=text).first.click()
+        """Type `text` and choose the option that is or begins with it."""
+        box = self.key(key).locator("input")
+        box.click()
+        box.fill(text)
+        wanted = re.compile(rf"^{re.escape(text)}\b")
+        self.page.get_by_role("option").filter(has_text=wanted).first.click()
 
     def metric(self, label: str) -> Locator:
         tiles = self.page.get_by_test_id("stMetric")

@@ -34,9 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def new_tab(
-    browser: playwright_api.Browser, server: Server
-) -> Iterator[Callable[..., Driver]]:
+def new_tab(browser: playwright_api.Browser, server: Server) -> Iterator[Callable[..., Driver]]:
     """Open a fresh browser profile at a path of the app."""
     contexts = []
 

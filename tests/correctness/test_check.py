@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from engine.backends.base import RunResult
-from engine.correctness import check_output, check_with_maps, reference
+from engine.correctness import check_output, check_with_maps
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.emulate import emulated_attention
-from engine.correctness.reference import everything
+from engine.correctness.reference import everything, reference
 from engine.evaluation import Correctness, Status
 from engine.problem import Problem
 from engine.tensors import POISON_BITS, InputKind, Inputs, decode, encode, make_inputs

@@ -7,7 +7,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from engine.correctness import reference as whole_reference
 from engine.correctness.emulate import emulated_attention
 from engine.correctness.reference import (
     MAX_ELEMENTS,
@@ -16,6 +15,7 @@ from engine.correctness.reference import (
     covered_reference,
     everything,
 )
+from engine.correctness.reference import reference as whole_reference
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 

@@ -17,7 +17,7 @@ def test_the_study_case() -> None:
     assert then.gpu_hours_per_day == pytest.approx(0.031, abs=0.0005)
     assert now.usd_per_day == pytest.approx(0.75, abs=0.005)
     assert then.usd_per_day == pytest.approx(0.02, abs=0.005)
-    assert now.usd_per_billion_queries == now.usd_per_day
+    assert now.usd_per_billion_queries == pytest.approx(now.usd_per_day)
     found = saving(now, then)
     assert found.usd_per_year == pytest.approx(270, abs=5)
     assert (now.gpus_needed, then.gpus_needed) == (1, 1)

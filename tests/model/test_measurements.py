@@ -78,6 +78,7 @@ def test_optional_columns_and_order_do_not_matter() -> None:
         (HEADER.strip() + ",dtype\n1,1,64,64,1,float8\n", ["line 2", "dtype"]),
         (HEADER + "1,1,64,64,1\n" * (MAX_ROWS + 1), ["10,000 rows"]),
         ("x" * (MAX_CHARS + 1), ["characters"]),
+        (HEADER + "1" * 200_000 + ",1,64,64,1\n", ["line 2", "no CSV"]),
     ],
 )
 def test_complaints_name_the_place(text: str, words: list[str]) -> None:
@@ -109,9 +110,11 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 @given(st.text(alphabet=string.printable + "é\x00\u2028", max_size=200))
 def test_any_text_is_points_or_one_sentence(text: str) -> None:
     for body in (text, HEADER + text):
+        points, complaint = (), ""
         try:
             points = parse_measurements(body)
         except InvalidProblem as error:
-            assert "\n" not in str(error)
-        else:
-            assert all(p.measured_us > 0 for p in points)
+            complaint = str(error)
+        assert "\n" not in complaint
+        assert bool(points) != bool(complaint)
+        assert all(p.measured_us > 0 for p in points)

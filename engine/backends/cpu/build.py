@@ -117,7 +117,7 @@ def build_runtime(toolchain: Toolchain) -> Path:
 def _require_entries(main: TranslatedFile, entries: Sequence[str]) -> None:
     """A missing entry would otherwise be reported behind the file's last line."""
     for entry in entries:
-        if not re.search(rf"\b{re.escape(entry)}\s*\(", main.text):
+        if not re.search(rf"\b{re.escape(entry)}\b", main.text):
             raise CompileError(
                 f"{main.name} has no kernel {entry!r}: every pass needs an "
                 f'`extern "C" __global__` function of its entry\'s name.'

@@ -21,7 +21,7 @@ import numpy as np
 
 from engine.backends.cpu.build import HostLibrary
 from engine.backends.cpu.debug_lines import LineTable
-from engine.backends.cpu.job import Argument, Buffer, Job, JobResult, KernelLaunch, TensorMap
+from engine.backends.cpu.job import Argument, Job, JobResult, KernelLaunch, TensorMap
 from engine.backends.cpu.transport import Channel, SharedSegment
 from engine.evaluation import Status
 from engine.plan import TensorArg

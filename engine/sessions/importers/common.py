@@ -27,15 +27,16 @@ from kernels.variant import Dtype
 NOT_CHECKED = "Recorded elsewhere: Attune neither ran this kernel nor checked its result."
 MAX_NOTES_PER_EVALUATION = 64
 
-_US_PER = {"s": 10**6, "ms": 10**3, "us": 1, "ns": Decimal("0.001")}
+_US_PER = {"s": Decimal(10**6), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
 
 # How people name the sizes of an attention call, in any case and with or without underscores.
 _SIZE_NAMES = {
     "batch": {"b", "bs", "batch", "batchsize", "nbatch"},
     "num_heads": {"h", "heads", "numheads", "nheads", "nhead"},
-    "seqlen": {"s", "seqlen", "seqlength", "sequencelength", "seqlenq", "n", "l"},
-    "head_dim": {"d", "headdim", "dhead", "headsize", "dim"},
+    "seqlen": {"s", "seqlen", "seqlength", "sequencelength", "seqlenq"},
+    "head_dim": {"d", "headdim", "dhead", "headsize"},
 }
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _CAUSAL_NAMES = {"causal", "iscausal"}
 _DTYPE_NAMES = {"dtype", "datatype", "precision"}
 _DTYPES: dict[str, Dtype] = {
@@ -123,7 +124,7 @@ def _causal(value: Any, place: Place) -> bool:
 
 def whole_number(value: Any, place: Place, name: str) -> int:
     number = decimal_number(value)
-    if number is None or number != number.to_integral_value() or abs(number) >= 2**63:
+    if number is None or not _is_int64(number):
         place.refuse(f", {name} must be a whole number")
     return int(number)
 
@@ -164,7 +165,7 @@ def recorded(
             median_us=samples_us[0],
             low_us=samples_us[0],
             high_us=samples_us[0],
-            reason=f"{reason}; one figure, its spread is not known",
+            reason=f"{reason}; a single figure, its spread is not known",
             kind=kind,
         )
     interval = median_interval(samples_us)
@@ -219,6 +220,31 @@ def device_name(name: str) -> str:
         return clean_line(name, 120)
 
 
+def split_config(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
+    """Whole numbers under plain names are the config; the rest is kept as notes."""
+    config, notes = {}, []
+    for key, value in values.items():
+        number = decimal_number(value)
+        if _PLAIN_NAME.fullmatch(key) and number is not None and _is_int64(number):
+            config[key] = int(number)
+        else:
+            notes.append(note(key, value))
+    return config, notes
+
+
+def _is_int64(number: Decimal) -> bool:
+    return number == number.to_integral_value() and abs(number) < 2**63
+
+
+def check_count(count: int, name: str) -> None:
+    """SnapshotError when a file holds more measurements than a session; asked while reading."""
+    if count > MAX_EVALUATIONS:
+        raise SnapshotError(
+            f"{file_label(name)} holds more than {MAX_EVALUATIONS:,} measurements, the most a "
+            "session has: split the file."
+        )
+
+
 def note(name: str, value: Any) -> str:
     """A value the schema has no place for, as a note."""
     return clean_line(f"{name}: {value}")
@@ -248,11 +274,6 @@ def recorded_session(
     label = file_label(name)
     if not evaluations:
         raise SnapshotError(f"{label} holds no measurement.")
-    if len(evaluations) > MAX_EVALUATIONS:
-        raise SnapshotError(
-            f"{label} holds {len(evaluations):,} measurements, and a session has at most "
-            f"{MAX_EVALUATIONS:,}: split the file."
-        )
     environment = dict(options.environment)
     if "gpus" not in environment and (gpu or options.device):
         environment["gpus"] = [Gpu(name=clean_line(gpu or options.device))]

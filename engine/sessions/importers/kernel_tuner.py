@@ -6,7 +6,6 @@ the file lacks its last two brackets; it is read as far as it goes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,13 +16,14 @@ from engine.sessions.explain import file_label
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
-    decimal_number,
+    check_count,
     field_kind,
     note,
     problem_from,
     recorded,
     recorded_evaluation,
     recorded_session,
+    split_config,
     time_us,
 )
 from engine.sessions.schema import Snapshot
@@ -57,6 +57,7 @@ def from_cache(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
     parsed = parse_cache(data, name=name)
     if not is_cache(parsed) or not isinstance(parsed["cache"], dict):
         raise SnapshotError(f"{file_label(name)} is not a cache file of Kernel Tuner.")
+    check_count(len(parsed["cache"]), name)
     kernel, device = str(parsed["kernel_name"]), str(parsed.get("device_name") or "")
     keys = [k for k in _as_list(parsed["tune_params_keys"]) if isinstance(k, str)]
     evaluations = [
@@ -97,7 +98,7 @@ def _evaluation(
         place.refuse(" is not an object")
     tuned = {key: entry[key] for key in keys if key in entry}
     sizes = {kind: v for key, v in tuned.items() if (kind := field_kind(key)) is not None}
-    config, notes = _config(tuned)
+    config, notes = split_config(tuned)
     extra = {k: v for k, v in entry.items() if k not in _BOOKKEEPING and k not in tuned}
     notes += [note(key, value) for key, value in extra.items()]
     result = entry.get("__error__") or entry.get("time")
@@ -122,19 +123,6 @@ def _evaluation(
         when=_when(entry.get("timestamp")),
         **common,
     )
-
-
-def _config(tuned: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
-    """Whole numbers under plain names are the config; the rest is kept as notes."""
-    config, notes = {}, []
-    for key, value in tuned.items():
-        number = decimal_number(value)
-        plain = key.isascii() and key.isidentifier() and not key.startswith("_") and len(key) <= 64
-        if plain and number is not None and number == int(number) and abs(number) < 2**63:
-            config[key] = int(number)
-        else:
-            notes.append(note(key, value))
-    return config, notes
 
 
 def _when(stamp: Any) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
@@ -47,6 +47,9 @@ _UNITS = {
     "ns": "ns",
     "nsecond": "ns",
 }
+_COMMA_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+# A whole number of nanoseconds as ncu writes it in many European locales.
+_DOT_THOUSANDS = re.compile(r"\d{1,3}(\.\d{3})+")
 _LAUNCH = ("Kernel Name", "Block Size", "Grid Size")
 # Shown first in the notes: what a person tunes by.
 _FIRST = (
@@ -139,33 +142,34 @@ def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluati
     for metric in [*known, *rest][: MAX_NOTES_PER_EVALUATION - len(notes)]:
         value, unit = first.metrics[metric]
         notes.append(note(metric, f"{value} {unit}".strip()))
-    config: dict[str, Any] = dict(options.config)
     return recorded_evaluation(
         problem_from({}, options, first.place),
         variant=options.variant or first.about["Kernel Name"][:120],
         device=options.device,
-        config=config,
+        config=options.config,
         latency=recorded(samples, _REASON, kind="device_cold"),
         notes=notes,
     )
 
 
 def _duration_us(launch: _Launch) -> float:
-    for metric in _DURATIONS:
-        if metric in launch.metrics:
-            value, unit = launch.metrics[metric]
-            known = _UNITS.get(unit.strip())
-            if known is None:
-                launch.place.refuse(f", {metric} has no unit of time that is known here")
-            # Thousands are separated by commas; a decimal comma is refused rather than guessed.
-            whole = value.replace(",", "") if _has_thousands(value) else value
-            return time_us(whole, known, launch.place, metric)
-    launch.place.refuse(
-        " is of a launch without a duration: profile it with gpu__time_duration.sum"
-    )
+    metric = next((m for m in _DURATIONS if m in launch.metrics), None)
+    if metric is None:
+        launch.place.refuse(
+            " is of a launch without a duration: profile it with gpu__time_duration.sum"
+        )
+    value, unit = launch.metrics[metric]
+    known = _UNITS.get(unit.strip())
+    if known is None:
+        launch.place.refuse(f", {metric} has no unit of time that is known here")
+    if known == "ns" and _DOT_THOUSANDS.fullmatch(value):
+        launch.place.refuse(
+            f", {metric} seems to be written with a dot between thousands: export it with an "
+            "English locale"
+        )
+    return time_us(_without_commas(value), known, launch.place, metric)
 
 
-def _has_thousands(value: str) -> bool:
-    whole, _, _ = value.partition(".")
-    head, *groups = whole.split(",")
-    return bool(groups) and 0 < len(head) <= 3 and all(len(g) == 3 for g in groups)
+def _without_commas(value: str) -> str:
+    """`53,261,312` without its separators; anything else as it is, a decimal comma included."""
+    return value.replace(",", "") if _COMMA_THOUSANDS.fullmatch(value) else value

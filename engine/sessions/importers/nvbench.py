@@ -16,7 +16,7 @@ from engine.sessions.explain import file_label
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
-    decimal_number,
+    check_count,
     field_kind,
     finite_number,
     note,
@@ -24,6 +24,7 @@ from engine.sessions.importers.common import (
     recorded,
     recorded_evaluation,
     recorded_session,
+    split_config,
     time_us,
 )
 from engine.sessions.schema import Snapshot
@@ -61,7 +62,8 @@ def from_results(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
     devices = {
         d.get("id"): str(d.get("name") or "") for d in parsed["devices"] if isinstance(d, dict)
     }
-    evaluations, skipped = [], []
+    evaluations: list[Evaluation] = []
+    skipped: list[str] = []
     for b, bench in enumerate(parsed["benchmarks"]):
         states = bench.get("states") if isinstance(bench, dict) else None
         for s, state in enumerate(states if isinstance(states, list) else []):
@@ -72,6 +74,7 @@ def from_results(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
                 reason = state.get("skip_reason") or "no reason given"
                 skipped.append(f"{place.where} was skipped by NVBench: {reason}")
                 continue
+            check_count(len(evaluations), name)
             device = devices.get(state.get("device"), "")
             kernel = str(bench.get("name") or "")
             evaluations.append(_evaluation(state, kernel, device, options, place))
@@ -95,15 +98,7 @@ def _evaluation(
     }
     summaries = {str(s.get("tag")): _value(s) for s in _objects(state.get("summaries"))}
     sizes = {kind: v for key, v in axes.items() if (kind := field_kind(key)) is not None}
-    config, notes = {}, []
-    for key, value in axes.items():
-        number = decimal_number(value)
-        if field_kind(key) is not None:
-            continue
-        if number is not None and number == int(number) and key.isascii() and key.isidentifier():
-            config[key.lstrip("_")[:64]] = int(number)
-        else:
-            notes.append(note(key, value))
+    config, notes = split_config({k: v for k, v in axes.items() if field_kind(k) is None})
     notes += [
         note(label, summaries[tag])
         for tag, label in _NOTED.items()

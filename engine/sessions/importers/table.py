@@ -1,9 +1,9 @@
 """A table of measurements: CSV, or a JSON list of flat objects. One row is one measured time.
 
-Sizes may be called as people call them (B, batch, num_heads, S, seqlen …). Times carry their unit in
-the column's name: `kernel_ms`, `median_us`. `sdpa_ms`, `flash_us` … are baselines of the row's
-problem; with a column `backend`, every row's `device_us` (and `eager_us`, end to end) is the time of
-that PyTorch backend. Columns not known here are kept as notes.
+Sizes may be called as people call them (B, batch, num_heads, S, seqlen …). Times carry their unit
+in the column's name: `kernel_ms`, `median_us`. `sdpa_ms`, `flash_us` … are baselines of the row's
+problem; with a column `backend`, every row's `device_us` (and `eager_us`, end to end) is the time
+of that PyTorch backend. Columns not known here are kept as notes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import SnapshotError
 from engine.evaluation import BaselineTiming, Evaluation, Latency
+from engine.problem import Problem
 from engine.sessions.codec import parse_json, text_of
 from engine.sessions.explain import file_label
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
+    check_count,
     field_kind,
     note,
     problem_from,
@@ -107,13 +109,24 @@ class _Parsed:
     notes: list[str]
 
 
+@dataclass
+class _Timings:
+    """The rows of one problem and device that time PyTorch's backends."""
+
+    problem: Problem
+    device: str
+    baselines: list[BaselineTiming] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 def _session(
     rows: Iterator[Row], options: ImportOptions, *, name: str, kind: str, file_notes: str = ""
 ) -> Snapshot:
     evaluations: list[Evaluation] = []
-    timings: dict[Any, tuple[dict[str, Any], list[BaselineTiming]]] = {}
+    timings: dict[tuple[Problem, str], _Timings] = {}
     for place, row in rows:
-        parsed = _parse(row, options, place)
+        check_count(len(evaluations) + len(timings), name)
+        parsed = _parse(row, place)
         problem = problem_from(parsed.problem, options, place)
         device = parsed.names.get("device") or options.device
         if parsed.backend:
@@ -121,8 +134,9 @@ def _session(
                 place.refuse(f" has no time for the backend {parsed.backend}")
             others = (parsed.end_to_end,) if parsed.end_to_end else ()
             timing = BaselineTiming(parsed.backend, parsed.kernel, other_latencies=others)
-            head = {"problem": problem, "device": device, "notes": parsed.notes}
-            timings.setdefault((problem, device), (head, []))[1].append(timing)
+            group = timings.setdefault((problem, device), _Timings(problem, device))
+            group.baselines.append(timing)
+            group.notes += [f"{parsed.backend} {text}" for text in parsed.notes]
             continue
         if parsed.kernel is None and not parsed.baselines:
             place.refuse(" has no time: name a column like kernel_ms, median_us or sdpa_us")
@@ -146,19 +160,20 @@ def _session(
         )
     evaluations += [
         recorded_evaluation(
-            head["problem"],
+            group.problem,
             variant=SDPA,
-            device=head["device"],
+            device=group.device,
             config={},
-            baselines=baselines,
+            baselines=group.baselines,
+            notes=group.notes,
             reason="Recorded elsewhere: PyTorch's own attention, to compare kernels with.",
         )
-        for head, baselines in timings.values()
+        for group in timings.values()
     ]
     return recorded_session(evaluations, options, name=name, kind=kind, file_notes=file_notes)
 
 
-def _parse(row: Mapping[str, Any], options: ImportOptions, place: Place) -> _Parsed:
+def _parse(row: Mapping[str, Any], place: Place) -> _Parsed:
     backend = str(row.get("backend") or "")[:40]
     parsed = _Parsed({}, {}, {}, None, None, [], backend, [])
     for column, value in row.items():
@@ -182,18 +197,16 @@ def _parse(row: Mapping[str, Any], options: ImportOptions, place: Place) -> _Par
 
 def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, place: Place) -> bool:
     """Put a time where it belongs; False when its column is not a known one."""
-    us = None
-    if what in _KERNEL_TIMES | _END_TO_END | _BASELINES:
-        us = time_us(value, unit, place, f"column {what}_{unit}")
-    if us is None:
+    if what not in _KERNEL_TIMES | _END_TO_END | _BASELINES:
         return False
+    us = time_us(value, unit, place, f"column {what}_{unit}")
+    reason = f"the file's {what}_{unit}; how it was timed is not said in the table"
     if what in _KERNEL_TIMES:
         if parsed.kernel is not None:
             place.refuse(" has two columns with the kernel's time")
-        parsed.kernel = recorded((us,), f"the file's {what}_{unit}")
+        parsed.kernel = recorded((us,), reason)
     elif what in _END_TO_END:
-        parsed.end_to_end = recorded((us,), f"the file's {what}_{unit}", kind="end_to_end")
+        parsed.end_to_end = recorded((us,), reason, kind="end_to_end")
     else:
-        latency = recorded((us,), f"the file's {what}_{unit}")
-        parsed.baselines.append(BaselineTiming(what, latency))
+        parsed.baselines.append(BaselineTiming(what, recorded((us,), reason)))
     return True

@@ -3,84 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_gpu import CudaError, FakeGpu
+from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, verdict
 
 from engine.backends.base import Backend, RunOptions
 from engine.backends.cuda import CudaBackend
 from engine.errors import MeasureError, ToolMissing
-from engine.evaluation import Correctness, Status
-from engine.plan import LaunchPlan, PassLaunch, ScalarArg, ScratchBuffer, TensorArg
-from engine.problem import Problem
+from engine.evaluation import Status
 from engine.tensors import POISON_BITS, Inputs, make_inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
-PROBLEM = Problem(1, 2, 8, 32)
-COUNT = PROBLEM.elements
 OPTIONS = RunOptions(timeout_s=1.0)
-
-
-def make_plan(problem: Problem = PROBLEM, **changes: object) -> LaunchPlan:
-    """Two passes over a poisoned scratch buffer, and a counter that starts at zero."""
-    count = ScalarArg("count", "int32", problem.elements)
-    scale = ScalarArg("scale", "float32", 1.0)
-    q, partial, counter, out = map(TensorArg, ("q", "partial", "counter", "out"))
-    plan = LaunchPlan(
-        variant="t01",
-        problem=problem,
-        config={},
-        source=Path(__file__).with_name("copy_kernels.cu"),
-        defines=(),
-        scratch=(
-            ScratchBuffer("partial", "float32", (problem.elements,), "poison"),
-            ScratchBuffer("counter", "int32", (1,), "zero"),
-        ),
-        passes=(
-            PassLaunch("produce", (2, 1, 1), 256, 1024, (q, partial, count)),
-            PassLaunch("finish", (2, 1, 1), 256, 0, (partial, counter, out, count, scale)),
-        ),
-    )
-    return dataclasses.replace(plan, **changes)
-
-
-def produce(gpu: FakeGpu, q: np.uint64, partial: np.uint64, count: np.int32) -> None:
-    assert (type(q), type(count)) == (np.uint64, np.int32)
-    values = gpu.view(int(q), 2 * int(count)).view(np.uint16)
-    gpu.view(int(partial), 4 * int(count)).view(np.float32)[:] = values
-
-
-def finish(
-    gpu: FakeGpu,
-    partial: np.uint64,
-    counter: np.uint64,
-    out: np.uint64,
-    count: np.int32,
-    scale: np.float32,
-) -> None:
-    assert type(scale) is np.float32
-    gpu.view(int(counter), 4).view(np.int32)[0] += 1
-    values = gpu.view(int(partial), 4 * int(count)).view(np.float32)
-    gpu.view(int(out), 2 * int(count)).view(np.uint16)[:] = scale * values
-
-
-def gpu_with(**replaced: Callable[..., None]) -> FakeGpu:
-    return FakeGpu({"produce": produce, "finish": finish, **replaced})
-
-
-@pytest.fixture
-def inputs() -> Inputs:
-    return make_inputs(PROBLEM)
-
-
-@pytest.fixture(autouse=True)
-def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path_factory.getbasetemp() / "cuda-cache"  # shared: these compiles are all alike
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(folder))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -317,87 +255,3 @@ def test_closing_twice_is_safe() -> None:
     backend = CudaBackend(gpu_with())
     backend.close()
     backend.close()
-
-
-def verdict(*, passed: bool) -> Correctness:
-    return Correctness(
-        passed=passed,
-        reason="",
-        max_abs_err=0.0,
-        mean_abs_err=0.0,
-        rms_err=0.0,
-        cosine=1.0,
-        baseline_err=0.0,
-        baseline_name="",
-        tolerance=0.0,
-        fixed_bound=0.0,
-        within_fixed_bound=True,
-        bad_count=0,
-        nonfinite_count=0,
-        unwritten_count=0,
-        first_bad_index=None,
-        inputs_unchanged=True,
-        repeatable=True,
-        guards_intact=True,
-    )
-
-
-def test_times_are_those_of_the_launch(inputs: Inputs) -> None:
-    gpu = gpu_with()
-    gpu.launch_us = 20.0  # each of the two passes
-    warm, cold, end_to_end = CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
-    assert warm.median_us == pytest.approx(40.0, rel=0.003)
-    assert cold.median_us == pytest.approx(40.0, rel=0.003)
-    assert [x.kind for x in (warm, cold, end_to_end)] == [
-        "device_warm",
-        "device_cold",
-        "end_to_end",
-    ]
-    assert gpu.allocations == 0
-
-
-def test_no_wrong_kernel_is_timed(inputs: Inputs) -> None:
-    gpu = gpu_with()
-    with pytest.raises(ValueError, match="not correct"):
-        CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=False))
-    assert gpu.launches == []
-
-
-def test_a_kernel_that_is_right_only_alone_is_not_timed(inputs: Inputs) -> None:
-    def forgets_to_reset(gpu: FakeGpu, *args: np.generic) -> None:
-        finish(gpu, *args)
-        count = int(gpu.view(int(args[1]), 4).view(np.int32)[0])
-        if count > 50:
-            gpu.view(int(args[2]), 2).view(np.uint16)[0] += 1
-
-    gpu = gpu_with(finish=forgets_to_reset)
-    with pytest.raises(MeasureError, match="another output than a single one"):
-        CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
-    assert gpu.allocations == 0
-
-
-def test_copies_have_the_inputs_and_outputs_of_their_own(inputs: Inputs) -> None:
-    gpu = gpu_with()
-    gpu.l2_bytes = 4 * 2 * COUNT  # so that five copies and no more are needed
-    gpu.launch_us = 1000.0
-    outs: set[int] = set()
-
-    def notes_its_output(gpu: FakeGpu, *args: np.generic) -> None:
-        outs.add(int(args[2]))
-        finish(gpu, *args)
-
-    gpu.kernels = {"produce": produce, "finish": notes_its_output}
-    _, cold, _ = CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
-    assert "rotating over 5 copies" in cold.reason
-    assert len(outs) == 5
-    assert all(address % 256 == 0 for address in outs)
-
-
-def test_running_out_of_memory_while_timing_is_a_sentence(inputs: Inputs) -> None:
-    def exhausts(*_: object) -> None:
-        raise MemoryError("no memory")
-
-    gpu = gpu_with(finish=exhausts)
-    with pytest.raises(MeasureError, match="GPU ran out of memory"):
-        CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
-    assert gpu.allocations == 0

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_kernels import verdict
 
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, sdpa_same_dtype, time_baselines
 from engine.compile import compile_plan, resources
 from engine.devices import limits_for
-from engine.evaluation import Correctness, Status
+from engine.evaluation import Status
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan, PassLaunch, TensorArg, make_plan
 from engine.problem import Problem
@@ -27,26 +28,7 @@ from kernels.variant import Variant
 
 pytestmark = pytest.mark.gpu
 
-PASSED = Correctness(
-    passed=True,
-    reason="",
-    max_abs_err=0.0,
-    mean_abs_err=0.0,
-    rms_err=0.0,
-    cosine=1.0,
-    baseline_err=0.0,
-    baseline_name="",
-    tolerance=0.0,
-    fixed_bound=0.0,
-    within_fixed_bound=True,
-    bad_count=0,
-    nonfinite_count=0,
-    unwritten_count=0,
-    first_bad_index=None,
-    inputs_unchanged=True,
-    repeatable=True,
-    guards_intact=True,
-)
+PASSED = verdict(passed=True)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,12 @@ void yield() {
                 "wait for later CTAs cannot run here");
     }
     if (w->num_ready == 0) std::this_thread::yield();
-    make_ready(w, current_fiber());
+    if (w->settings->schedule == reverse_order) {  // at the far end, or it would be next again
+        w->num_ready++;
+        w->ready[--w->ready_head & (w->ready.size() - 1)] = (uint16_t)self->linear;
+    } else {
+        make_ready(w, current_fiber());
+    }
     run_others(w, current_fiber());
 }
 

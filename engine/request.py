@@ -1,0 +1,95 @@
+"""What to evaluate, with its names resolved: variant, config, target GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self, TypeAlias
+
+from engine.backends.base import Schedule
+from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.tensors import InputKind
+from kernels.variant import Variant
+
+BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """What to evaluate. Missing tunables take their defaults; `gpu=None` means the local GPU."""
+
+    variant: str
+    problem: Problem
+    config: Mapping[str, int] = field(default_factory=dict)
+    gpu: str | None = None
+    backend: BackendChoice = "auto"
+    check: bool = False
+    schedule: Schedule = "in_order"
+    seed: int = 0
+    timeout_s: float = 60.0
+    input_kind: InputKind = "normal"
+    execute: bool = True  # False: compile, occupancy and prediction only
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "problem": Problem(**data["problem"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The request with its names resolved."""
+
+    variant: Variant
+    config: dict[str, int]
+    device: DeviceSpec | None
+    device_reason: str  # why there is no device
+
+
+def resolve_config(variant: Variant, config: Mapping[str, int]) -> dict[str, int]:
+    """The variant's defaults, overridden by `config`; `unsupported` reports unknown names."""
+    return {**variant.default_config(), **config}
+
+
+def resolve(request: EvaluationRequest) -> Target:
+    variant = find_variant(request.variant)
+    config = resolve_config(variant, request.config)
+    if request.gpu is not None:
+        return Target(variant, config, find_device(request.gpu), "")
+    from engine.devices.detect import detect_local
+
+    local = detect_local()
+    if isinstance(local, str):
+        return Target(variant, config, None, local)
+    return Target(variant, config, local.spec, "")
+
+
+def unsupported_reason(target: Target, problem: Problem) -> str | None:
+    """Constraints of variant, config, problem and arch, as one sentence."""
+    why = target.variant.unsupported(problem, target.config)
+    if why is not None or target.device is None:
+        return why
+    needed = target.variant.min_compute_capability
+    has = target.device.compute_capability
+    if has < needed:
+        return (
+            f"{target.variant.id} needs compute capability {needed[0]}.{needed[1]} and "
+            f"{target.device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
+        )
+    if target.variant.arch_specific and has != needed:
+        return (
+            f"{target.variant.id} uses instructions that exist on compute capability "
+            f"{needed[0]}.{needed[1]} alone, and {target.device.name} has {has[0]}.{has[1]}: "
+            "choose another variant or GPU."
+        )
+    return None
+
+
+def target_arch(variant: Variant, device: DeviceSpec) -> str:
+    """`sm_89`, or `sm_90a` for variants that need the arch-specific instructions."""
+    return device.arch + ("a" if variant.arch_specific else "")

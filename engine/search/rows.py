@@ -1,0 +1,115 @@
+"""One finished evaluation of a sweep, as its journal holds it, and how two of them compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from engine.evaluation import Evaluation, Origin, Status
+from engine.measure.statistics import MedianInterval
+from engine.measure.verdict import MIN_DIFFERENCE, Verdict, interval_verdict
+from engine.problem import Problem
+from engine.search.space import SweepPoint
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """What one point came to. `result` is `Evaluation.to_dict()`."""
+
+    point: str
+    variant: str
+    problem: Problem
+    config: Mapping[str, int]
+    status: Status
+    reason: str
+    device: str
+    origin: Origin | None  # of the latency; None where there is none
+    kind: str
+    interval: MedianInterval | None  # µs
+    elapsed_s: float
+    result: Mapping[str, Any]
+
+    @property
+    def median_us(self) -> float | None:
+        """The time that this point is ranked by: of correct results only."""
+        return self.interval.median if self.interval else None
+
+    def label(self) -> str:
+        """`v05 num_splits=4 block_n=64`."""
+        return " ".join([self.variant, *(f"{k}={v}" for k, v in self.config.items())])
+
+    @classmethod
+    def make(cls, point: SweepPoint, evaluation: Evaluation, elapsed_s: float) -> Self:
+        return cls.from_result(point.id, evaluation.to_dict(), elapsed_s)
+
+    @classmethod
+    def from_result(cls, point: str, result: Mapping[str, Any], elapsed_s: float) -> Self:
+        """From a journal's line.
+
+        Raises:
+            KeyError, TypeError, ValueError, InvalidProblem: the result is not an evaluation's.
+        """
+        status = Status(result["status"])
+        latency = result["latency"] if _is_usable(status, result) else None
+        return cls(
+            point=point,
+            variant=result["variant"],
+            problem=Problem(**result["problem"]),
+            config=dict(result["config"]),
+            status=status,
+            reason=result["reason"],
+            device=result["device"],
+            origin=latency["origin"] if latency else None,
+            kind=latency["kind"] if latency else "",
+            interval=MedianInterval(latency["median_us"], latency["low_us"], latency["high_us"])
+            if latency
+            else None,
+            elapsed_s=elapsed_s,
+            result=result,
+        )
+
+
+def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:
+    """A time counts when the result is right, or was predicted without executing it."""
+    not_executed = status is Status.SKIPPED and result["execution"] is None
+    return result["latency"] is not None and (status is Status.PASSED or not_executed)
+
+
+def skipped_row(point: SweepPoint, when: str) -> SweepRow:
+    """The row of a point that a constraint excludes; nothing of it is compiled or run."""
+    request = point.request
+    evaluation = Evaluation(
+        status=Status.SKIPPED,
+        reason=point.why_not or "",
+        variant=request.variant,
+        problem=request.problem,
+        config=dict(request.config),
+        device=request.gpu or "unknown",
+        when=when,
+    )
+    return SweepRow.make(point, evaluation, 0.0)
+
+
+def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
+    """Is `row` faster than `against`? From times that were not taken side by side.
+
+    Measured ones differ when their intervals and what runs differ by say so. Predicted ones differ
+    when the model tells them apart by more than 0.5 %: it says which, not by how much in truth.
+    UNDECIDED whenever GPU, problem, kind or origin of the time are not the same.
+    """
+    a, b = against.interval, row.interval
+    same = ("device", "problem", "kind", "origin")
+    if a is None or b is None or any(getattr(row, n) != getattr(against, n) for n in same):
+        return Verdict.UNDECIDED
+    if row.origin == "predicted":
+        difference = math.log(b.median / a.median)
+        if abs(difference) <= math.log1p(MIN_DIFFERENCE):
+            return Verdict.SAME
+        return Verdict.SLOWER if difference > 0 else Verdict.FASTER
+    return interval_verdict(a, b).verdict
+
+
+def problem_columns(problem: Problem) -> dict[str, Any]:
+    return {"problem": problem.label(), **asdict(problem)}

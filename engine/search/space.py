@@ -1,0 +1,246 @@
+"""What to try: axes over problems, variants and tunables, and the points they span.
+
+Constraints are decided here, before anything is compiled: a point that cannot run carries its
+sentence and becomes a SKIPPED row. A point's id is the same on every machine and in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from itertools import product
+from math import prod
+from typing import Any, Self
+
+from engine.backends.base import Schedule
+from engine.devices import find_device
+from engine.errors import InvalidProblem, UnknownName
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.request import BackendChoice, EvaluationRequest, resolve_config
+from kernels.variant import Dtype, Variant
+
+MAX_POINTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """How every point is evaluated. The same meanings as in `EvaluationRequest`."""
+
+    gpu: str | None = None
+    backend: BackendChoice = "auto"
+    check: bool = False
+    schedule: Schedule = "in_order"
+    seed: int = 0
+    timeout_s: float = 60.0
+    execute: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One evaluation to make; `why_not` is the constraint's sentence when it cannot run."""
+
+    id: str
+    request: EvaluationRequest
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemAxes:
+    """The values of each dimension; `problems` spans their product."""
+
+    batch: tuple[int, ...] = (1,)
+    num_heads: tuple[int, ...] = (1,)
+    seqlen: tuple[int, ...] = (128,)
+    head_dim: tuple[int, ...] = (64,)
+    causal: tuple[bool, ...] = (False,)
+    dtype: tuple[Dtype, ...] = ("float16",)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Every combination once, batch slowest.
+
+        Raises:
+            InvalidProblem: a size out of range, or more combinations than MAX_POINTS.
+        """
+        axes = [tuple(dict.fromkeys(getattr(self, f.name))) for f in fields(self)]
+        _limit(prod(map(len, axes)), "problems")
+        return tuple(Problem(*values) for values in product(*axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Variants × problems × configs.
+
+    `tunables` narrows (or widens) the values of single tunables in every variant that has them; all
+    others take the variant's own values, or their defaults alone when `own_values` is False.
+
+    Raises:
+        UnknownName: a variant that is not on the ladder, a tunable that none of the variants has.
+    """
+
+    variants: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    own_values: bool = True
+
+    def __post_init__(self) -> None:
+        found = [find_variant(name) for name in self.variants]
+        known = {t.name for variant in found for t in variant.tunables}
+        for name in self.tunables:
+            if name not in known:
+                listing = ", ".join(sorted(known)) or "none"
+                raise UnknownName(
+                    f"None of the chosen variants has a tunable {name!r}: they have {listing}."
+                )
+
+    def configs(self, variant: Variant) -> Iterator[dict[str, int]]:
+        """Every combination of the variant's tunables, constraints not yet looked at."""
+        names = [t.name for t in variant.tunables]
+        for values in product(*self._axes(variant)):
+            yield dict(zip(names, values, strict=True))
+
+    def count(self) -> int:
+        """Points of the space, those that constraints exclude among them. No enumeration."""
+        per_problem = sum(prod(map(len, self._axes(find_variant(v)))) for v in self.variants)
+        return per_problem * len(self.problems)
+
+    def points(self, options: SweepOptions) -> list[SweepPoint]:
+        """Every point, problem by problem.
+
+        Raises:
+            InvalidProblem: more than MAX_POINTS.
+            UnknownName: the options name a GPU that is not in the table.
+        """
+        _limit(self.count(), "points")
+        variants = [find_variant(name) for name in dict.fromkeys(self.variants)]
+        configs = {variant.id: list(self.configs(variant)) for variant in variants}
+        return [
+            make_point(variant, problem, config, options)
+            for problem in self.problems
+            for variant in variants
+            for config in configs[variant.id]
+        ]
+
+    def _axes(self, variant: Variant) -> list[tuple[int, ...]]:
+        axes = []
+        for t in variant.tunables:
+            own = t.values if self.own_values else (t.default,)
+            axes.append(tuple(dict.fromkeys(self.tunables.get(t.name, own))))
+        return axes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "variants": list(self.variants),
+            "problems": [asdict(p) for p in self.problems],
+            "tunables": {name: list(values) for name, values in self.tunables.items()},
+            "own_values": self.own_values,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            variants=tuple(data["variants"]),
+            problems=tuple(Problem(**p) for p in data["problems"]),
+            tunables={name: tuple(values) for name, values in data["tunables"].items()},
+            own_values=bool(data["own_values"]),
+        )
+
+
+def make_point(
+    variant: Variant, problem: Problem, config: Mapping[str, int], options: SweepOptions
+) -> SweepPoint:
+    """The point of one (variant, problem, config)."""
+    request = EvaluationRequest(
+        variant=variant.id, problem=problem, config=dict(config), **asdict(options)
+    )
+    return SweepPoint(point_id(request), request, _why_not(variant, request))
+
+
+def _why_not(variant: Variant, request: EvaluationRequest) -> str | None:
+    why = variant.unsupported(request.problem, request.config)
+    if why is not None or request.gpu is None:
+        return why
+    device, needed = find_device(request.gpu), variant.min_compute_capability
+    has = device.compute_capability
+    if has < needed or (variant.arch_specific and has != needed):
+        return (
+            f"{variant.id} is for compute capability {needed[0]}.{needed[1]}"
+            f"{' alone' if variant.arch_specific else ' and later'}, and {device.name} has "
+            f"{has[0]}.{has[1]}: choose another variant or GPU."
+        )
+    return None
+
+
+def point_id(request: EvaluationRequest) -> str:
+    """16 hex digits that name the evaluation, whatever order or run it is made in.
+
+    Fields at their defaults do not enter, so that a field added later changes no id.
+    """
+    variant = find_variant(request.variant)
+    named: dict[str, Any] = {
+        "variant": variant.id,
+        "problem": asdict(request.problem),
+        "config": resolve_config(variant, request.config),
+    }
+    for f in fields(request):
+        value = getattr(request, f.name)
+        # How long it may take does not change what is evaluated.
+        if f.name not in (*named, "timeout_s") and f.default is not MISSING and value != f.default:
+            named[f.name] = value
+    defaults = {f.name: f.default for f in fields(Problem) if f.default is not MISSING}
+    named["problem"] = {k: v for k, v in named["problem"].items() if defaults.get(k, ...) != v}
+    text = json.dumps(named, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_values(text: str, name: str) -> tuple[int, ...]:
+    """The whole numbers of an axis: `1,2,4`, `64:512:64` (steps), `64:4096:x2` (factors), mixed.
+
+    Both ends belong to a range.
+
+    Raises:
+        InvalidProblem: anything else, or more than MAX_POINTS values.
+    """
+    values: list[int] = []
+    for part in text.split(","):
+        values += _parse_range(part.strip(), name)
+        _limit(len(values), f"values of {name}")
+    return tuple(dict.fromkeys(values))
+
+
+def _parse_range(part: str, name: str) -> list[int]:
+    try:
+        numbers = part.split(":")
+        if len(numbers) == 1:
+            return [int(part)]
+        first, last = int(numbers[0]), int(numbers[1])
+        step = numbers[2] if len(numbers) == 3 else "1"
+        if len(numbers) > 3 or last < first or first < 1:
+            raise ValueError
+        if step.startswith("x"):
+            return list(_geometric(first, last, int(step[1:])))
+        _limit((last - first) // max(int(step), 1), f"values of {name}")
+        return list(range(first, last + 1, int(step)))
+    except ValueError:
+        raise InvalidProblem(
+            f"{name} takes whole numbers like 1,2,4, a range like 64:512:64, or factors like "
+            f"64:4096:x2, not {part!r}."
+        ) from None
+
+
+def _geometric(first: int, last: int, factor: int) -> Iterator[int]:
+    if factor < 2:
+        raise ValueError
+    while first <= last:
+        yield first
+        first *= factor
+
+
+def _limit(count: int, what: str) -> None:
+    if count > MAX_POINTS:
+        raise InvalidProblem(
+            f"That makes {count:,} {what}, and a sweep takes at most {MAX_POINTS:,}: choose fewer "
+            "values."
+        )

@@ -1,0 +1,204 @@
+"""In which order to try the points of a space, and which to leave out.
+
+A strategy is asked for points and told their times. Each (variant, problem) is a search of its own;
+the searches take turns, so that a budget is shared evenly. Points that constraints exclude are
+never asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, get_args
+
+from engine.errors import ToolMissing
+from engine.names import find_variant
+from engine.search.space import SweepPoint
+
+StrategyName: TypeAlias = Literal["exhaustive", "random", "coordinate", "bayesian"]
+STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+# One search: yields points, receives their times in µs (None: no time), ends when it has no more.
+Search: TypeAlias = Generator[SweepPoint, float | None, None]
+
+# Bayesian: proposals in a row that lead nowhere new before an untried point is drawn instead.
+_MAX_STALE_PROPOSALS = 10
+
+
+class Strategy(Protocol):
+    """Proposes points. Several may be out at once; each is told once."""
+
+    def ask(self) -> SweepPoint | None:
+        """The next point, or None: nothing more, or nothing until another point is told."""
+        ...
+
+    def tell(self, point: SweepPoint, time_us: float | None) -> None:
+        """What came of a point; None when it has no time."""
+        ...
+
+
+def make_strategy(name: StrategyName, points: Sequence[SweepPoint], seed: int = 0) -> Strategy:
+    """The strategy of this name over the points that can run.
+
+    Raises:
+        ToolMissing: "bayesian" without optuna.
+    """
+    runnable = [p for p in points if p.why_not is None]
+    if name == "exhaustive":
+        return InOrder(runnable)
+    if name == "random":
+        random.Random(seed).shuffle(runnable)
+        return InOrder(runnable)
+    search = _SEARCHES[name]
+    groups: dict[tuple[Any, ...], dict[tuple[int, ...], SweepPoint]] = {}
+    for point in runnable:
+        group = groups.setdefault((point.request.variant, point.request.problem), {})
+        group[_key(point)] = point
+    return TakingTurns([search(Group(g), seed + i) for i, g in enumerate(groups.values())])
+
+
+class InOrder:
+    """The points as they come, whatever they turn out to be."""
+
+    def __init__(self, points: Sequence[SweepPoint]) -> None:
+        self._points = iter(points)
+
+    def ask(self) -> SweepPoint | None:
+        return next(self._points, None)
+
+    def tell(self, point: SweepPoint, time_us: float | None) -> None:
+        """An order that is fixed learns nothing."""
+
+
+class TakingTurns:
+    """Several searches, each with at most one point out at a time."""
+
+    def __init__(self, searches: Sequence[Search]) -> None:
+        # Those whose next point can be had, each with the answer it waits for (None at the start).
+        self._ready: list[tuple[Search, float | None]] = [(s, None) for s in searches]
+        self._out: dict[str, Search] = {}
+
+    def ask(self) -> SweepPoint | None:
+        while self._ready:
+            search, answer = self._ready.pop(0)
+            try:
+                point = search.send(answer)
+            except StopIteration:
+                continue
+            self._out[point.id] = search
+            return point
+        return None
+
+    def tell(self, point: SweepPoint, time_us: float | None) -> None:
+        self._ready.append((self._out.pop(point.id), time_us))
+
+
+class Group:
+    """The points of one (variant, problem) as a grid of tunable values, with holes."""
+
+    def __init__(self, points: Mapping[tuple[int, ...], SweepPoint]) -> None:
+        self.points = points
+        request = next(iter(points.values())).request
+        self.names = tuple(request.config)
+        self.axes = tuple(tuple(sorted(set(values))) for values in zip(*points, strict=True))
+        default = find_variant(request.variant).default_config()
+        wanted = tuple(default[name] for name in self.names)
+        self.start = wanted if wanted in points else next(iter(points))
+
+
+def _key(point: SweepPoint) -> tuple[int, ...]:
+    return tuple(point.request.config.values())
+
+
+def coordinate_descent(group: Group, seed: int) -> Search:
+    """Improve one tunable at a time from the default config; again from elsewhere until all is done.
+
+    A line search tries every value of one axis with the others fixed and keeps the best; a descent
+    ends when no axis improves.
+    """
+    rng = random.Random(seed)
+    times: dict[tuple[int, ...], float | None] = {}
+
+    def visit(key: tuple[int, ...]) -> Generator[SweepPoint, float | None, float]:
+        if key not in times:
+            times[key] = yield group.points[key]
+        time_us = times[key]
+        return float("inf") if time_us is None else time_us
+
+    here = group.start
+    while True:
+        best = yield from visit(here)
+        improved = True
+        while improved:
+            improved = False
+            for axis in rng.sample(range(len(group.axes)), len(group.axes)):
+                for value in group.axes[axis]:
+                    there = (*here[:axis], value, *here[axis + 1 :])
+                    if there not in group.points:
+                        continue
+                    time_us = yield from visit(there)
+                    if time_us < best:
+                        here, best, improved = there, time_us, True
+        untried = [key for key in group.points if key not in times]
+        if not untried:
+            return
+        here = rng.choice(untried)
+
+
+def bayesian(group: Group, seed: int) -> Search:
+    """Optuna's TPE over the positions of the values on their axes, from the default config on.
+
+    Raises:
+        ToolMissing: optuna is not installed.
+    """
+    optuna = _import_optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    axes = {
+        name: optuna.distributions.IntDistribution(0, len(axis) - 1)
+        for name, axis in zip(group.names, group.axes, strict=True)
+    }
+    failed = optuna.trial.TrialState.FAIL
+    rng = random.Random(seed)
+    untried = dict(group.points)
+    times: dict[tuple[int, ...], float | None] = {}
+
+    def positions(key: tuple[int, ...]) -> dict[str, int]:
+        where = zip(group.names, group.axes, key, strict=True)
+        return {name: axis.index(value) for name, axis, value in where}
+
+    study.enqueue_trial(positions(group.start))
+    stale = 0
+    while untried:
+        if stale > _MAX_STALE_PROPOSALS:
+            study.enqueue_trial(positions(rng.choice(list(untried))))
+        trial = study.ask(axes)
+        key = tuple(
+            axis[trial.params[name]] for name, axis in zip(group.names, group.axes, strict=True)
+        )
+        if key in untried:
+            stale = 0
+            times[key] = yield untried.pop(key)
+        else:
+            stale += 1  # tried before, or a hole in the grid
+        time_us = times.get(key)
+        if time_us is None:
+            study.tell(trial, state=failed)
+        else:
+            study.tell(trial, time_us)
+
+
+_SEARCHES: dict[str, Callable[[Group, int], Search]] = {
+    "coordinate": coordinate_descent,
+    "bayesian": bayesian,
+}
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ToolMissing(
+            "The Bayesian strategy needs optuna: pip install 'attune[tune]', or choose coordinate."
+        ) from error
+    return optuna

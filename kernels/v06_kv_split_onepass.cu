@@ -1,0 +1,206 @@
+// v06 KV split, one pass: the CTA that finishes a query tile last fuses it; no second launch.
+// Idea: a counter per query tile tells each CTA whether the other chunks are already in memory.
+// Changed: against v05, attention_fuse is gone; fence, count, and the last CTA merges the partials.
+// Limiter: as v05; the fusion now runs on one CTA per query tile, so many splits make a long tail.
+// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any num_splits.
+// Passes: 1, attention_forward; grid (num_heads * num_splits, batch, ceil(S / 64)).
+// Source: the threadFenceReduction sample of the CUDA toolkit; stream-K's fix-up does the same.
+// Weakness: two launches at once must not share the counters; every CTA pays a fence and an atomic.
+#include "element.cuh"
+
+constexpr int BLOCK_M = 64;  // query rows per CTA
+constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
+constexpr int DIMS_PER_THREAD = HEAD_DIM / THREADS_PER_ROW;  // columns of O per thread
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+static_assert(BLOCK_N == 32 || BLOCK_N == 64,
+              "block_n must be 32 or 64: at D = 128 a wider tile exceeds the 64 KB of sm_75");
+static_assert(THREADS_PER_ROW == 2 || THREADS_PER_ROW == 4 || THREADS_PER_ROW == 8,
+              "threads_per_row must be 2, 4 or 8: 64 rows of more exceed 1,024 threads");
+static_assert(HEAD_DIM % THREADS_PER_ROW == 0,
+              "threads_per_row must divide head_dim: a row's threads own equal shares of it");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would exceed 64 KB");
+
+// Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
+                                          const element* head,  // [seqlen, HEAD_DIM]
+                                          int first_row, int seqlen) {
+    for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
+        const int row = first_row + i / HEAD_DIM;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        tile_smem[i] = row < seqlen ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+                                    : to_element(0.0f);
+    }
+}
+
+// Maximum and sum over the THREADS_PER_ROW neighbouring lanes of one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+    for (int lane_bit = 1; lane_bit < THREADS_PER_ROW; lane_bit *= 2) {
+        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lane_bit));
+    }
+    return x;
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+    for (int lane_bit = 1; lane_bit < THREADS_PER_ROW; lane_bit *= 2) {
+        x += __shfl_xor_sync(FULL_WARP, x, lane_bit);
+    }
+    return x;
+}
+
+// One CTA per (head, split), batch and query tile; num_rows = batch * num_heads * seqlen. The 1 in
+// the bounds as in v02: without it ptxas spills registers for CTAs that shared memory cannot hold.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ o_partial,  // [NUM_SPLITS, num_rows, HEAD_DIM]
+                  float* __restrict__ m_partial,  // [NUM_SPLITS, num_rows]
+                  float* __restrict__ l_partial,  // [NUM_SPLITS, num_rows]
+                  int* __restrict__ arrivals,     // [batch, num_heads, gridDim.z], all zero
+                  int num_heads, int seqlen, float softmax_scale) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, HEAD_DIM]
+    element* k_smem = q_smem + BLOCK_M * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
+    element* v_smem = k_smem + BLOCK_N * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
+    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM);  // [BLOCK_M, BLOCK_N]
+
+    const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
+    const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
+    const int split = blockIdx.x % NUM_SPLITS;       // neighbours in x share Q through L2
+    const int m0 = blockIdx.z * BLOCK_M;             // first query row of this CTA
+    const int query = m0 + row;
+    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x / NUM_SPLITS;
+    const size_t head = head_index * seqlen * HEAD_DIM;
+
+    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+
+    float acc_rmem[DIMS_PER_THREAD];  // O of this row's columns part * DIMS_PER_THREAD + d
+#pragma unroll
+    for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] = 0.0f;
+    float m = -INFINITY;  // maximum of the row over this chunk, the same in all its threads
+    float l = 0.0f;       // sum over this thread's keys only
+
+    // The chunk is whole tiles, the same for every query tile, so a seam falls on a multiple of
+    // chunk_rows. With more splits than tiles the last chunks start past the end and stay empty.
+    const int num_tiles = (seqlen + BLOCK_N - 1) / BLOCK_N;
+    const int chunk_rows = (num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N;
+    // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
+    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int chunk_end = min(kv_end, (split + 1) * chunk_rows);
+    for (int n0 = split * chunk_rows; n0 < chunk_end; n0 += BLOCK_N) {
+        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
+        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        // Every thread reads rows that other threads loaded (Q too, the first time).
+        __syncthreads();
+
+        // S = Q @ K^T [BLOCK_M, BLOCK_N]: a row's threads take its keys in turn.
+        const element* q_row = q_smem + row * HEAD_DIM;
+        float* s_row = s_smem + row * BLOCK_N;
+        float m_new = m;
+        for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
+            float score = 0.0f;
+#pragma unroll
+            for (int d = 0; d < HEAD_DIM; d++) {
+                score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
+            }
+            const int key = n0 + n;
+            const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+            score = visible ? score * softmax_scale : -INFINITY;
+            s_row[n] = score;
+            m_new = fmaxf(m_new, score);
+        }
+
+        // Online softmax: what was summed under the old maximum shrinks to the new one. A causal
+        // row may see no key of this chunk: its maximum is -inf, and -inf - -inf would be NaN.
+        m_new = row_max(m_new);
+        const float m_finite = m_new == -INFINITY ? 0.0f : m_new;
+        const float correction = __expf(m - m_finite);
+        m = m_new;
+        l *= correction;
+#pragma unroll
+        for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] *= correction;
+
+        // P = exp(S - m), in place. l stays split over the row's threads: all share one correction.
+        for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
+            const float p = __expf(s_row[n] - m_finite);
+            s_row[n] = p;
+            l += p;
+        }
+        // Each thread needs P of all keys, which its row's other threads (same warp) just wrote.
+        __syncwarp();
+
+        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread adds up its own columns over all keys.
+        for (int n = 0; n < BLOCK_N; n++) {
+            const float p = s_row[n];
+#pragma unroll
+            for (int d = 0; d < DIMS_PER_THREAD; d++) {
+                acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM + part * DIMS_PER_THREAD + d]);
+            }
+        }
+        // The next tile overwrites K, V and S, which slower threads are still reading.
+        __syncthreads();
+    }
+
+    // Hand over O (not divided by l), m and l. The sum needs all lanes, so it comes before rows
+    // past the end drop out. A row that saw no key leaves O unwritten: m = -inf tells the fusion.
+    l = row_sum(l);
+    const size_t num_rows = (size_t)gridDim.y * num_heads * seqlen;
+    const size_t tile_row = head_index * seqlen + query;
+    if (query < seqlen) {
+        const size_t partial_row = split * num_rows + tile_row;
+        if (part == 0) {
+            m_partial[partial_row] = m;
+            l_partial[partial_row] = l;
+        }
+        if (m > -INFINITY) {
+            float* o_row = o_partial + partial_row * HEAD_DIM + part * DIMS_PER_THREAD;
+#pragma unroll
+            for (int d = 0; d < DIMS_PER_THREAD; d++) o_row[d] = acc_rmem[d];
+        }
+    }
+
+    // Release: whoever sees this CTA's arrival also sees the partials written above.
+    __threadfence();
+    // Thread 0 arrives for the whole CTA, so all of its threads must have written and fenced.
+    __syncthreads();
+    int* tile_arrivals = arrivals + head_index * gridDim.z + blockIdx.z;
+    const bool came_last =
+        threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == NUM_SPLITS - 1;
+    // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+    if (!__syncthreads_or(came_last)) return;
+    // Acquire: the partials of the other splits are read after the count that announced them.
+    __threadfence();
+    if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
+    if (query >= seqlen) return;
+
+    // m = max over splits. Key 0 lies in split 0 and every row sees it, so m is finite.
+    m = -INFINITY;
+    for (int s = 0; s < NUM_SPLITS; s++) m = fmaxf(m, m_partial[s * num_rows + tile_row]);
+
+    // O = sum_s exp(m_s - m) O_s, l = sum_s exp(m_s - m) l_s; in the order of s, so that the same
+    // bits come out whichever split happens to be last.
+    l = 0.0f;
+#pragma unroll
+    for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] = 0.0f;
+    for (int s = 0; s < NUM_SPLITS; s++) {
+        const size_t partial_row = s * num_rows + tile_row;
+        const float m_split = m_partial[partial_row];
+        if (m_split == -INFINITY) continue;  // empty for this row: its O was never written
+        const float weight = __expf(m_split - m);
+        l += weight * l_partial[partial_row];
+        const float* o_row = o_partial + partial_row * HEAD_DIM + part * DIMS_PER_THREAD;
+#pragma unroll
+        for (int d = 0; d < DIMS_PER_THREAD; d++) acc_rmem[d] += weight * o_row[d];
+    }
+
+    element* out_row = out + tile_row * HEAD_DIM + part * DIMS_PER_THREAD;
+#pragma unroll
+    for (int d = 0; d < DIMS_PER_THREAD; d++) out_row[d] = to_element(acc_rmem[d] / l);
+}

@@ -1,0 +1,51 @@
+"""Launching the small kernels that all take (in, out, scratch, counter, n)."""
+
+from __future__ import annotations
+
+import numpy as np
+from host_kernels import KERNELS
+
+from engine.backends.cpu.build import HostLibrary, build_kernels
+from engine.backends.cpu.client import Client
+from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
+from engine.plan import ScalarArg, TensorArg
+
+WORDS = 256
+INPUT = np.linspace(1, 2, WORDS, dtype=np.float32)
+ARGS = (
+    *(TensorArg(name) for name in ("in", "out", "scratch", "counter")),
+    ScalarArg("n", "int32", WORDS),
+)
+
+
+def entries_of(file: str) -> list[str]:
+    """The kernels of `file`, in order."""
+    lines = (KERNELS / file).read_text().splitlines()
+    return [line[7 : line.index(")")] for line in lines if line.startswith("KERNEL(")]
+
+
+def library(file: str, check: bool) -> HostLibrary:
+    return build_kernels(KERNELS / file, entries_of(file), [("IS_BF16", "0")], check)
+
+
+def run(
+    client: Client,
+    host_library: HostLibrary,
+    entry: str,
+    timeout_s: float = 30.0,
+    dynamic_smem_bytes: int = 1024,
+    **options,
+) -> JobResult:
+    """2 CTAs of 64 threads."""
+    job = Job(
+        library=host_library,
+        buffers=(
+            Buffer("in", data=INPUT, read_only=True),
+            Buffer("out", size_bytes=4 * WORDS, returned=True),
+            Buffer("scratch", size_bytes=4 * WORDS),
+            Buffer("counter", size_bytes=4 * WORDS, fill="zero"),
+        ),
+        launches=(KernelLaunch(entry, (2, 1, 1), (64, 1, 1), ARGS, dynamic_smem_bytes),),
+        **options,
+    )
+    return client.run(job, timeout_s)

@@ -1,0 +1,195 @@
+"""Table, recommendations and wave steps on curves whose answer is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.devices import find_device
+from engine.errors import InvalidProblem
+from engine.model.batch import batch_table, memory_feasible, recommend, step_warning
+from engine.problem import Problem
+
+L4 = find_device("L4")
+ONE_TILE = Problem(1, 1, 64, 64)  # one CTA per batch element
+
+
+def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM") -> pd.DataFrame:
+    """A curve of one CTA per batch element on 58 SMs with the given times."""
+    batch = np.arange(1, len(total_us) + 1)
+    waves = batch / (58 * ctas_per_sm)
+    return pd.DataFrame(
+        {
+            "batch": batch,
+            "ctas": batch,
+            "ctas_per_sm": ctas_per_sm,
+            "load_per_sm": -(-batch // 58),
+            "waves": waves,
+            "wave_efficiency": waves / np.ceil(waves),
+            "sm_fill": np.minimum(batch, 58) / 58,
+            "predicted_us": total_us,
+            "low_us": 0.8 * total_us,
+            "high_us": 1.3 * total_us,
+            "binds": binds,
+            "device_bytes": 32768 * batch,
+            "flops": 4 * 64**3 * batch,
+        }
+    )
+
+
+def waves_of_58(n: int, wave_us: float = 100.0) -> np.ndarray:
+    return wave_us * -(-np.arange(1, n + 1) // 58)
+
+
+def table_of(total_us: np.ndarray, **kwargs: object) -> pd.DataFrame:
+    return batch_table(curve(total_us, **kwargs), ONE_TILE, L4)  # type: ignore[arg-type]
+
+
+def test_the_two_readings_stand_side_by_side() -> None:
+    table = batch_table(curve(waves_of_58(300)), replace(ONE_TILE, num_heads=4), L4)
+    row = table.iloc[57]
+    assert (row["units"], row["queries"]) == (232, 232 * 64)
+    assert row["per_unit_us"] == pytest.approx(100 / 232)
+    assert row["per_query_us"] == pytest.approx(100 / 232 / 64)
+    assert row["queries_per_s"] == pytest.approx(232 * 64 * 1e4)
+    assert row["tokens_per_s"] == pytest.approx(58 * 64 * 1e4)
+    assert row["speedup_per_unit"] == pytest.approx(58)
+    assert row["tflops"] == pytest.approx(4 * 64**3 * 58 / 100 / 1e6)
+    assert row["percent_of_peak"] == pytest.approx(100 * row["tflops"] / 121.0)
+    assert row["memory_share"] == pytest.approx(32768 * 58 / L4.memory_bytes)
+    assert table["predicted_us"].is_monotonic_increasing
+
+
+def test_the_study_reads_41_times_per_unit() -> None:
+    """579 µs for one unit against 3,624 µs for 256: latency rose, the unit became 41× cheaper."""
+    both = curve(np.array([579.0, 3624.0]))
+    both["batch"] = [1, 256]
+    table = batch_table(both, replace(ONE_TILE, seqlen=128), L4)
+    assert table["speedup_per_unit"].iloc[1] == pytest.approx(41, abs=0.2)
+    assert table["per_query_us"].tolist() == pytest.approx([4.523, 0.1106], rel=1e-3)
+
+
+def test_steps_are_where_the_busiest_sm_gets_another_cta() -> None:
+    table = table_of(waves_of_58(200))
+    assert table.loc[table["step"], "batch"].tolist() == [59, 117, 175]
+
+
+def test_a_batch_just_past_a_step_is_warned_about() -> None:
+    table = table_of(waves_of_58(200))
+    assert step_warning(table, 59) == (
+        "B=59 costs a second wave: 58 is cheaper per unit (1.72 µs against 3.39 µs)."
+    )
+    assert "costs a third wave: 116 is cheaper" in step_warning(table, 117)
+    assert step_warning(table, 58) == ""
+    assert step_warning(table, 116) == ""
+    assert step_warning(table, 1) == ""
+    with pytest.raises(InvalidProblem, match="B=999"):
+        step_warning(table, 999)
+
+
+def test_a_second_resident_cta_is_not_called_a_wave() -> None:
+    total = np.where(np.arange(1, 117) <= 58, 100.0, 130.0)
+    table = table_of(total, ctas_per_sm=2)
+    assert "puts a second CTA on some SMs: 58 is cheaper" in step_warning(table, 59)
+    assert step_warning(table, 116) == ""
+
+
+def test_ordinals() -> None:
+    table = table_of(waves_of_58(58 * 22 + 1))
+    assert "sixth wave" in step_warning(table, 58 * 5 + 1)
+    quarter = table.copy()
+    quarter["cheaper_batch"] = np.where(quarter["batch"] == 58 * 11, 1, quarter["cheaper_batch"])
+    assert "11th wave" in step_warning(quarter, 58 * 11)
+    last = table.copy()
+    last["cheaper_batch"] = np.where(last["batch"] == 58 * 20 + 1, 58, 0)
+    assert "21st wave" in step_warning(last, 58 * 20 + 1)
+
+
+@pytest.mark.parametrize(("target", "batch"), [(0.5, 29), (0.7, 41), (0.9, 53), (1.0, 58)])
+def test_the_smallest_batch_that_reaches_the_target(target: float, batch: int) -> None:
+    table = table_of(waves_of_58(300))
+    (found,) = recommend(table, table["predicted_us"].to_numpy()[None], L4, (target,))
+    assert (found.batch, found.target) == (batch, target)
+    assert found.share_of_plateau >= target
+    assert batch == 1 or (batch - 1) / 58 < target
+    assert found.same_latency_up_to == 58
+    assert (found.low_batch, found.high_batch) == (batch, batch)
+    assert found.latency_us == 100.0
+    assert (found.low_us, found.high_us) == (80.0, 130.0)
+    assert found.sm_fill == pytest.approx(batch / 58)
+    assert f"B={batch}" in found.reason
+    assert "SMs were idle" in found.reason
+    assert found.warning == ""
+
+
+def test_the_interval_comes_from_the_model_being_unsure() -> None:
+    table = table_of(waves_of_58(300))
+    batches = np.arange(1, 301)
+    slow_floor = waves_of_58(300) + 500.0  # a larger launch floor: only big batches pay
+    ends = np.stack([waves_of_58(300), slow_floor])
+    (found,) = recommend(table, ends, L4, (0.9,))
+    rate = batches / slow_floor
+    expected = int(batches[np.argmax(rate >= 0.9 * rate.max())])
+    assert (found.batch, found.low_batch, found.high_batch) == (53, 53, expected)
+
+
+def test_several_targets_come_in_order() -> None:
+    table = table_of(waves_of_58(300))
+    found = recommend(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
+    assert [r.target for r in found] == [0.7, 0.95]
+
+
+def test_reasons_name_what_binds() -> None:
+    linear = 10.0 * np.arange(1.0, 101.0)
+    cases = [
+        (linear, {"binds": "CTAs per SM"}, 0.9, "at once"),
+        (50 + linear, {"binds": "DRAM"}, 0.9, "DRAM bandwidth"),
+        (50 + 0.01 * linear, {"binds": "launch floor"}, 0.9, "launch itself"),
+        (waves_of_58(90) - 0.5 * np.arange(1, 91), {}, 1.0, "SMs were idle"),
+    ]
+    for total, kwargs, target, words in cases:
+        table = table_of(total, **kwargs)
+        (found,) = recommend(table, total[None], L4, (target,))
+        assert words in found.reason
+
+
+def test_wave_quantization_is_a_reason() -> None:
+    """The best batch of a curve that ends in the middle of a wave."""
+    total = waves_of_58(70)
+    table = batch_table(curve(total).iloc[60:].reset_index(drop=True), ONE_TILE, L4)
+    (found,) = recommend(table, total[None, 60:], L4, (1.0,))
+    assert found.batch == 70
+    assert "wave quantization" in found.reason
+
+
+@pytest.mark.parametrize("targets", [(0.0,), (-0.1,), (1.01,), (70,), (float("nan"),)])
+def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
+    table = table_of(waves_of_58(10))
+    with pytest.raises(InvalidProblem, match="share of the plateau"):
+        recommend(table, table["predicted_us"].to_numpy()[None], L4, targets)
+
+
+def test_no_target() -> None:
+    table = table_of(waves_of_58(10))
+    with pytest.raises(InvalidProblem, match="at least one"):
+        recommend(table, table["predicted_us"].to_numpy()[None], L4, ())
+
+
+def test_memory_bounds_the_batch() -> None:
+    need = 2**30 * np.arange(1, 100)
+    assert memory_feasible(need, L4) == 24
+    assert memory_feasible(need, replace(L4, memory_bytes=None)) == 99
+    with pytest.raises(InvalidProblem, match=r"B=1 needs 25 GiB and L4 has 24 GiB"):
+        memory_feasible(25 * need, L4)
+
+
+def test_unknown_peak_and_memory_are_not_invented() -> None:
+    unknown = replace(L4, memory_bytes=None, fp16_tensor_tflops=None)
+    table = batch_table(curve(waves_of_58(60)), ONE_TILE, unknown)
+    assert table["percent_of_peak"].isna().all()
+    assert table["memory_share"].isna().all()
+    (found,) = recommend(table, table["predicted_us"].to_numpy()[None], unknown, (0.9,))
+    assert found.memory_share is None
