@@ -10,30 +10,40 @@ Callers: the command line, the job worker, tests. `engine.preview` is the quick 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from engine.backends.base import Backend, RunOptions, RunResult
-from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
+from engine.errors import AttuneError, CompileError, InvalidProblem, MeasureError, ToolMissing
 from engine.evaluation import (
     BaselineTiming,
     Correctness,
     Evaluation,
     Execution,
-    Latency,
     Status,
 )
 from engine.memory import check_memory
 from engine.plan import LaunchPlan, make_plan
 from engine.preview import does_not_fit, pass_reports, predict_latency
-from engine.request import EvaluationRequest, Target, resolve, target_arch, unsupported_reason
+from engine.request import (
+    Effort,
+    EvaluationRequest,
+    Target,
+    resolve,
+    target_arch,
+    unsupported_reason,
+)
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
     from engine.compile import CompiledKernel
     from engine.correctness import ErrorMaps
+    from engine.devices.nvml import GpuState
+    from engine.measure.field import Field
+    from engine.measure.sampler import SamplerSettings, SamplingRun
 
 OnStage: TypeAlias = Callable[[str], None]
 
@@ -65,6 +75,12 @@ class Evaluator:
         for backend in self._backends.values():
             backend.close()
         self._backends.clear()
+
+    @property
+    def lost(self) -> str | None:
+        """Why this process can use the GPU no more, or None; only a new process helps."""
+        cuda = cast("CudaBackend | None", self._backends.get("cuda"))
+        return cuda.lost if cuda is not None else None
 
     def backend(self, name: Literal["cpu", "cuda"]) -> Backend:
         if name not in self._backends:
@@ -198,7 +214,8 @@ class _Run:
         self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}")
         inputs = make_inputs(problem, request.seed, request.input_kind)
         options = RunOptions(request.check, request.schedule, request.seed, request.timeout_s)
-        result = backend.run(plan, inputs, options)
+        with self._alone(name):
+            result = backend.run(plan, inputs, options)
         self.base = replace(self.base, execution=self._execution(name, result))
         if result.status is not Status.PASSED:
             return self._stop(result.status, result.reason, result.log)
@@ -239,19 +256,76 @@ class _Run:
         notes = evaluation.notes if why in known else (*evaluation.notes, why)
         return replace(evaluation, notes=notes)
 
+    def _alone(self, name: Literal["cpu", "cuda"]) -> AbstractContextManager[None]:
+        """On a GPU, nobody else measures meanwhile."""
+        if name == "cpu":
+            return nullcontext()
+        from engine.measure.local_gpu import gpu_lock
+
+        return gpu_lock(f"{self.target.variant.id}, {self.request.problem.label()}", self.stage)
+
     def _measure(
         self, backend: CudaBackend, plan: LaunchPlan, inputs: Inputs, passed: Evaluation
     ) -> Evaluation:
-        from engine.backends.sdpa import time_baselines
+        from engine.measure.local_gpu import gpu_states
 
-        assert passed.correctness is not None
-        self.stage("Measuring")
         try:
-            latencies: tuple[Latency, ...] = backend.time_device(plan, inputs, passed.correctness)
-            self.stage("Measuring PyTorch SDPA")
-            baselines: tuple[BaselineTiming, ...] = time_baselines(self.request.problem, inputs)
+            with self._alone("cuda"), gpu_states() as read_state:
+                self.stage("Measuring")
+                return measure_evaluation(
+                    backend, plan, inputs, passed, read_state, self.request.effort
+                )
         except AttuneError as error:
             return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
-        return replace(
-            passed, latency=latencies[0], other_latencies=latencies[1:], baselines=baselines
-        )
+
+
+def measure_evaluation(
+    backend: CudaBackend,
+    plan: LaunchPlan,
+    inputs: Inputs,
+    passed: Evaluation,
+    read_state: Callable[[], GpuState],
+    effort: Effort = "full",
+    settings: SamplerSettings | None = None,
+) -> Evaluation:
+    """`passed` with its latencies and, at full effort, the baselines of the same run.
+
+    THROTTLED when the GPU slowed down too often; what was measured stays in it.
+
+    Args:
+        settings: how to measure; by the effort when not given.
+
+    Raises:
+        MeasureError: the kernel could not be timed.
+    """
+    from engine.backends.sdpa import BACKENDS, baseline
+    from engine.measure.field import FULL, QUICK, Field
+
+    assert passed.correctness is not None
+    names = tuple(BACKENDS) if effort == "full" else ()
+    with Field(read_state) as field:
+        field.add(plan.variant, backend.timer(plan, inputs, passed.correctness))
+        if plan.variant in field.failures:
+            raise MeasureError(field.failures[plan.variant])
+        for name in names:
+            field.add(name, baseline(name, plan.problem, inputs))
+        run = field.run(plan.variant, settings or (FULL if effort == "full" else QUICK))
+        if plan.variant in field.failures:
+            raise MeasureError(field.failures[plan.variant])
+        latencies = field.latencies(run, plan.variant)
+        baselines = tuple(_baseline_timing(field, run, name) for name in names)
+    return replace(
+        passed,
+        status=Status.THROTTLED if run.throttled else passed.status,
+        reason=run.throttled or passed.reason,
+        latency=latencies[0],
+        other_latencies=latencies[1:],
+        baselines=baselines,
+    )
+
+
+def _baseline_timing(field: Field, run: SamplingRun, name: str) -> BaselineTiming:
+    latencies = field.latencies(run, name)
+    if not latencies:
+        return BaselineTiming(name, None, field.failures.get(name, "It was not measured."))
+    return BaselineTiming(name, latencies[0], other_latencies=latencies[1:])

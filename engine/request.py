@@ -15,6 +15,7 @@ from engine.tensors import InputKind
 from kernels.variant import Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]
+Effort: TypeAlias = Literal["full", "quick"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class EvaluationRequest:
     timeout_s: float = 60.0
     input_kind: InputKind = "normal"
     execute: bool = True  # False: compile, occupancy and prediction only
+    # "quick": on a GPU the warm device time alone, in few rounds and without the baselines.
+    effort: Effort = "full"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

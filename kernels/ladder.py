@@ -8,6 +8,9 @@ from kernels.entries import (
     v03_vectorized,
     v04_small_tiles,
     v05_kv_split,
+    v06_kv_split_onepass,
+    v08_mma_sync,
+    v12_one_shot,
 )
 from kernels.variant import Variant
 
@@ -18,6 +21,8 @@ LADDER: tuple[Variant, ...] = (
     v04_small_tiles.VARIANT,
     v05_kv_split.VARIANT,
     v06_kv_split_onepass.VARIANT,
+    v08_mma_sync.VARIANT,
+    v12_one_shot.VARIANT,
 )
 
 

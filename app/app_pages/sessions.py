@@ -13,6 +13,7 @@ from engine.sessions.schema import Snapshot
 from engine.sessions.store import SnapshotInfo, Store, default_store, search
 
 _PARAM = "session"
+_ROWS = 7  # a longer table scrolls
 
 
 def page() -> None:
@@ -70,7 +71,7 @@ def _list(store: Store, infos: list[SnapshotInfo]) -> None:
         frames.snapshots(found),
         hide_index=True,
         width="stretch",
-        height=min(36 * (len(found) + 1), 300),
+        height="content" if len(found) <= _ROWS else 300,
         key="session_table",
         on_select=lambda: _select(found),
         selection_mode="single-row",
@@ -149,8 +150,9 @@ def _head(store: Store, name: str, snapshot: Snapshot, data: bytes) -> None:
         ("Where it comes from", snapshot.provenance),
     ):
         if text:
-            st.caption(label)
-            st.text(text)
+            left, right = st.columns([1, 6])
+            left.caption(label)
+            right.text(text)
     with st.expander("Environment it was made in", icon=":material/memory:"):
         st.dataframe(frames.environment(snapshot.environment), hide_index=True, width="stretch")
     if snapshot.log:
@@ -176,7 +178,7 @@ def _choose(snapshot: Snapshot) -> int:
         frames.evaluations(snapshot.opened()),
         hide_index=True,
         width="stretch",
-        height=min(36 * (len(snapshot.evaluations) + 1), 300),
+        height="content" if len(snapshot.evaluations) <= _ROWS else 300,
         key=f"evaluations.{snapshot.id}",
         on_select="rerun",
         selection_mode="single-row-required",

@@ -72,7 +72,8 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
     Columns: `name`, `median_us`, `low_us`, `high_us`, `origin`, `color`.
     """
-    figure = _figure(theme, 64 + _ROW_PX * max(len(frame), 1))
+    figure = _figure(theme, 76 + _ROW_PX * max(len(frame), 1))
+    figure.update_layout(margin_t=24)
     for row in frame.itertuples():
         name = plain(str(row.name))
         figure.add_scatter(

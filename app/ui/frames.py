@@ -181,6 +181,9 @@ def evaluations(found: Sequence[Evaluation]) -> pd.DataFrame:
                 "device": e.device,
                 "latency µs": e.latency.median_us if e.latency else None,
                 "origin": e.latency.origin if e.latency else "",
+                "best SDPA µs": min(
+                    (b.latency.median_us for b in e.baselines if b.latency), default=None
+                ),
                 "max |error|": e.correctness.max_abs_err if e.correctness else None,
                 "occupancy %": 100 * e.main_pass.occupancy.occupancy if e.main_pass else None,
                 "when": e.when,
@@ -190,7 +193,7 @@ def evaluations(found: Sequence[Evaluation]) -> pd.DataFrame:
         ],
         columns=[
             *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
-            *("max |error|", "occupancy %", "when", "reason"),
+            *("best SDPA µs", "max |error|", "occupancy %", "when", "reason"),
         ],
     )
 
@@ -228,13 +231,14 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
         rows.append(
             {
                 "title": info.title,
-                "saved": s.updated.replace("T", " ").removesuffix("+00:00") if s else "",
+                "saved, UTC": s.updated[:19].replace("T", " ") if s else "",
                 "devices": ", ".join(s.devices) if s else "",
                 "variants": ", ".join(s.variants) if s else "",
                 "problems": ", ".join(s.problems[:4]) if s else "",
                 "evaluations": s.num_evaluations if s else None,
                 "passed": s.num_passed if s else None,
-                "latency": ", ".join(s.origins) if s else "",
+                # What was measured there is recorded here.
+                "latency": "predicted" if s and s.origins == ("predicted",) else "recorded",
                 "kept": "ships with Attune" if info.shipped else "yours",
                 "size": format_bytes(info.size_bytes),
                 "damage": info.damage,

@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from engine.correctness.maps import NOT_COMPARED, ErrorMaps
-from engine.errors import AttuneError
+from engine.correctness.maps import NOT_COMPARED, ErrorMap, ErrorMaps
 from engine.jobs.manager import manager
 from engine.sessions.schema import ErrorMap as StoredMap
 
@@ -35,43 +34,44 @@ class ErrorMapView:
         return float(values[np.isfinite(values)].max(initial=0.0))
 
 
-def _view(
-    name: str,
-    axes: tuple[str, str],
-    values: np.ndarray,
-    per_cell: tuple[int, int],
-) -> ErrorMapView:
-    rows, columns = values.shape
+def _view(found: ErrorMap) -> ErrorMapView:
+    rows, columns = found.values.shape
     frame = pd.DataFrame(
-        values,
-        index=np.arange(rows) * per_cell[0],
-        columns=np.arange(columns) * per_cell[1],
+        found.values,
+        index=np.arange(rows) * found.rows_per_cell,
+        columns=np.arange(columns) * found.columns_per_cell,
     )
-    return ErrorMapView(name, *axes, frame, values != NOT_COMPARED)
+    axes = (found.row_axis, found.column_axis)
+    return ErrorMapView(found.name, *axes, frame, found.values != NOT_COMPARED)
 
 
 @lru_cache(maxsize=16)
-def of_job(job_id: str) -> tuple[ErrorMapView, ...]:
+def raw_of_job(job_id: str) -> tuple[ErrorMap, ...]:
     """The maps a job left, which never change; none where it left none."""
     arrays = manager().maps(job_id) if job_id else None
     if arrays is None:
         return ()
     try:
-        found = ErrorMaps.from_arrays(arrays)
-    except (KeyError, AttuneError):
-        return ()
-    return tuple(
-        _view(m.name, (m.row_axis, m.column_axis), m.values, (m.rows_per_cell, m.columns_per_cell))
-        for m in found.maps()
-    )
+        return ErrorMaps.from_arrays(arrays).maps()
+    except KeyError:
+        return ()  # left by another version
+
+
+def of_job(job_id: str) -> tuple[ErrorMapView, ...]:
+    """The maps a job left."""
+    return tuple(_view(found) for found in raw_of_job(job_id))
 
 
 def of_snapshot(stored: StoredMap) -> ErrorMapView:
     """A map of a snapshot."""
     values = np.array([np.nan if v is None else v for v in stored.values], dtype=np.float64)
     return _view(
-        stored.name,
-        (stored.row_axis, stored.column_axis),
-        values.reshape(stored.rows, stored.columns),
-        (stored.rows_per_cell, stored.columns_per_cell),
+        ErrorMap(
+            stored.name,
+            stored.row_axis,
+            stored.column_axis,
+            values.reshape(stored.rows, stored.columns),
+            stored.rows_per_cell,
+            stored.columns_per_cell,
+        )
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import streamlit as st
 
+from app.ui.maps import raw_of_job
 from app.ui.runs import Standing
 from app.ui.shown import Shown
 from app.ui.widgets import plain_markdown
 from engine.environment import collect_environment
 from engine.errors import AttuneError
-from engine.sessions.build import make_error_map, make_snapshot, make_source
+from engine.evaluation import Evaluation
+from engine.sessions.build import make_error_map, make_snapshot
 from engine.sessions.schema import Snapshot
+from engine.sessions.session import sources_of
 from engine.sessions.store import default_store
 
 TITLE_KEY = "save_title"
@@ -19,38 +21,24 @@ NOTES_KEY = "save_notes"
 _OUTCOME = "save_outcome"
 
 
-def snapshot_of(shown: Shown, title: str, notes: str) -> Snapshot:
-    """A snapshot of the one evaluation shown, with its source and its maps."""
-    if shown.evaluation is None:
-        raise AttuneError("There is nothing to save yet: press Run first.")
-    maps = [
-        make_error_map(
-            0,
-            view.name,
-            np.where(view.compared, view.frame.to_numpy(), 0.0),
-            row_axis=view.row_axis,
-            column_axis=view.column_axis,
-        )
-        for view in shown.maps
-    ]
-    sources = [make_source(shown.source_name, shown.source, shown.flags)] if shown.source else []
+def snapshot_of(evaluation: Evaluation, job_id: str, title: str, notes: str) -> Snapshot:
+    """A snapshot of one evaluation, with its source and the maps its job left."""
     return make_snapshot(
-        [shown.evaluation],
+        [evaluation],
         environment=collect_environment(),
-        title=title,
+        title=title or f"{evaluation.variant} on {evaluation.problem.label()}",
         notes=notes,
-        error_maps=maps,
-        sources=sources,
+        error_maps=[make_error_map(0, found) for found in raw_of_job(job_id)],
+        sources=sources_of(evaluation),
     )
 
 
-def _save(shown: Shown) -> None:
+def _save(evaluation: Evaluation, job_id: str) -> None:
     """The button's callback."""
     state = st.session_state
+    title, notes = state.get(TITLE_KEY, ""), state.get(NOTES_KEY, "")
     try:
-        name = default_store().save(
-            snapshot_of(shown, state.get(TITLE_KEY, ""), state.get(NOTES_KEY, ""))
-        )
+        name = default_store().save(snapshot_of(evaluation, job_id, title, notes))
     except AttuneError as error:
         state[_OUTCOME] = ("", str(error))
     else:
@@ -68,7 +56,13 @@ def button(shown: Shown, now: Standing) -> None:
     ):
         st.text_input("Title", key=TITLE_KEY, placeholder=shown.problem.label(), max_chars=120)
         st.text_area("Notes", key=NOTES_KEY, height=80, placeholder="What was tried, and why")
-        st.button("Save snapshot", key="save", type="primary", on_click=_save, args=(shown,))
+        st.button(
+            "Save snapshot",
+            key="save",
+            type="primary",
+            on_click=_save,
+            args=(now.evaluation, now.evaluation_job),
+        )
 
 
 def outcome() -> None:

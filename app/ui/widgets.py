@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import streamlit as st
@@ -44,14 +45,14 @@ def empty(kind: Literal["nothing yet", "filtered"], title: str, remedy: str) -> 
 def failure(status: Status, reason: str, log: str = "") -> None:
     """A failed evaluation: cause, next step, and the full log folded away."""
     draw = st.info if status in (Status.SKIPPED, Status.CANCELLED) else st.error
-    draw(f"**{status}.** {_escape(reason)}", icon=STATUS_ICON[status])
+    draw(f"**{status}.** {plain_markdown(reason)}", icon=STATUS_ICON[status])
     st.caption(f"Next: {NEXT_STEP[status]}")
     show_log(log)
 
 
 def problem(sentence: str, log: str = "") -> None:
     """A failure that is not an evaluation's: bad input, a folder that cannot be written."""
-    st.error(_escape(sentence), icon=":material/error:")
+    st.error(plain_markdown(sentence), icon=":material/error:")
     show_log(log)
 
 
@@ -61,11 +62,11 @@ def show_log(log: str, label: str = "Full log") -> None:
             st.code(log, language=None, wrap_lines=True, height=260)
 
 
-def _escape(text: str) -> str:
-    r"""Text of unknown content inside Markdown: nothing in it may become a link or an image."""
-    for mark in "\\`*_{}[]<>#|~$:":
-        text = text.replace(mark, "\\" + mark)
-    return text
+# What Markdown or Streamlit would act on even when escaped: bare addresses, :icons: and :emoji:.
+_ACTIVE = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)|(?<=:)(?=[a-z_+-]+[:/\[])", re.IGNORECASE)
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
 
-plain_markdown = _escape
+def plain_markdown(text: str) -> str:
+    """Text of unknown content for a Markdown place: nothing in it becomes a link, image or icon."""
+    return _SPECIAL.sub(r"\\\1", _ACTIVE.sub("\u200b", text))

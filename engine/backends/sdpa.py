@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from engine.errors import ToolMissing
-from engine.evaluation import BaselineTiming
-from engine.measure.recipe import measure
+from engine.errors import MeasureError, ToolMissing
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
 
@@ -64,46 +64,25 @@ def to_torch(raw: RawArray, inputs: Inputs, device: Literal["cpu", "cuda"]) -> t
     return tensor.to(device)
 
 
-def time_baselines(problem: Problem, inputs: Inputs) -> tuple[BaselineTiming, ...]:
-    """Device time (warm), cold device time and end-to-end time of every SDPA backend on the GPU.
-
-    Each backend is forced by itself. One that does not take the problem, or a machine on which
-    PyTorch has no GPU, gives entries without latency and with the reason.
+@contextmanager
+def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]:
+    """One SDPA backend on the GPU as something that the sampler times.
 
     Args:
+        name: a key of BACKENDS; no other backend takes its place.
         problem: that of `inputs`.
+
+    Raises:
+        ToolMissing: there is no PyTorch, or it finds no GPU.
+        MeasureError: there is no memory for the inputs.
     """
-    try:
-        torch = _import_torch()
-    except ToolMissing as error:
-        return _without_latency(str(error))
-    if not torch.cuda.is_available():
-        return _without_latency(f"PyTorch {torch.__version__} finds no CUDA device.")
-    return tuple(_time_backend(name, problem, inputs) for name in BACKENDS)
-
-
-def _without_latency(reason: str) -> tuple[BaselineTiming, ...]:
-    return tuple(BaselineTiming(name, None, reason) for name in BACKENDS)
-
-
-def _time_backend(name: str, problem: Problem, inputs: Inputs) -> BaselineTiming:
     torch = _import_torch()
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        sdpa_kernel(getattr(SDPBackend, BACKENDS[name])),
-        torch.inference_mode(),
-    ):
-        warnings.simplefilter("always")
-        try:
-            warm, cold, end_to_end = measure(_SdpaLaunches(problem, inputs))
-        except RuntimeError as error:  # also torch.OutOfMemoryError
-            said = [str(w.message) for w in caught]
-            return BaselineTiming(name, None, unsupported_reason(name, str(error), said))
-        finally:
-            torch.cuda.empty_cache()
-    return BaselineTiming(name, warm, other_latencies=(cold, end_to_end))
+    if not torch.cuda.is_available():
+        raise ToolMissing(f"PyTorch {torch.__version__} finds no CUDA device.")
+    try:
+        yield SdpaTimer(name, problem, inputs)
+    finally:
+        torch.cuda.empty_cache()
 
 
 def unsupported_reason(name: str, error: str, said: list[str]) -> str:
@@ -123,17 +102,20 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
     return f"PyTorch's {name} attention gave no time: {cause}."
 
 
-class _SdpaLaunches:
-    """SDPA on the GPU as something to time; the caller has chosen the SDPA backend.
+class SdpaTimer:
+    """One SDPA backend on the GPU. Satisfies `engine.measure.replay.Launchable`."""
 
-    Satisfies `engine.measure.recipe.Launchable`.
-    """
-
-    def __init__(self, problem: Problem, inputs: Inputs) -> None:
+    def __init__(self, name: str, problem: Problem, inputs: Inputs) -> None:
         self._torch = _import_torch()
+        self._name = name
         self._problem = problem
-        self._copies = [tuple(to_torch(x, inputs, "cuda") for x in (inputs.q, inputs.k, inputs.v))]
+        self._said: list[str] = []  # what PyTorch warned of
         self._flush_area: Any = None
+        try:
+            first = tuple(to_torch(x, inputs, "cuda") for x in (inputs.q, inputs.k, inputs.v))
+        except RuntimeError as error:  # also torch.OutOfMemoryError
+            raise self.failed(error) from error
+        self._copies = [first]
 
     @property
     def copy_bytes(self) -> int:
@@ -153,13 +135,14 @@ class _SdpaLaunches:
             self._copies.append(tuple(x.clone() for x in self._copies[0]))
 
     def once_us(self) -> float:
-        return self._elapsed_us(lambda: self._attend(0))
+        with self._forced():
+            return self._elapsed_us(lambda: self._attend(0))
 
     def graph(self, launches: int, copies: int) -> Callable[[], float]:
         graph = self._torch.cuda.CUDAGraph()
         # Held until their copy's turn comes again, so that outputs rotate as the inputs do.
         outputs: dict[int, torch.Tensor] = {}
-        with self._torch.cuda.graph(graph):
+        with self._forced(), self._torch.cuda.graph(graph):
             for i in range(launches):
                 outputs[i % copies] = self._attend(i % copies)
         return lambda: self._elapsed_us(graph.replay)
@@ -169,9 +152,35 @@ class _SdpaLaunches:
             self._flush_area = self._torch.empty(size, dtype=self._torch.uint8, device="cuda")
         self._flush_area.zero_()
 
-    def call(self) -> None:
-        self._attend(0)
-        self._torch.cuda.synchronize()
+    def call_us(self, calls: int) -> float:
+        with self._forced():
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                self._attend(0)
+                self._torch.cuda.synchronize()
+            return (time.perf_counter_ns() - start) / 1000 / calls
+
+    def verify(self) -> None:
+        """PyTorch's own answer is what others are checked against."""
+
+    def failed(self, error: Exception) -> MeasureError:
+        return MeasureError(unsupported_reason(self._name, str(error), self._said))
+
+    @contextmanager
+    def _forced(self) -> Iterator[None]:
+        """This backend and no other. Entered outside of what is timed: it takes its time itself."""
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            sdpa_kernel(getattr(SDPBackend, BACKENDS[self._name])),
+            self._torch.inference_mode(),
+        ):
+            warnings.simplefilter("always")
+            try:
+                yield
+            finally:
+                self._said += [str(w.message) for w in caught]
 
     def _attend(self, copy: int) -> torch.Tensor:
         q, k, v = self._copies[copy]

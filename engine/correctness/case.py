@@ -15,7 +15,8 @@ from engine.tensors import Inputs
 
 MAX_CASES = 3
 _MAX_ROWS = 256
-_QUICK_ROWS = 32
+# Multiply-adds up to which BLAS does not start threads, which cost more than they bring.
+_QUICK_WORK = 1 << 18
 # Scores of one case; keeps a prediction at about 10 ms.
 _MAX_SCORES = 1 << 20
 
@@ -34,6 +35,8 @@ class Case:
     out: Float64Array  # [R, head_dim]
     reference: Float64Array  # [R, head_dim]
     bad: BoolArray  # [R, head_dim]
+    every_row: IntArray  # all covered rows of the slice
+    every_reference: Float64Array  # [len(every_row), head_dim]
 
     @property
     def problem(self) -> Problem:
@@ -41,8 +44,10 @@ class Case:
 
     @cached_property
     def quick(self) -> Case:
-        """A few of the rows: enough to drop the suspects that do not fit at all."""
-        picked = np.unique(np.linspace(0, len(self.rows) - 1, _QUICK_ROWS).astype(int))
+        """A few wrong rows: enough to drop the suspects that do not fit at all."""
+        wrong = np.flatnonzero(self.bad.any(axis=1))
+        count = min(max(_QUICK_WORK // (self.problem.seqlen * self.problem.head_dim), 4), 32)
+        picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]
         return replace(
             self,
             rows=self.rows[picked],
@@ -118,6 +123,8 @@ def _case(
         out=compared.out[position, chosen],
         reference=compared.reference[position, chosen],
         bad=bad[position, chosen],
+        every_row=compared.coverage.rows,
+        every_reference=compared.reference[position],
     )
 
 

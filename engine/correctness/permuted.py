@@ -42,18 +42,19 @@ def moved_columns(cases: Sequence[Case]) -> Match | None:
 
 
 def moved_rows(cases: Sequence[Case]) -> Match | None:
-    """Wrong rows that hold the results of other rows among those looked at."""
+    """Wrong rows that hold the results of other rows of their slice."""
     if not cases:
         return None
     case = cases[0]
     wrong = np.flatnonzero((case.bad & np.isfinite(case.out)).any(axis=1))
     if len(wrong) < 2:
         return None
-    source, rest = _nearest(np.nan_to_num(case.out[wrong]), case.reference, own=wrong)
+    home = np.searchsorted(case.every_row, case.rows[wrong])
+    source, rest = _nearest(np.nan_to_num(case.out[wrong]), case.every_reference, own=home)
     found = _accept(wrong, source, rest)
     if found is None:
         return None
-    rows, sources = case.rows[wrong], case.rows[source]
+    rows, sources = case.rows[wrong], case.every_row[source]
     what = f"rows that hold each other's results: {_pairs('row', rows, sources)}"
     look_at = "look at the query row that a result is computed for, and the one it is stored to"
     return _match("query_index", what, look_at, found)

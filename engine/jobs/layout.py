@@ -34,6 +34,14 @@ class RunDir:
         return self.root / "results"
 
     @property
+    def sweeps(self) -> Path:
+        return self.root / "sweeps"
+
+    @property
+    def streams(self) -> Path:
+        return self.root / "streams"
+
+    @property
     def worker_log(self) -> Path:
         return self.root / "worker.log"
 
@@ -50,7 +58,7 @@ class RunDir:
         return self.root / "worker.json"
 
     def create(self) -> None:
-        for folder in (self.root, self.requests, self.results):
+        for folder in (self.root, self.requests, self.results, self.sweeps, self.streams):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     # -- requests: one file per queued job, named by its id; ids sort by time
@@ -62,11 +70,28 @@ class RunDir:
         partial.write_text(json.dumps(payload))
         partial.replace(path)
 
-    def next_request(self) -> Path | None:
-        return min(self.requests.glob("*.json"), default=None)
+    def waiting_requests(self) -> list[Path]:
+        """Oldest first. A sweep's and a live job's stay here until they are over."""
+        return sorted(self.requests.glob("*.json"))
 
     def drop_request(self, job_id: str) -> None:
         (self.requests / f"{job_id}.json").unlink(missing_ok=True)
+
+    def has_request(self, job_id: str) -> bool:
+        return (self.requests / f"{job_id}.json").exists()
+
+    # -- sweeps and live jobs write files of their own
+
+    def sweep_journal(self, name: str) -> Path:
+        """The journal of a sweep; `name` is the id of the job that started it."""
+        return self.sweeps / f"{Path(name).name}.jsonl"
+
+    def in_flight(self, name: str) -> Path:
+        """Which point of the sweep is being evaluated; there while one is."""
+        return self.sweeps / f"{Path(name).name}.inflight"
+
+    def stream(self, job_id: str) -> Path:
+        return self.streams / f"{Path(job_id).name}.jsonl"
 
     # -- the worker's identity: a pid alone may be another process's by now
 
@@ -112,7 +137,13 @@ class RunDir:
             return None
 
     def tidy(self, keep: int = 200, max_age_s: float = 7 * 86400.0) -> None:
-        """Drop old result files, and start a new journal when the old one has grown large."""
+        """Drop old maps and streams, and start a new journal when the old one has grown large.
+
+        Journals of sweeps stay: they hold measurements.
+        """
+        for stream in self.streams.iterdir():
+            if time.time() - stream.stat().st_mtime > max_age_s:
+                stream.unlink(missing_ok=True)
         results = sorted(self.results.iterdir(), reverse=True)
         for old in results[keep:]:
             if time.time() - old.stat().st_mtime > max_age_s or len(results) > 2 * keep:

@@ -7,6 +7,7 @@ what a query costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -87,8 +88,11 @@ def rank_options(
     base = accepted
     options = [replace(base, reason=f"{base.reason} Nothing changes.")]
     notes: list[str] = []
-    for kind, other, title in (*_other_kernels(now, variants), *_other_devices(now, devices)):
-        found = _option(kind, other, title, footprint_of, base)
+    others = [*_other_kernels(now, variants), *_other_devices(now, devices)]
+    # Nearly all the time goes into compiling, which runs outside Python's lock.
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base), others))
+    for (_, _, title), found in zip(others, answers, strict=True):
         if isinstance(found, str):
             notes.append(f"{title}: {found}")
         else:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,145 +14,64 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.model.alternatives import Option, Situation, rank_options
 from engine.model.batch import (
-    DEFAULT_TARGETS,
     Recommendation,
     batch_table,
     memory_feasible,
     recommend,
     step_warning,
 )
-from engine.model.calibrate import LeaveOneOut, calibrate, leave_one_out, prepare
+from engine.model.calibrate import calibrate, leave_one_out, prepare
 from engine.model.cost import Saving, cost, saving
 from engine.model.curve import curve_frame, launch_curve
 from engine.model.footprint import Footprint, FootprintOf, compiled_footprint
-from engine.model.latency import Calibration, predict_arrays
+from engine.model.latency import predict_arrays
 from engine.model.launches import unlaunchable
 from engine.model.measurements import Measurement, read_measurements
-from engine.model.terms import PARAMETER_NAMES, Machine, Parameters, machine
+from engine.model.request import BatchRequest, BatchResult, Calibrated, Point
+from engine.model.terms import Machine, machine
 from engine.model.waiting import WaitPlan, plan_waiting
 from engine.names import find_variant
 from engine.problem import Problem
 from kernels.ladder import LADDER
-from kernels.variant import Dtype, Variant
+from kernels.variant import Variant
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_MAX_BATCH = 4096
+__all__ = ["BatchRequest", "BatchResult", "Calibrated", "Point", "calibrate_for", "recommend_batch"]
+
 MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """What to recommend a batch for. Missing tunables take their defaults.
+def calibrate_for(
+    request: BatchRequest, footprint_of: FootprintOf = compiled_footprint
+) -> Calibrated:
+    """Calibrate on the request's measured points; a page does this once and then only drags.
 
-    `heads_free` makes B·H the axis: the table's batch then counts units, with one head each.
+    Raises:
+        As `recommend_batch`.
     """
-
-    variant: str
-    gpu: str
-    seqlen: int
-    head_dim: int
-    heads: int = 1
-    heads_free: bool = False
-    causal: bool = False
-    dtype: Dtype = "float16"
-    config: Mapping[str, int] = field(default_factory=dict)
-    max_batch: int = DEFAULT_MAX_BATCH
-    targets: tuple[float, ...] = DEFAULT_TARGETS
-    measured: str | Path | Sequence[Measurement] | None = None  # a CSV file, or points
-    predict: tuple[tuple[int, int, int], ...] = ()  # further points: (batch, heads, seqlen)
-    batch_now: int = 1  # what is run today
-    price_usd_per_hour: float | None = None  # None: the device table's
-    queries_per_day: float | None = None  # traffic; None leaves costs per day out
-    utilisation: float = 1.0
-    arrivals_per_s: float | None = None  # requests (batch elements) a second, for waiting
-    budget_ms: float | None = None  # latency that waiting may add
-    alternatives: bool = False  # compiles other variants, and this one for other GPUs
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One problem's prediction beside what was measured, if it was."""
-
-    batch: int
-    heads: int
-    seqlen: int
-    head_dim: int
-    ctas: int
-    predicted_us: float
-    low_us: float
-    high_us: float
-    measured_us: float | None
-    difference: float | None  # predicted / measured − 1
-    sdpa_us: float | None  # PyTorch's attention on the same problem, where it was measured
-
-
-@dataclass(frozen=True, slots=True)
-class BatchResult:
-    """The answer. `table` has a row per batch (see `engine.model.batch.batch_table`)."""
-
-    variant: str
-    device: str
-    config: dict[str, int]
-    problem: Problem  # at `batch_now`
-    table: pd.DataFrame
-    points: tuple[Point, ...]
-    recommendations: tuple[Recommendation, ...]
-    calibration: Calibration | None
-    loo: LeaveOneOut | None
-    saving: Saving | None  # at the middle target, where traffic is given
-    wait: WaitPlan | None
-    options: tuple[Option, ...]
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    def to_dict(self, with_curve: bool = False) -> dict[str, Any]:
-        """The JSON object of `recommend-batch --json`; `with_curve` adds every row."""
-        data: dict[str, Any] = {
-            "variant": self.variant,
-            "device": self.device,
-            "config": self.config,
-            "problem": asdict(self.problem),
-            "points": [asdict(p) for p in self.points],
-            "recommendations": [asdict(r) for r in self.recommendations],
-            "model": self._model(),
-            "cost": None if self.saving is None else self.saving.to_dict(),
-            "wait": None if self.wait is None else asdict(self.wait),
-            "options": [asdict(o) for o in self.options],
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-        }
-        if with_curve:
-            # NaN stands for "unknown" in a DataFrame and has no place in JSON.
-            table = self.table.astype(object).where(self.table.notna(), None)
-            data["curve"] = table.to_dict(orient="records")
-        return data
-
-    def _model(self) -> dict[str, Any]:
-        calibration, loo = self.calibration, self.loo
-        parameters = calibration.parameters if calibration else Parameters()
-        return {
-            "origin": "predicted",
-            "calibrated": calibration is not None,
-            "parameters": {name: getattr(parameters, name) for name in PARAMETER_NAMES},
-            "fitted": list(calibration.fitted) if calibration else [],
-            "points": calibration.points if calibration else 0,
-            "noise": calibration.noise if calibration else None,
-            "loo_error": loo.mean_error if loo else None,
-            "loo_worst_error": loo.worst_error if loo else None,
-            "loo_inside": sum(loo.inside) / len(loo.inside) if loo else None,
-            "notes": list(calibration.notes) if calibration else [],
-        }
+    measurements = _measurements(request)
+    if not measurements:
+        return Calibrated((), None, None)
+    variant, device, config = _resolve(request)
+    footprint = footprint_of(variant, config, device)
+    points = prepare(variant, config, device, measurements, footprint)
+    return Calibrated(
+        measurements, calibrate(variant, device, points), leave_one_out(variant, device, points)
+    )
 
 
 def recommend_batch(
-    request: BatchRequest, footprint_of: FootprintOf = compiled_footprint
+    request: BatchRequest,
+    footprint_of: FootprintOf = compiled_footprint,
+    calibrated: Calibrated | None = None,
 ) -> BatchResult:
     """Answer a request.
 
     Args:
         footprint_of: where registers and shared memory come from: the compiler, or a stand-in.
+        calibrated: of `calibrate_for`, to save doing it again; None calibrates here.
 
     Raises:
         UnknownName: no such variant or GPU.
@@ -160,25 +79,19 @@ def recommend_batch(
             fits in memory, or a GPU without the figures a prediction needs.
         CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
-    variant, device = find_variant(request.variant), find_device(request.gpu)
-    config = {**variant.default_config(), **request.config}
+    variant, device, config = _resolve(request)
     problem = _problem(request)
     _check(request, variant, device, problem, config)
     m = machine(device, variant, problem.dtype)
     if isinstance(m, str):
         raise InvalidProblem(m)
     footprint = footprint_of(variant, config, device)
-
-    measurements = _measurements(request)
-    calibration, loo, notes = None, None, []
-    if measurements:
-        measured = prepare(variant, config, device, measurements, footprint)
-        calibration = calibrate(variant, device, measured)
-        loo = leave_one_out(variant, device, measured)
-    else:
-        notes.append(
-            "Nothing was measured: the model is not calibrated and its intervals are wide."
-        )
+    if calibrated is None:
+        calibrated = calibrate_for(request, footprint_of)
+    calibration = calibrated.calibration
+    notes = []
+    if calibration is None:
+        notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
 
     most = _largest_launchable(variant, config, problem, request.max_batch)
     if most < request.max_batch:
@@ -216,16 +129,22 @@ def recommend_batch(
         config=config,
         problem=replace(problem, batch=batch_now),
         table=table,
-        points=_points(request, variant, config, device, m, footprint, measurements, calibration),
+        points=_points(request, variant, config, device, m, footprint, calibrated),
         recommendations=recommendations,
         calibration=calibration,
-        loo=loo,
+        loo=calibrated.loo,
         saving=_saving(request, table, recommendations, batch_now, price),
         wait=wait,
         options=options,
         warnings=tuple(dict.fromkeys(filter(None, warnings))),
         notes=tuple(notes),
     )
+
+
+def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, dict[str, int]]:
+    variant = find_variant(request.variant)
+    device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    return variant, device, {**variant.default_config(), **request.config}
 
 
 def _problem(request: BatchRequest) -> Problem:
@@ -292,10 +211,10 @@ def _points(
     device: DeviceSpec,
     m: Machine,
     footprint: Footprint,
-    measurements: tuple[Measurement, ...],
-    calibration: Calibration | None,
+    calibrated: Calibrated,
 ) -> tuple[Point, ...]:
     """The measured points, then those asked for (with what was measured for the same problem)."""
+    measurements = calibrated.measurements
     wanted: list[tuple[Problem, float | None, float | None]] = [
         (p.problem, p.measured_us, p.sdpa_us) for p in measurements
     ]
@@ -316,7 +235,7 @@ def _points(
         launches, resident = launch_curve(
             variant, problem, config, device, footprint(problem), [problem.batch]
         )
-        spread = predict_arrays(variant, launches, resident, m, calibration)
+        spread = predict_arrays(variant, launches, resident, m, calibrated.calibration)
         predicted_us = float(spread.terms.total_us[0])
         points.append(
             Point(

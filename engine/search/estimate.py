@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
-from engine.evaluate import EvaluationRequest
+from engine.request import EvaluationRequest
 from engine.search.space import SweepPoint
 
 # Seconds, from runs on 2 cores of a desktop CPU. The first finished points correct them.
@@ -16,6 +17,8 @@ _CHECK_BUILD_SLOWDOWN = 20.0
 _REFERENCE_FLOPS_PER_S = 2e10
 _RUNS = 2  # every kernel is executed twice and compared with itself
 _MEASURE_S = 5.0  # warm, cold, end to end, and the baselines
+
+_RECENT = 100  # evaluations that say how fast this machine is
 
 
 def prior_s(request: EvaluationRequest, on_gpu: bool) -> float:
@@ -32,28 +35,36 @@ def prior_s(request: EvaluationRequest, on_gpu: bool) -> float:
 
 
 class Estimator:
-    """The time that a set of points still takes; every finished one makes it better.
+    """The time that points still take; every finished one makes it better.
 
     The prior knows which points are dear beside which; how fast this machine is comes from the
     median of actual over prior.
     """
 
-    def __init__(self, on_gpu: bool) -> None:
-        self._on_gpu = on_gpu
-        self._ratios: list[float] = []
+    def __init__(self, points: Iterable[SweepPoint], on_gpu: bool) -> None:
+        self._priors = {p.id: prior_s(p.request, on_gpu) for p in points if p.why_not is None}
+        self._left_s = sum(self._priors.values())
+        self._ratios: deque[float] = deque(maxlen=_RECENT)
 
     @property
     def is_measured(self) -> bool:
         """Whether any evaluation has been timed."""
         return bool(self._ratios)
 
-    def learn(self, request: EvaluationRequest, elapsed_s: float) -> None:
-        self._ratios.append(elapsed_s / prior_s(request, self._on_gpu))
+    @property
+    def points_left(self) -> int:
+        return len(self._priors)
 
-    def seconds(self, points: Iterable[SweepPoint]) -> float:
-        """For all of these points; those that constraints exclude take none."""
-        total = sum(prior_s(p.request, self._on_gpu) for p in points if p.why_not is None)
-        return total * (median(self._ratios) if self._ratios else 1.0)
+    def finish(self, point: SweepPoint, elapsed_s: float) -> None:
+        """One point is done, and this is how long it took."""
+        prior = self._priors.pop(point.id, 0.0)
+        self._left_s -= prior
+        if prior > 0 and elapsed_s > 0:
+            self._ratios.append(elapsed_s / prior)
+
+    def left_s(self) -> float:
+        """Seconds for all points that are not finished, one after another."""
+        return self._left_s * (median(self._ratios) if self._ratios else 1.0)
 
 
 def runs_on_gpu(request: EvaluationRequest) -> bool:

@@ -1,4 +1,4 @@
-"""One finished evaluation of a sweep, as its journal holds it, and how two of them compare."""
+"""One finished evaluation of a sweep, as its journal holds it, and how two compare."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SweepRow:
 
     @classmethod
     def make(cls, point: SweepPoint, evaluation: Evaluation, elapsed_s: float) -> Self:
-        return cls.from_result(point.id, evaluation.to_dict(), elapsed_s)
+        return cls.from_result(point.id, _plain(evaluation.to_dict()), elapsed_s)
 
     @classmethod
     def from_result(cls, point: str, result: Mapping[str, Any], elapsed_s: float) -> Self:
@@ -69,6 +69,17 @@ class SweepRow:
             elapsed_s=elapsed_s,
             result=result,
         )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: NaN and infinity (errors of wrong results) are null, tuples lists."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
 
 
 def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:

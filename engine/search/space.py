@@ -9,17 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from itertools import product
 from math import prod
 from typing import Any, Self
 
 from engine.backends.base import Schedule
 from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem, UnknownName
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.request import BackendChoice, EvaluationRequest, resolve_config
+from engine.request import (
+    BackendChoice,
+    EvaluationRequest,
+    Target,
+    resolve_config,
+    unsupported_reason,
+)
 from kernels.variant import Dtype, Variant
 
 MAX_POINTS = 1_000_000
@@ -114,10 +121,11 @@ class Space:
             UnknownName: the options name a GPU that is not in the table.
         """
         _limit(self.count(), "points")
+        device = find_device(options.gpu) if options.gpu is not None else None
         variants = [find_variant(name) for name in dict.fromkeys(self.variants)]
         configs = {variant.id: list(self.configs(variant)) for variant in variants}
         return [
-            make_point(variant, problem, config, options)
+            make_point(variant, problem, config, options, device)
             for problem in self.problems
             for variant in variants
             for config in configs[variant.id]
@@ -149,28 +157,25 @@ class Space:
 
 
 def make_point(
-    variant: Variant, problem: Problem, config: Mapping[str, int], options: SweepOptions
+    variant: Variant,
+    problem: Problem,
+    config: Mapping[str, int],
+    options: SweepOptions,
+    device: DeviceSpec | None,
 ) -> SweepPoint:
-    """The point of one (variant, problem, config)."""
+    """The point of one (variant, problem, config).
+
+    Args:
+        device: the GPU that the options name. Constraints on the local GPU, when they name none,
+            are looked at by the evaluation itself.
+    """
     request = EvaluationRequest(
         variant=variant.id, problem=problem, config=dict(config), **asdict(options)
     )
-    return SweepPoint(point_id(request), request, _why_not(variant, request))
-
-
-def _why_not(variant: Variant, request: EvaluationRequest) -> str | None:
-    why = variant.unsupported(request.problem, request.config)
-    if why is not None or request.gpu is None:
-        return why
-    device, needed = find_device(request.gpu), variant.min_compute_capability
-    has = device.compute_capability
-    if has < needed or (variant.arch_specific and has != needed):
-        return (
-            f"{variant.id} is for compute capability {needed[0]}.{needed[1]}"
-            f"{' alone' if variant.arch_specific else ' and later'}, and {device.name} has "
-            f"{has[0]}.{has[1]}: choose another variant or GPU."
-        )
-    return None
+    if device is not None:  # by whichever of its names it was asked for
+        request = replace(request, gpu=device.name)
+    why_not = unsupported_reason(Target(variant, dict(config), device, ""), problem)
+    return SweepPoint(point_id(request), request, why_not)
 
 
 def point_id(request: EvaluationRequest) -> str:
@@ -221,7 +226,9 @@ def _parse_range(part: str, name: str) -> list[int]:
             raise ValueError
         if step.startswith("x"):
             return list(_geometric(first, last, int(step[1:])))
-        _limit((last - first) // max(int(step), 1), f"values of {name}")
+        if int(step) < 1:
+            raise ValueError
+        _limit((last - first) // int(step), f"values of {name}")
         return list(range(first, last + 1, int(step)))
     except ValueError:
         raise InvalidProblem(

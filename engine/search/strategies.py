@@ -49,6 +49,8 @@ def make_strategy(name: StrategyName, points: Sequence[SweepPoint], seed: int = 
     if name == "random":
         random.Random(seed).shuffle(runnable)
         return InOrder(runnable)
+    if name == "bayesian":
+        _import_optuna()  # now, and not when the sweep has begun
     search = _SEARCHES[name]
     groups: dict[tuple[Any, ...], dict[tuple[int, ...], SweepPoint]] = {}
     for point in runnable:
@@ -111,7 +113,7 @@ def _key(point: SweepPoint) -> tuple[int, ...]:
 
 
 def coordinate_descent(group: Group, seed: int) -> Search:
-    """Improve one tunable at a time from the default config; again from elsewhere until all is done.
+    """Improve one tunable at a time, first from the default config, then from untried ones.
 
     A line search tries every value of one axis with the others fixed and keeps the best; a descent
     ends when no axis improves.

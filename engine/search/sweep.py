@@ -1,7 +1,7 @@
-"""Runs the evaluations of a sweep one by one: journal first, then progress; resumable at any point.
+"""Runs the evaluations of a sweep: journal first, then progress; resumable at any point.
 
-What evaluates comes in as a function: the pipeline in this process, a worker, a cluster, a test's
-stand-in. Failures are rows with reasons; nothing is dropped.
+What evaluates comes in as a function and where it runs as an executor: this process, a pool, a
+cluster. Failures are rows with reasons; nothing is dropped.
 """
 
 from __future__ import annotations
@@ -9,26 +9,29 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from engine.errors import AttuneError
-from engine.evaluate import EvaluationRequest
 from engine.evaluation import Evaluation, Status
 from engine.problem import Problem
+from engine.request import EvaluationRequest
 from engine.search.estimate import Estimator
 from engine.search.rows import SweepRow, skipped_row
 from engine.search.space import SweepPoint
-from engine.search.strategies import Strategy, make_strategy
+from engine.search.strategies import make_strategy
 from engine.search.sweep_journal import SweepJournal, SweepSpec
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], Evaluation]
+Timed: TypeAlias = tuple[Evaluation, float]  # with the seconds it took
 SweepEnd: TypeAlias = Literal["finished", "budget", "cancelled"]
 
 # What a resumed sweep does again: it came to no result, and may now.
 RETRIED = frozenset({Status.CANCELLED, Status.THROTTLED})
-_RATE_WINDOW = 20  # evaluations
+_RATE_WINDOW = 20  # rows
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,21 @@ class Progress:
     resumed: int  # taken over from an earlier run
     elapsed_s: float  # of this run
     per_minute: float | None  # recent rate; None before the first evaluation
-    eta_s: float | None
+    eta_s: float | None  # None when nothing was timed yet
     best: Mapping[Problem, SweepRow]  # fastest so far by problem; by prediction where not measured
     last: SweepRow | None
+
+
+class InlineExecutor(Executor):
+    """Runs everything at once in the caller's thread, so that a sweep needs no second one."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 def run_sweep(
@@ -54,6 +69,9 @@ def run_sweep(
     sweep_journal: SweepJournal,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    executor: Executor | None = None,
+    in_flight: int = 1,
     on_gpu: bool = False,
 ) -> SweepEnd:
     """Run a sweep, or go on with the one whose rows the journal holds.
@@ -61,7 +79,10 @@ def run_sweep(
     Args:
         evaluate: runs one evaluation; an exception from it becomes a row as well.
         on_progress: called after every row.
-        should_stop: asked before every evaluation; what is done stays.
+        should_stop: asked before every evaluation and ten times a second while waiting; what is
+            done stays.
+        executor: where `evaluate` runs (a pool, a Dask client's executor); here when None.
+        in_flight: evaluations that it is given at once.
         on_gpu: whether evaluations measure on a GPU, for the estimate alone.
 
     Raises:
@@ -72,147 +93,197 @@ def run_sweep(
     with sweep_journal.claim():
         sweep_journal.poll()
         sweep_journal.begin(spec)
-        run = _Sweep(spec, points, evaluate, sweep_journal, on_progress, should_stop, on_gpu)
-        state = run.run()
+        run = _Sweep(spec, points, sweep_journal, on_progress or (lambda _: None), on_gpu)
+        pool = _Pool(evaluate, executor or InlineExecutor(), in_flight)
+        state = run.run(pool, should_stop)
         sweep_journal.end(state)
         return state
 
 
+class _Pool:
+    """The evaluations that are under way."""
+
+    def __init__(self, evaluate: Evaluate, executor: Executor, capacity: int) -> None:
+        self._evaluate = evaluate
+        self._executor = executor
+        self._capacity = capacity
+        self._points: dict[Future[Timed], SweepPoint] = {}
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._points) < self._capacity
+
+    def start(self, point: SweepPoint) -> None:
+        self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
+
+    def finished(self) -> list[tuple[SweepPoint, Evaluation, float]]:
+        """Those that came to an end, after a short wait for the first."""
+        done, _ = wait(self._points, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
+
+    def give_up(self) -> None:
+        """Let go of what is under way; a resumed sweep does it again."""
+        for future in self._points:
+            future.cancel()
+        self._points.clear()
+
+
+def _timed(evaluate: Evaluate, request: EvaluationRequest) -> Timed:
+    began = time.monotonic()
+    evaluation = evaluate(request)
+    return evaluation, time.monotonic() - began
+
+
+def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
+    """What came of it, or a row that says why nothing did: one bad point ends no sweep."""
+    try:
+        return future.result()
+    except AttuneError as error:
+        status, reason, log = Status.LAUNCH_ERROR, str(error), ""
+    except Exception as error:
+        status, log = Status.CRASHED, traceback.format_exc()
+        reason = f"Attune itself failed ({type(error).__name__}: {error}); see the log."
+    evaluation = Evaluation(
+        status=status,
+        reason=reason,
+        variant=request.variant,
+        problem=request.problem,
+        config=dict(request.config),
+        device=request.gpu or "unknown",
+        when=_now(),
+        log=log,
+    )
+    return evaluation, 0.0
+
+
 class _Sweep:
+    """The bookkeeping of one run."""
+
     def __init__(
         self,
         spec: SweepSpec,
         points: Sequence[SweepPoint],
-        evaluate: Evaluate,
         sweep_journal: SweepJournal,
-        on_progress: Callable[[Progress], None] | None,
-        should_stop: Callable[[], bool],
+        on_progress: Callable[[Progress], None],
         on_gpu: bool,
     ) -> None:
-        self.evaluate = evaluate
-        self.journal = sweep_journal
-        self.on_progress = on_progress or (lambda _: None)
-        self.should_stop = should_stop
         self.budget = spec.budget
-        self.strategy: Strategy = make_strategy(spec.strategy, points, spec.seed)
+        self.strategy = make_strategy(spec.strategy, points, spec.seed)
+        self.journal = sweep_journal
+        self.on_progress = on_progress
         self.excluded = [p for p in points if p.why_not is not None]
-        # Those that still may be evaluated; of a limited search nobody knows which they will be.
-        self.open = {p.id: p for p in points if p.why_not is None}
         ids = {p.id for p in points}
-        self.before = {
-            i: row
-            for i, row in sweep_journal.rows.items()
-            if i in ids and row.status not in RETRIED
-        }
-        most = len(self.open)
-        if self.budget.evaluations is not None:
-            most = min(most, self.budget.evaluations)
-        self.total = most + len(self.excluded)
-        self.estimator = Estimator(on_gpu)
+        rows = sweep_journal.rows.items()
+        self.before = {i: r for i, r in rows if i in ids and r.status not in RETRIED}
+        self.estimator = Estimator(points, on_gpu)
+        limit = self.budget.evaluations
+        runnable = self.estimator.points_left
+        self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))
         self.start = time.monotonic()
-        self.durations: list[float] = []
-        self.rows: dict[str, SweepRow] = {}
+        self.ends: list[float] = [self.start]  # when rows of this run came in
+        self.asked = 0
+        self.done = self.resumed = self.passed = self.skipped = self.failed = 0
         self.best: dict[Problem, SweepRow] = {}
-        self.counts = {"passed": 0, "skipped": 0, "failed": 0}
-        self.resumed = 0
 
-    def run(self) -> SweepEnd:
+    def run(self, pool: _Pool, should_stop: Callable[[], bool]) -> SweepEnd:
+        self._skip_excluded()
+        self._tell(None)
+        while True:
+            if should_stop():
+                pool.give_up()
+                return "cancelled"
+            limited = self._is_spent()
+            point = self.strategy.ask() if pool.has_room and not limited else None
+            if point is not None:
+                self.asked += 1
+                row = self.before.get(point.id)
+                if row is None:
+                    pool.start(point)
+                else:
+                    self.resumed += 1
+                    self._take(point, row)
+            elif len(pool) == 0:
+                return "budget" if limited else "finished"
+            # With room left, first ask for more; then wait.
+            if point is None or not pool.has_room:
+                for done, evaluation, elapsed_s in pool.finished():
+                    row = SweepRow.make(done, evaluation, elapsed_s)
+                    self.journal.add(done, row)
+                    self.ends.append(time.monotonic())
+                    self._take(done, row)
+
+    def _is_spent(self) -> bool:
+        evaluations, seconds = self.budget.evaluations, self.budget.seconds
+        if evaluations is not None and self.asked >= evaluations:
+            return self.estimator.points_left > 0
+        return seconds is not None and time.monotonic() - self.start >= seconds
+
+    def _skip_excluded(self) -> None:
         for point in self.excluded:
             row = self.before.get(point.id)
             if row is None:
-                row = skipped_row(point, datetime.now(UTC).isoformat(timespec="seconds"))
+                row = skipped_row(point, _now())
                 self.journal.add(point, row)
             else:
                 self.resumed += 1
             self._count(row)
-        self._tell()
-        evaluated = 0
-        while (point := self.strategy.ask()) is not None:
-            if self.budget.evaluations is not None and evaluated >= self.budget.evaluations:
-                return "budget"
-            row = self.before.get(point.id)
-            if row is not None:
-                self.resumed += 1
-                if row.elapsed_s > 0:
-                    self.estimator.learn(point.request, row.elapsed_s)
-            elif self.should_stop():
-                return "cancelled"
-            elif self._is_late():
-                return "budget"
-            else:
-                row = self._evaluate(point)
-            evaluated += 1
-            self.open.pop(point.id, None)
-            self._count(row)
-            self.strategy.tell(point, row.median_us)
-            self._tell(row)
-        return "finished"
 
-    def _is_late(self) -> bool:
-        limit = self.budget.seconds
-        return limit is not None and time.monotonic() - self.start >= limit
-
-    def _evaluate(self, point: SweepPoint) -> SweepRow:
-        began = time.monotonic()
-        evaluation = self._outcome(point.request)
-        elapsed_s = time.monotonic() - began
-        row = SweepRow.make(point, evaluation, elapsed_s)
-        self.journal.add(point, row)
-        self.estimator.learn(point.request, elapsed_s)
-        self.durations.append(elapsed_s)
-        return row
-
-    def _outcome(self, request: EvaluationRequest) -> Evaluation:
-        """The evaluation, or a row that says why there is none: one bad point ends no sweep."""
-        try:
-            return self.evaluate(request)
-        except AttuneError as error:
-            status, reason, log = Status.LAUNCH_ERROR, str(error), ""
-        except Exception as error:
-            status, log = Status.CRASHED, traceback.format_exc()
-            reason = f"Attune itself failed ({type(error).__name__}: {error}); see the log."
-        return Evaluation(
-            status=status,
-            reason=reason,
-            variant=request.variant,
-            problem=request.problem,
-            config=dict(request.config),
-            device=request.gpu or "unknown",
-            when=datetime.now(UTC).isoformat(timespec="seconds"),
-            log=log,
-        )
+    def _take(self, point: SweepPoint, row: SweepRow) -> None:
+        self.estimator.finish(point, row.elapsed_s)
+        self._count(row)
+        self.strategy.tell(point, row.median_us)
+        self._tell(row)
 
     def _count(self, row: SweepRow) -> None:
-        self.rows[row.point] = row
-        time_us, best = row.median_us, self.best.get(row.problem)
+        self.done += 1
+        time_us = row.median_us
         if row.status is Status.PASSED or time_us is not None:
-            self.counts["passed"] += 1
+            self.passed += 1
+        elif row.status is Status.SKIPPED:
+            self.skipped += 1
         else:
-            self.counts["skipped" if row.status is Status.SKIPPED else "failed"] += 1
-        if time_us is not None and (best is None or time_us < (best.median_us or time_us + 1)):
+            self.failed += 1
+        best = self.best.get(row.problem)
+        best_us = best.median_us if best else None
+        if time_us is not None and (best_us is None or time_us < best_us):
             self.best[row.problem] = row
 
-    def _tell(self, last: SweepRow | None = None) -> None:
-        recent = self.durations[-_RATE_WINDOW:]
-        done = len(self.rows)
-        eta_s: float | None = None
-        if self.estimator.is_measured and self.open:
-            # A limited search leaves some points out; the mean stands for those it takes.
-            share = max(self.total - done, 0) / len(self.open)
-            eta_s = self.estimator.seconds(self.open.values()) * share
-            if self.budget.seconds is not None:
-                left_s = self.budget.seconds - (time.monotonic() - self.start)
-                eta_s = max(0.0, min(eta_s, left_s))
+    def _tell(self, last: SweepRow | None) -> None:
+        now = time.monotonic()
+        recent = self.ends[-_RATE_WINDOW - 1 :]
+        span_s = recent[-1] - recent[0]
         self.on_progress(
             Progress(
-                done=done,
+                done=self.done,
                 total=self.total,
-                **self.counts,
+                passed=self.passed,
+                skipped=self.skipped,
+                failed=self.failed,
                 resumed=self.resumed,
-                elapsed_s=time.monotonic() - self.start,
-                per_minute=60 * len(recent) / sum(recent) if recent and sum(recent) else None,
-                eta_s=eta_s,
+                elapsed_s=now - self.start,
+                per_minute=60 * (len(recent) - 1) / span_s if span_s > 0 else None,
+                eta_s=self._eta_s(now),
                 best=dict(self.best),
                 last=last,
             )
         )
+
+    def _eta_s(self, now: float) -> float | None:
+        left = self.estimator.points_left
+        if left == 0:
+            return 0.0
+        if not self.estimator.is_measured:
+            return None
+        # A limited search leaves points out; their mean stands for those that it takes.
+        share = max(self.total - self.done, 0) / left
+        eta_s = self.estimator.left_s() * share
+        if self.budget.seconds is not None:
+            eta_s = min(eta_s, max(0.0, self.budget.seconds - (now - self.start)))
+        return eta_s
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

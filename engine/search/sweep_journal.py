@@ -68,7 +68,7 @@ class SweepJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.spec: SweepSpec | None = None
+        self._spec: SweepSpec | None = None
         self.ended = ""  # how the last run of it ended; empty while one runs or after a crash
         self.rows: dict[str, SweepRow] = {}
         self._offset = 0
@@ -82,10 +82,21 @@ class SweepJournal:
         """
         found = cls(path)
         found.poll()
-        if found.spec is None:
+        if found._spec is None:
             what = "is no sweep's journal" if path.exists() else "does not exist"
             raise StoreError(f"{path} {what}: name the file that `sweep` said it writes.")
         return found
+
+    @property
+    def spec(self) -> SweepSpec:
+        """What the sweep was asked for, once it has begun.
+
+        Raises:
+            ValueError: it has not.
+        """
+        if self._spec is None:
+            raise ValueError("the sweep has not begun")
+        return self._spec
 
     def poll(self) -> list[SweepRow]:
         """Rows added since the last call, by whichever process."""
@@ -98,7 +109,7 @@ class SweepJournal:
         kind = event.get("event")
         try:
             if kind == "sweep" and event["version"] == VERSION:
-                self.spec = SweepSpec.from_dict(event["spec"])
+                self._spec = SweepSpec.from_dict(event["spec"])
                 self.ended = ""
             elif kind == "end":
                 self.ended = str(event["state"])
@@ -115,7 +126,7 @@ class SweepJournal:
         Raises:
             StoreError: the file cannot be written.
         """
-        self.spec, self.ended = spec, ""
+        self._spec, self.ended = spec, ""
         journal.append(
             self.path,
             {"event": "sweep", "version": VERSION, "t": time.time(), "spec": spec.to_dict()},
@@ -132,7 +143,7 @@ class SweepJournal:
                 "point": point.id,
                 "request": point.request.to_dict(),
                 "elapsed_s": row.elapsed_s,
-                "result": _without_nan(dict(row.result)),
+                "result": row.result,
             },
         )
 
@@ -166,14 +177,3 @@ class SweepJournal:
             yield
         finally:
             os.close(handle)
-
-
-def _without_nan(value: Any) -> Any:
-    """NaN and infinity (an error of a wrong result can be either) become null: JSON has neither."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    if isinstance(value, dict):
-        return {k: _without_nan(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
-    return value

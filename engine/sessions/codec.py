@@ -124,7 +124,8 @@ def parse_json(data: bytes, *, name: str) -> Any:
         SnapshotError: too large, not JSON, or with a field given twice.
     """
     label = file_label(name)
-    return _parse(_text(data, label), label, max_fields=MAX_VALUES)
+    with _collector_paused():
+        return _parse(_text(data, label), label, max_fields=MAX_VALUES)
 
 
 def text_of(data: bytes, *, name: str) -> str:

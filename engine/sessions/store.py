@@ -161,6 +161,8 @@ class Store:
                 try:
                     listed = _read_listed(folder, entry)
                     fresh[entry] = listed.model_dump_json()
+                except FileNotFoundError:  # removed since the folder was read
+                    continue
                 except OSError as error:  # not the content's fault: look again next time
                     listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
             yield SnapshotInfo(entry.name, shipped, entry.size_bytes, listed.summary, listed.damage)

@@ -33,7 +33,7 @@ def _isolated(
     monkeypatch.setenv("ATTUNE_SESSIONS", str(sessions_dir))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     machine.local_gpu.cache_clear()
-    maps.of_job.cache_clear()
+    maps.raw_of_job.cache_clear()
     yield
     machine.local_gpu.cache_clear()
 

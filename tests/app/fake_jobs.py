@@ -88,7 +88,7 @@ class FakeManager:
             answer = {"state": "cancelled", "error": "Cancelled before it finished."}
         return JobStatus(job_id, request=request, started=1.0, ended=3.5, **answer)
 
-    def maps(self, job_id: str) -> dict[str, Any] | None:
+    def maps(self, _: str) -> dict[str, Any] | None:
         return self.arrays
 
     def cancel(self, job_id: str) -> None:

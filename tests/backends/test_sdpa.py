@@ -6,15 +6,15 @@ import sys
 import numpy as np
 import pytest
 
-from engine.backends import sdpa
 from engine.backends.sdpa import (
     BACKENDS,
+    SdpaTimer,
+    baseline,
     sdpa_same_dtype,
-    time_baselines,
     to_torch,
     unsupported_reason,
 )
-from engine.errors import ToolMissing
+from engine.errors import MeasureError, ToolMissing
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.variant import Dtype
@@ -80,17 +80,24 @@ def test_without_torch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ToolMissing, match=r"^PyTorch is not installed.*pip install torch$"):
         sdpa_same_dtype(inputs)
-    found = time_baselines(inputs.problem, inputs)
-    assert [b.name for b in found] == ["flash", "cudnn", "efficient", "math"]
-    assert all(b.latency is None and "not installed" in b.reason for b in found)
+    for name in BACKENDS:
+        with (
+            pytest.raises(ToolMissing, match="not installed"),
+            baseline(name, inputs.problem, inputs),
+        ):
+            pass
 
 
 def test_without_a_gpu_the_baselines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     inputs = make_inputs(Problem(1, 1, 4, 4))
-    for baseline in time_baselines(inputs.problem, inputs):
-        assert baseline.latency is None
-        assert baseline.reason == f"PyTorch {torch.__version__} finds no CUDA device."
+    assert list(BACKENDS) == ["flash", "cudnn", "efficient", "math"]
+    for name in BACKENDS:
+        with (
+            pytest.raises(ToolMissing, match=r"^PyTorch .* finds no CUDA device\.$"),
+            baseline(name, inputs.problem, inputs),
+        ):
+            pass
     with pytest.raises(ToolMissing, match="finds no CUDA device: ask for SDPA on the CPU"):
         sdpa_same_dtype(inputs, "cuda")
 
@@ -101,23 +108,19 @@ def test_torch_knows_every_backend_that_is_forced() -> None:
     assert set(BACKENDS.values()) <= set(SDPBackend.__members__)
 
 
-def test_a_backend_that_refuses_is_an_entry_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(_: object) -> None:
-        raise RuntimeError("No available kernel. Aborting execution.")
+def test_a_backend_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.backends import sdpa
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(sdpa, "_SdpaLaunches", lambda *_: None)
-    monkeypatch.setattr(sdpa, "measure", refuse)
     inputs = make_inputs(Problem(1, 1, 4, 4))
-    for baseline in time_baselines(inputs.problem, inputs):
-        assert baseline.latency is None
-        assert baseline.reason == (
-            f"PyTorch's {baseline.name} attention gave no time: No available kernel. Aborting "
-            "execution."
-        )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(sdpa, "to_torch", lambda raw, inputs, _: to_torch(raw, inputs, "cpu"))
+    timer = SdpaTimer("cudnn", inputs.problem, inputs)
+    with pytest.raises(RuntimeError) as refused:  # cuDNN does not take tensors of the CPU
+        timer.call_us(1)
+    found = timer.failed(refused.value)
+    assert isinstance(found, MeasureError)
+    assert str(found).startswith("PyTorch's cudnn attention gave no time: ")
+    assert SdpaTimer("math", inputs.problem, inputs).call_us(2) > 0
 
 
 def test_the_cause_is_found_among_the_warnings() -> None:

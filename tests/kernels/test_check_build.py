@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cuda_source import Barrier, barriers
+from fitting import fitting_config
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
@@ -48,9 +49,7 @@ def test_no_false_alarm(
     cpu: CpuBackend, variant: Variant, seqlen: int, head_dim: int, causal: bool, dtype: Dtype
 ) -> None:
     problem = Problem(1, 2, seqlen, head_dim, causal, dtype)
-    config = variant.default_config()
-    if (why := variant.unsupported(problem, config)) is not None:
-        pytest.skip(why)
+    config = fitting_config(variant, problem)
     plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
     result = _run(cpu, plan, inputs, seed=seqlen)
     assert result.status is Status.PASSED, result.reason
@@ -64,8 +63,7 @@ def test_every_tunable_value_is_clean(cpu: CpuBackend, variant: Variant) -> None
     for tunable in variant.tunables:
         for value in tunable.values:
             config = variant.default_config() | {tunable.name: value}
-            if variant.unsupported(problem, config) is not None:
-                continue
+            config = fitting_config(variant, problem, config)
             plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
             result = _run(cpu, plan, inputs, seed=value)
             assert result.status is Status.PASSED, f"{config}: {result.reason}"
@@ -78,10 +76,10 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> LaunchPlan:
     source = folder / variant.source.name
     text = variant.source.read_text(encoding="utf-8")
     source.write_text(barrier.removed_from(text), encoding="utf-8")
-    config = variant.default_config()
+    problem = Problem(1, 1, 260, 32)
+    config = dict(fitting_config(variant, problem))
     if "num_splits" in config:
         config["num_splits"] = 2  # two CTAs to fuse, two tiles and more for each
-    problem = Problem(1, 1, 260, 32)
     return replace(make_plan(variant, problem, config), source=source)
 
 

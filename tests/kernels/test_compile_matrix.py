@@ -44,7 +44,7 @@ def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
         problem = Problem(
             1,
             1,
-            128,
+            32,
             dims[number % len(dims)],
             causal=number % 3 != 0,
             dtype=variant.dtypes[number // 2 % len(variant.dtypes)],

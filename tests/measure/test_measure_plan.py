@@ -16,7 +16,6 @@ from engine.measure.plan import (
     plan_cold,
     plan_warm,
 )
-from engine.measure.statistics import MIN_SAMPLES
 
 MIB = 1 << 20
 launch_times = st.floats(0.3, 1e8)
@@ -64,7 +63,7 @@ def test_warm_plans_are_measurements(launch_us: float) -> None:
     plan = plan_warm(launch_us)
     assert plan.launches * launch_us >= min(TARGET_REPLAY_US, MAX_LAUNCHES * launch_us)
     assert plan.launches <= MAX_LAUNCHES
-    assert plan.replays >= MIN_SAMPLES
+    assert plan.launches == 1 or (plan.launches - 1) * launch_us < TARGET_REPLAY_US
 
 
 @given(launch_us=launch_times, copy=sizes, l2=l2_sizes, free=st.integers(0, 1 << 38))
@@ -79,14 +78,6 @@ def test_cold_plans_are_cold(launch_us: float, copy: int, l2: int, free: int) ->
     assert (plan.copies - 1) * copy <= free  # the first copy is there already
 
 
-@given(launch_us=launch_times)
-def test_time_spent_is_bounded(launch_us: float) -> None:
-    plan = plan_warm(launch_us)
-    total_us = (plan.replays + plan.warmup_replays) * plan.launches * launch_us
-    # 1.2 s and the rounding up of both; what takes longer by itself runs as often as it must.
-    assert total_us <= max(1.3e6 + TARGET_REPLAY_US, (MIN_SAMPLES + 1) * launch_us)
-
-
 @given(single_us=st.floats(0.1, 1e8))
 def test_the_pilot_is_short(single_us: float) -> None:
     launches = pilot_launches(single_us)
@@ -95,13 +86,13 @@ def test_the_pilot_is_short(single_us: float) -> None:
 
 
 @given(call_us=st.floats(0.5, 1e8))
-def test_calls_are_enough_for_an_interval(call_us: float) -> None:
-    assert MIN_SAMPLES <= call_count(call_us) <= 300
+def test_an_end_to_end_sample_is_short(call_us: float) -> None:
+    calls = call_count(call_us)
+    assert 1 <= calls <= 32
+    assert calls == 1 or calls * call_us <= 500
 
 
-@pytest.mark.parametrize(
-    "numbers", [(0, 1, 30, 1), (10, 3, 30, 1), (10, 0, 30, 1), (10, 1, 5, 1), (10, 1, 30, 0)]
-)
-def test_impossible_plans_are_rejected(numbers: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("numbers", [(0, 1), (10, 3), (10, 0)])
+def test_impossible_plans_are_rejected(numbers: tuple[int, int]) -> None:
     with pytest.raises(ValueError):
         ReplayPlan(*numbers, flush=False)

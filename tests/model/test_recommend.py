@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.evaluation import Evaluation, Latency, Status
 from engine.model.footprint import FootprintOf, compiled_footprint
 from engine.model.measurements import read_measurements
-from engine.model.recommend import BatchRequest, BatchResult, recommend_batch
+from engine.model.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.model.validate import from_evaluations
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
@@ -95,6 +96,21 @@ def test_uncalibrated_says_so(ask: Ask) -> None:
     assert (model["calibrated"], model["fitted"], model["loo_error"]) == (False, [], None)
     assert any("not calibrated" in note for note in result.notes)
     assert result.points == ()
+
+
+def test_a_calibration_is_reused_while_dragging(
+    footprint_of: FootprintOf, reference_csv: Path
+) -> None:
+    request = replace(STUDY, measured=reference_csv)
+    calibrated = calibrate_for(request, footprint_of)
+    took = []
+    for seqlen in (128, 197, 512, 64, 1024):
+        start = time.perf_counter()
+        kept = recommend_batch(replace(request, seqlen=seqlen), footprint_of, calibrated)
+        took.append(time.perf_counter() - start)
+        fresh = recommend_batch(replace(request, seqlen=seqlen), footprint_of)
+        assert strict_json(kept.to_dict()) == strict_json(fresh.to_dict())
+    assert min(took) <= 0.1
 
 
 def test_the_curve_is_optional_and_complete(ask: Ask) -> None:
@@ -193,6 +209,21 @@ def test_alternatives_that_cannot_be_judged_are_noted(footprint_of: FootprintOf)
     assert not any(o.variant == "v02" for o in result.options)
     assert any("v02" in n and "NVRTC" in n for n in result.notes)
     assert any("T4" in n for n in result.notes)
+
+
+def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
+    """A GPU that the table lacks: no price, no memory known, so none is invented."""
+    own = replace(
+        find_device("L4"), name="Own GPU", num_sms=60, memory_bytes=None, price_usd_per_hour=None
+    )
+    result = ask(gpu=own, queries_per_day=1e9)
+    assert result.device == "Own GPU"
+    assert result.recommendations[-1].same_latency_up_to == 60
+    assert result.saving is not None
+    assert result.saving.usd_per_day is None
+    assert any("memory of Own GPU is unknown" in note for note in result.notes)
+    with pytest.raises(InvalidProblem, match="number of SMs is unknown"):
+        ask(gpu=replace(own, num_sms=None))
 
 
 def test_memory_ends_the_curve(ask: Ask) -> None:
@@ -301,3 +332,8 @@ def test_every_variant_of_the_ladder_gets_a_recommendation(footprint_of: Footpri
         request = replace(STUDY, variant=variant.id, gpu=gpu, max_batch=256)
         result = recommend_batch(request, footprint_of)
         assert result.recommendations[0].batch >= 1
+
+
+def test_costs_can_be_left_out(ask: Ask) -> None:
+    assert ask().saving is not None
+    assert ask(queries_per_day=None).to_dict()["cost"] is None

@@ -13,8 +13,11 @@ from kernels.ladder import LADDER
 
 
 def draw(shown: Shown) -> None:
+    timed = shown.evaluation is not None and any(b.latency for b in shown.evaluation.baselines)
     if shown.latency is None:
         empty("nothing yet", "No latency", shown.latency_reason or "It is not known yet.")
+        if timed:
+            _compare(shown)
         return
     left, right = st.columns([4, 5], gap="medium")
     with left:

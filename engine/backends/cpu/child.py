@@ -6,6 +6,7 @@ it starts quickly after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -13,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from engine.backends.cpu.native import (
@@ -26,6 +28,10 @@ from engine.backends.cpu.native import (
 from engine.backends.cpu.transport import Channel, SharedSegment
 
 _WATCH_INTERVAL_S = 0.2
+# Inaccessible addresses around a buffer cost nothing; with these, a stride that is wrong by a whole
+# tensor still ends in them.
+_MIN_GUARD_BYTES = 64 << 20
+_MAX_GUARD_BYTES = 1 << 30
 _TENSOR_MAP_MAGIC = 0x434F48544D41
 _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
 _ARGUMENT_KINDS = {"buffer": "p", "int32": "i", "float32": "f", "tensor_map": "s"}
@@ -122,12 +128,11 @@ class _Child:
         addresses: dict[str, int] = {}
         for buffer in request["buffers"]:
             size = buffer["bytes"]
-            # Strides that are wrong by a whole tensor still end in the guard zone.
             address = runtime.allocate(
                 buffer["name"].encode(),
                 size,
                 request["slack_bytes"],
-                min(size, 1 << 30) + (64 << 10),
+                min(max(size, _MIN_GUARD_BYTES), _MAX_GUARD_BYTES),
                 buffer["read_only"],
                 buffer["fill"] == "poison",
             )
@@ -138,9 +143,7 @@ class _Child:
                 ctypes.memmove(address, shared + buffer["offset"], size)
             elif buffer["fill"] == "zero":
                 ctypes.memset(address, 0, size)
-        launches = [
-            _PreparedLaunch(library, launch, addresses) for launch in request["launches"]
-        ]
+        launches = [_PreparedLaunch(library, launch, addresses) for launch in request["launches"]]
 
         execution_ms: list[float] = []
         repeatable = True
@@ -163,9 +166,7 @@ class _Child:
             buffer["name"]
             for buffer in request["buffers"]
             if buffer["read_only"]
-            and self._memcmp(
-                addresses[buffer["name"]], shared + buffer["offset"], buffer["bytes"]
-            )
+            and self._memcmp(addresses[buffer["name"]], shared + buffer["offset"], buffer["bytes"])
         ]
         return {"execution_ms": execution_ms, "repeatable": repeatable, "changed_inputs": changed}
 
@@ -178,7 +179,10 @@ class _PreparedLaunch:
     ) -> None:
         self._library = library
         self._launch = launch
-        self._function = library.entry(launch["entry"])
+        try:
+            self._function = library.entry(launch["entry"])
+        except AttributeError:
+            raise _Refused(f"the compiled library has no kernel {launch['entry']}") from None
         parameters = library.parameters(launch["entry"])
         arguments = launch["args"]
         if len(arguments) != len(parameters):
@@ -197,9 +201,7 @@ class _PreparedLaunch:
                     f"{_PARAMETER_NAMES[kind]} of {size} bytes"
                 )
 
-    def run(
-        self, runtime: Runtime, request: dict[str, Any], workers: int, repetition: int
-    ) -> None:
+    def run(self, runtime: Runtime, request: dict[str, Any], workers: int, repetition: int) -> None:
         """Launch; the second run of a random schedule draws another order."""
         settings = LaunchSettings(
             (ctypes.c_uint32 * 3)(*self._launch["grid"]),
@@ -284,6 +286,8 @@ def _describe(failure: _Failed) -> dict[str, Any]:
 
 def main() -> None:
     """Serve the parent on the inherited descriptors."""
+    with contextlib.suppress(OSError):  # if memory runs out, this is the process to end (Linux)
+        Path("/proc/self/oom_score_adj").write_text("900", encoding="ascii")
     end = socket.socket(fileno=int(sys.argv[1]))
     _Child(Channel(end), SharedSegment(int(sys.argv[2])), int(sys.argv[3])).serve()
 

@@ -1,4 +1,4 @@
-"""The caller's side of the child process: starts it, hands it jobs, and survives whatever it does."""
+"""The caller's side of the child process: starts it, hands it jobs, survives what it does."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from engine.backends.cpu.build import HostLibrary
 from engine.backends.cpu.debug_lines import LineTable
+from engine.backends.cpu.host_memory import available_bytes, bytes_needed
 from engine.backends.cpu.job import Argument, Job, JobResult, KernelLaunch, TensorMap
 from engine.backends.cpu.transport import Channel, SharedSegment
 from engine.evaluation import Status
@@ -30,6 +31,7 @@ _ALIGNMENT = 64  # of arrays in the shared segment
 _KILL_GRACE_S = 2.0  # for the child to say which line was running at the time limit
 _MAX_LIBRARIES = 2000  # a process may have 65,530 mappings on Linux, and a library takes several
 _KEPT_SEGMENT_BYTES = 256 << 20
+_SMALL_JOB_BYTES = 32 << 20
 _LOG_TAIL_BYTES = 16 << 10
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
@@ -101,16 +103,15 @@ class Client:
     def run(self, job: Job, timeout_s: float = 60.0) -> JobResult:
         """Run the job; failures come back as a status with a reason."""
         with self._lock:
+            needed = bytes_needed(job)
+            # A small job fits in any case, and looking takes longer than running it.
+            if needed > _SMALL_JOB_BYTES and needed > (available := available_bytes()):
+                return _out_of_memory(needed, f"{_size(available)} are free")
             try:
                 return self._run(job, timeout_s)
             except MemoryError:
                 self._stop()
-                total = sum(buffer.bytes for buffer in job.buffers)
-                return JobResult(
-                    Status.OUT_OF_MEMORY,
-                    f"The problem's buffers take {total / 2**20:,.0f} MiB and this machine has no "
-                    f"room for them: choose a smaller problem.",
-                )
+                return _out_of_memory(needed, "the system refused to give it")
             except BaseException:
                 self._stop()  # an answer that nobody took must not become the next job's
                 raise
@@ -246,6 +247,18 @@ class Client:
         )
 
 
+def _out_of_memory(needed: int, why: str) -> JobResult:
+    return JobResult(
+        Status.OUT_OF_MEMORY,
+        f"Running this problem on the CPU takes {_size(needed)} of memory and {why}: choose a "
+        f"smaller problem.",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
 def _triple(numbers: Sequence[int]) -> str:
     return "({},{},{})".format(*numbers)
 
@@ -281,19 +294,23 @@ def _encode_job(
         size += -(-length // _ALIGNMENT) * _ALIGNMENT
         return offset
 
-    buffers = []
+    buffers: list[dict[str, Any]] = []
     for buffer in job.buffers:
-        encoded = {
-            "name": buffer.name,
-            "bytes": buffer.bytes,
-            "fill": buffer.fill if buffer.data is None else "data",
-            "offset": None if buffer.data is None else place(buffer.bytes),
-            "read_only": buffer.read_only,
-            "return_offset": place(buffer.bytes) if buffer.returned else None,
-        }
+        offset = None if buffer.data is None else place(buffer.bytes)
+        return_offset = None
         if buffer.returned:
-            returns[buffer.name] = (encoded["return_offset"], buffer.bytes)
-        buffers.append(encoded)
+            return_offset = place(buffer.bytes)
+            returns[buffer.name] = (return_offset, buffer.bytes)
+        buffers.append(
+            {
+                "name": buffer.name,
+                "bytes": buffer.bytes,
+                "fill": buffer.fill if buffer.data is None else "data",
+                "offset": offset,
+                "read_only": buffer.read_only,
+                "return_offset": return_offset,
+            }
+        )
     request = {
         "runtime": str(job.library.runtime),
         "library": str(job.library.path),

@@ -1,24 +1,26 @@
-"""How much memory a run takes and how much there is."""
+"""How much memory a job takes and how much there is."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from engine.backends.base import RunOptions
-from engine.plan import LaunchPlan
+from engine.backends.cpu.job import Job
 
-# The interpreter, the runtime, the fibers' stacks and the race detector's records.
-_FIXED_BYTES = 64 << 20
 _SHADOW_BYTES_PER_BYTE = 8  # of what a kernel writes, in the check build: native/runtime.h
 
 
-def bytes_needed(plan: LaunchPlan, options: RunOptions) -> int:
-    """Both processes together: buffers, the shared segment, the caller's copy of the output."""
-    needed = _FIXED_BYTES + plan.device_bytes + plan.problem.io_bytes + plan.problem.tensor_bytes
-    if options.check:
-        written = plan.device_bytes - 3 * plan.problem.tensor_bytes
-        needed += _SHADOW_BYTES_PER_BYTE * written
+def bytes_needed(job: Job) -> int:
+    """Both processes together: buffers, the shared segment, the caller's copies of what returns."""
+    needed = 0
+    for buffer in job.buffers:
+        needed += buffer.bytes
+        if buffer.data is not None:
+            needed += buffer.bytes
+        if buffer.returned:
+            needed += 2 * buffer.bytes
+        if job.library.check and not buffer.read_only:
+            needed += _SHADOW_BYTES_PER_BYTE * buffer.bytes
     return needed
 
 

@@ -27,8 +27,8 @@ DEFAULT_SLACK_BYTES = 4096
 class Buffer:
     """One piece of global memory.
 
-    With `data` its bytes are copied in; otherwise it has `size_bytes` bytes, poisoned (a NaN pattern
-    in every format, and "uninitialised" to the check build) or zero.
+    With `data` its bytes are copied in; otherwise it has `size_bytes` bytes, zero or poisoned (a NaN
+    in every format, and "uninitialised" to the check build).
     """
 
     name: str

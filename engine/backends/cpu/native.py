@@ -72,6 +72,11 @@ class KernelLibrary:
         self.module = ctypes.byref(ctypes.c_char.in_dll(self._library, "coh_module"))
 
     def entry(self, name: str) -> ctypes.c_void_p:
+        """The function that unpacks arguments and calls the kernel.
+
+        Raises:
+            AttributeError: the library has no such kernel.
+        """
         return ctypes.cast(self._library[f"coh_call_{name}"], ctypes.c_void_p)
 
     def parameters(self, name: str) -> Sequence[tuple[int, str]]:

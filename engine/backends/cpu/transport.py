@@ -37,21 +37,11 @@ class SharedSegment:
         return cls(descriptor)
 
     def reserve(self, size: int) -> None:
-        """Make it at least `size` bytes large.
-
-        Raises:
-            MemoryError: there is no room for it.
-        """
-        if size <= self._size:
-            return
-        try:
-            if hasattr(os, "posix_fallocate"):  # or a full disk would end the process at a write
-                os.posix_fallocate(self.descriptor, 0, size)
-            else:
-                os.ftruncate(self.descriptor, size)
-        except OSError as error:
-            raise MemoryError(str(error)) from error
-        self.attach(size)
+        """Make it at least `size` bytes large. The caller has seen to it that there is room:
+        pages are taken up when they are written, and then a lack of memory ends a process."""
+        if size > self._size:
+            os.ftruncate(self.descriptor, size)
+            self.attach(size)
 
     def attach(self, size: int) -> None:
         """Map `size` bytes that the other side has reserved."""

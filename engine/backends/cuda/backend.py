@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cuda.availability import why_not_cuda
@@ -13,7 +15,7 @@ from engine.backends.cuda.timing import DeviceTimer
 from engine.compile.kernel import CompiledKernel
 from engine.compile.plans import compile_plan
 from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
-from engine.evaluation import Correctness, Latency, Status
+from engine.evaluation import Correctness, Status
 from engine.memory import check_memory
 from engine.plan import LaunchPlan, PassLaunch
 from engine.tensors import Inputs
@@ -66,28 +68,39 @@ class CudaBackend:
             failure = self._failure(error, plan.variant)
             return RunResult(failure.status, failure.reason, log)
 
-    def time_device(
+    @contextmanager
+    def timer(
         self, plan: LaunchPlan, inputs: Inputs, correctness: Correctness
-    ) -> tuple[Latency, ...]:
-        """Device time with warm L2, with cold L2, and end to end, in this order; all measured.
+    ) -> Iterator[DeviceTimer]:
+        """The plan as something that the sampler times; its device memory is freed on leaving.
 
         Args:
             correctness: the verdict on this plan's output; no wrong kernel is timed.
 
         Raises:
             ValueError: the verdict is not a pass.
-            MeasureError: the GPU failed, or replayed launches gave another output.
+            MeasureError: the kernel cannot be launched.
         """
         if not correctness.passed:
             raise ValueError("no timing for a result that is not correct")
         try:
             compiled = self._prepare(plan)
-            with DeviceTimer(self._calls, plan, self._load(plan, compiled), inputs) as timer:
-                return timer.measure()
+            kernels = self._load(plan, compiled)
         except _Stopped as stopped:
             raise MeasureError(stopped.failure.reason) from stopped
         except (RuntimeError, MemoryError) as error:
             raise MeasureError(self._failure(error, plan.variant).reason) from error
+
+        def explain(error: Exception) -> str:
+            return self._failure(error, plan.variant).reason
+
+        with DeviceTimer(self._calls, plan, kernels, inputs, explain) as timer:
+            yield timer
+
+    @property
+    def lost(self) -> str | None:
+        """Why no further CUDA call of this process can succeed; only a new process helps."""
+        return self._lost
 
     def close(self) -> None:
         """Give cached device memory back. Safe to call twice."""

@@ -1,7 +1,8 @@
-"""One plan on the GPU as something to time. The recipe is engine/measure/recipe.py."""
+"""One plan on the GPU as something to time. How that is done is in engine/measure/replay.py."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Self
 
@@ -10,8 +11,6 @@ import numpy as np
 from engine.backends.cuda.buffers import kernel_arguments
 from engine.backends.cuda.calls import GpuCalls, Kernel
 from engine.errors import MeasureError
-from engine.evaluation import Latency
-from engine.measure.recipe import measure_cold, measure_end_to_end, measure_pilot, measure_warm
 from engine.plan import LaunchPlan
 from engine.tensors import POISON_BITS, Inputs
 
@@ -22,16 +21,26 @@ _TENSORS = ("q", "k", "v", "out")
 class DeviceTimer:
     """Holds the device memory of one measurement. A context manager; leaving it frees the memory.
 
-    Satisfies `engine.measure.recipe.Launchable`. CUDA's errors come out as CuPy raises them.
+    Satisfies `engine.measure.replay.Launchable`.
+
+    Args:
+        explain: the sentence for what CuPy raises; raises it again when it is not CUDA's.
     """
 
     def __init__(
-        self, calls: GpuCalls, plan: LaunchPlan, kernels: dict[str, Kernel], inputs: Inputs
+        self,
+        calls: GpuCalls,
+        plan: LaunchPlan,
+        kernels: dict[str, Kernel],
+        inputs: Inputs,
+        explain: Callable[[Exception], str],
     ) -> None:
         self._calls = calls
         self._plan = plan
         self._kernels = kernels
         self._inputs = inputs
+        self._explain = explain
+        self._alone: int | None = None  # fingerprint of a single launch's output
         self._allocated: list[int] = []
         self._stride = -(-plan.problem.tensor_bytes // _ALIGNMENT) * _ALIGNMENT
         self._scratch: dict[str, int] = {}
@@ -42,32 +51,16 @@ class DeviceTimer:
         try:
             self._copies.append(self._alloc(self.copy_bytes))
             self._upload()
-        except BaseException:
+            self._launch_alone()
+        except (RuntimeError, MemoryError) as error:
             self.__exit__()
-            raise
+            raise self.failed(error) from error
         return self
 
     def __exit__(self, *_: object) -> None:
         for address in self._allocated:
             self._calls.free(address)
         self._allocated.clear()
-
-    def measure(self) -> tuple[Latency, ...]:
-        """Warm device time, cold device time, end to end.
-
-        Raises:
-            MeasureError: replayed launches wrote another output than a single one.
-        """
-        self.call()
-        expected = self._output_fingerprint(0)
-        launch_us = measure_pilot(self)
-        self._poison_output()
-        warm = measure_warm(self, launch_us)
-        self._expect(expected)
-        self._poison_output()
-        cold = measure_cold(self, launch_us)
-        self._expect(expected)
-        return warm, cold, measure_end_to_end(self)
 
     @property
     def copy_bytes(self) -> int:
@@ -108,9 +101,31 @@ class DeviceTimer:
             self._flush_area = self._alloc(size)
         self._calls.fill(self._flush_area, size, np.uint16(0))
 
-    def call(self) -> None:
+    def call_us(self, calls: int) -> float:
+        queue = self._queue(0)
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            queue()
+            self._calls.wait()
+        # Calls shorter than the clock's tick still took some time.
+        return max(time.perf_counter_ns() - start, 1) / 1000 / calls
+
+    def verify(self) -> None:
+        """The first and the last copy hold the output of a single launch."""
+        if {self._output_fingerprint(0), self._output_fingerprint(-1)} != {self._alone}:
+            raise MeasureError(
+                "Launches that follow each other at once gave another output than a single one, "
+                "so their time says nothing: look for a race, or for scratch that is not reset."
+            )
+
+    def failed(self, error: Exception) -> MeasureError:
+        return MeasureError(self._explain(error))
+
+    def _launch_alone(self) -> None:
         self._queue(0)()
         self._calls.wait()
+        self._alone = self._output_fingerprint(0)
+        self._poison_output()
 
     def _alloc(self, size: int) -> int:
         address = self._calls.alloc(size)
@@ -156,11 +171,3 @@ class DeviceTimer:
     def _poison_output(self) -> None:
         """Of the first copy; the others are made from it."""
         self._calls.fill(self._out(0), self._plan.problem.tensor_bytes, POISON_BITS)
-
-    def _expect(self, fingerprint: int) -> None:
-        """The first and the last copy hold the output of a single launch."""
-        if {self._output_fingerprint(0), self._output_fingerprint(-1)} != {fingerprint}:
-            raise MeasureError(
-                "Launches that follow each other at once gave another output than a single one, "
-                "so their time says nothing: look for a race, or for scratch that is not reset."
-            )

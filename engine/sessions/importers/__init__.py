@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import SnapshotError
-from engine.sessions.codec import parse_json, text_of
+from engine.sessions.codec import text_of
 from engine.sessions.explain import file_label
 from engine.sessions.importers import kernel_tuner, nsight_compute, nvbench, table
 from engine.sessions.importers.common import ImportOptions
@@ -27,16 +27,16 @@ def import_measurements(
     text = text_of(data, name=name)
     if text.lstrip()[:1] not in ("{", "["):
         is_ncu = nsight_compute.is_export(text)
-        reader = nsight_compute.from_export if is_ncu else table.from_csv
-        return reader(data, options, name=name)
-    parsed = kernel_tuner.parse_cache(data, name=name)
-    if kernel_tuner.is_cache(parsed):
-        return kernel_tuner.from_cache(data, options, name=name)
-    parsed = parse_json(data, name=name)
-    if nvbench.is_results(parsed):
-        return nvbench.from_results(data, options, name=name)
-    if isinstance(parsed, list):
-        return table.from_json_rows(data, options, name=name)
+        read_text = nsight_compute.from_export if is_ncu else table.from_csv
+        return read_text(text, options, name=name)
+    parsed = kernel_tuner.parse(text, name=name)
+    for recognised, read in (
+        (kernel_tuner.is_cache, kernel_tuner.from_cache),
+        (nvbench.is_results, nvbench.from_results),
+        (table.is_rows, table.from_rows),
+    ):
+        if recognised(parsed):
+            return read(parsed, options, name=name)
     if isinstance(parsed, dict) and parsed.get("format") == FORMAT:
         raise SnapshotError(
             f"{file_label(name)} is an Attune snapshot already: open it or add it to the store."

@@ -11,8 +11,7 @@ from typing import Any
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
-from engine.sessions.codec import parse_json, text_of
-from engine.sessions.explain import file_label
+from engine.sessions.codec import parse_json
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
@@ -45,18 +44,31 @@ _BOOKKEEPING = {"compile_time", "verification_time", "benchmark_time", "strategy
 
 def is_cache(parsed: Any) -> bool:
     """Whether this is the object of a cache file."""
-    return isinstance(parsed, dict) and {"cache", "tune_params_keys", "kernel_name"} <= set(parsed)
+    return (
+        isinstance(parsed, dict)
+        and {"tune_params_keys", "kernel_name"} <= set(parsed)
+        and isinstance(parsed.get("cache"), dict)
+    )
 
 
-def from_cache(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a cache file. The problem's sizes come from tuned parameters or the options.
+def parse(text: str, *, name: str) -> Any:
+    """The JSON of a file, with the brackets that a run under way has not written yet."""
+    try:
+        return parse_json(text.encode(), name=name)
+    except SnapshotError:
+        if '"tune_params_keys"' not in text:
+            raise
+        return parse_json((text.rstrip().removesuffix(",") + "}}").encode(), name=name)
+
+
+def from_cache(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a cache object (`is_cache`).
+
+    The problem's sizes come from tuned parameters or the options.
 
     Raises:
-        SnapshotError: not a cache file, or an entry that cannot be read, named.
+        SnapshotError: an entry that cannot be read, named.
     """
-    parsed = parse_cache(data, name=name)
-    if not is_cache(parsed) or not isinstance(parsed["cache"], dict):
-        raise SnapshotError(f"{file_label(name)} is not a cache file of Kernel Tuner.")
     check_count(len(parsed["cache"]), name)
     kernel, device = str(parsed["kernel_name"]), str(parsed.get("device_name") or "")
     keys = [k for k in _as_list(parsed["tune_params_keys"]) if isinstance(k, str)]
@@ -73,17 +85,6 @@ def from_cache(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
         file_notes=size,
         gpu=device,
     )
-
-
-def parse_cache(data: bytes, *, name: str) -> Any:
-    """The JSON of a cache file, closed if a run has left it open."""
-    try:
-        return parse_json(data, name=name)
-    except SnapshotError:
-        text = text_of(data, name=name).rstrip().removesuffix(",")
-        if '"cache"' not in text:
-            raise
-        return parse_json((text + "}}").encode(), name=name)
 
 
 def _evaluation(

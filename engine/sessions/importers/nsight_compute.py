@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.sessions.codec import text_of
 from engine.sessions.explain import file_label
 from engine.sessions.importers.common import (
     MAX_NOTES_PER_EVALUATION,
@@ -74,15 +73,15 @@ def is_export(text: str) -> bool:
     return _header_at(text.splitlines()) is not None
 
 
-def from_export(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from an export. The problem comes from the options: ncu does not know it.
+def from_export(text: str, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from an export's text. The problem comes from the options: ncu does not know it.
 
     Launches of the same kernel, grid and block are samples of one evaluation.
 
     Raises:
         SnapshotError: no ncu table, or a duration that cannot be read, named by its line.
     """
-    lines = text_of(data, name=name).splitlines(keepends=True)
+    lines = text.splitlines(keepends=True)
     start = _header_at(lines)
     if start is None:
         raise SnapshotError(f"{file_label(name)} holds no table of Nsight Compute.")

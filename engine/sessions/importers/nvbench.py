@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Latency
-from engine.sessions.codec import parse_json
-from engine.sessions.explain import file_label
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
@@ -50,18 +47,13 @@ def is_results(parsed: Any) -> bool:
     )
 
 
-def from_results(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a results file. Axes called B, seqlen … give the problem's sizes.
+def from_results(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a results object (`is_results`). Axes called B, seqlen … give the sizes.
 
     Raises:
-        SnapshotError: not a results file, or a state that cannot be read, named.
+        SnapshotError: a state that cannot be read, named.
     """
-    parsed = parse_json(data, name=name)
-    if not is_results(parsed):
-        raise SnapshotError(f"{file_label(name)} is not a results file of NVBench.")
-    devices = {
-        d.get("id"): str(d.get("name") or "") for d in parsed["devices"] if isinstance(d, dict)
-    }
+    devices = {str(d.get("id")): str(d.get("name") or "") for d in _objects(parsed["devices"])}
     evaluations: list[Evaluation] = []
     skipped: list[str] = []
     for b, bench in enumerate(parsed["benchmarks"]):
@@ -75,7 +67,7 @@ def from_results(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
                 skipped.append(f"{place.where} was skipped by NVBench: {reason}")
                 continue
             check_count(len(evaluations), name)
-            device = devices.get(state.get("device"), "")
+            device = devices.get(str(state.get("device")), "")
             kernel = str(bench.get("name") or "")
             evaluations.append(_evaluation(state, kernel, device, options, place))
     return recorded_session(

@@ -18,7 +18,6 @@ from typing import Any
 from engine.errors import SnapshotError
 from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.problem import Problem
-from engine.sessions.codec import parse_json, text_of
 from engine.sessions.explain import file_label
 from engine.sessions.importers.common import (
     ImportOptions,
@@ -47,13 +46,13 @@ _NAMES = {"variant": "variant", "kernel": "variant", "device": "device", "gpu": 
 Row = tuple[Place, Mapping[str, Any]]
 
 
-def from_csv(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from a CSV file; lines that start with # before the header become its notes.
+def from_csv(text: str, options: ImportOptions, *, name: str) -> Snapshot:
+    """A session from a CSV file's text; lines that start with # before the header become its notes.
 
     Raises:
         SnapshotError: a wrong value is named by line and column.
     """
-    lines = text_of(data, name=name).splitlines(keepends=True)
+    lines = text.splitlines(keepends=True)
     comments = 0
     while comments < len(lines) and lines[comments].lstrip().startswith("#"):
         comments += 1
@@ -62,11 +61,16 @@ def from_csv(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
     return _session(rows, options, name=name, kind="a CSV table", file_notes=remarks.strip())
 
 
-def from_json_rows(data: bytes, options: ImportOptions, *, name: str) -> Snapshot:
+def is_rows(parsed: Any) -> bool:
+    """Whether this JSON value can be a table."""
+    return isinstance(parsed, list)
+
+
+def from_rows(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
     """A session from a JSON list of flat objects, one per row."""
-    parsed = parse_json(data, name=name)
     rows = []
-    for index, row in enumerate(parsed if isinstance(parsed, list) else [None]):
+    for index, row in enumerate(parsed):
+        check_count(index, name)
         if not isinstance(row, dict) or any(isinstance(v, (dict, list)) for v in row.values()):
             raise SnapshotError(f"{file_label(name)} is not a list of flat objects, one per row.")
         rows.append((Place(name, f"row {index + 1}"), row))

@@ -156,8 +156,12 @@ def test_an_illegal_address_names_its_pass_and_loses_the_context(inputs: Inputs)
     again = backend.run(make_plan(), inputs, OPTIONS)
     assert again.status is Status.LAUNCH_ERROR
     assert "broke this process's CUDA context (finish read" in again.reason
-    with pytest.raises(MeasureError, match="broke this process's CUDA context"):
-        backend.time_device(make_plan(), inputs, verdict(passed=True))
+    assert backend.lost is not None
+    with (
+        pytest.raises(MeasureError, match="broke this process's CUDA context"),
+        backend.timer(make_plan(), inputs, verdict(passed=True)),
+    ):
+        pass
 
 
 def test_a_refused_launch_keeps_the_context(inputs: Inputs) -> None:

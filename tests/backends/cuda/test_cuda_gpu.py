@@ -15,14 +15,17 @@ from fake_kernels import verdict
 
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
-from engine.backends.sdpa import BACKENDS, sdpa_same_dtype, time_baselines
+from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
 from engine.compile import compile_plan, resources
 from engine.devices import limits_for
-from engine.evaluation import Status
+from engine.evaluation import Latency, Status
+from engine.measure.field import Field
+from engine.measure.local_gpu import gpu_states
+from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan, PassLaunch, TensorArg, make_plan
 from engine.problem import Problem
-from engine.tensors import decode, make_inputs
+from engine.tensors import Inputs, decode, make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -247,13 +250,21 @@ os._exit(0)  # an orderly end would wait for the kernel
     assert "to use the GPU again" in second
 
 
+def timed(backend: CudaBackend, plan: LaunchPlan, inputs: Inputs) -> tuple[Latency, ...]:
+    with gpu_states() as read_state, Field(read_state) as field:
+        assert field.add("k", backend.timer(plan, inputs, PASSED)), field.failures
+        latencies = field.latencies(field.run("k"), "k")
+        assert latencies, field.failures
+        return latencies
+
+
 def test_an_empty_kernel_takes_less_than_events_alone_read(
     backend: CudaBackend, tmp_path: Path
 ) -> None:
     source = tmp_path / "k.cu"
     source.write_text(kernel(""))
     plan = plan_of(source)
-    warm, _, end_to_end = backend.time_device(plan, make_inputs(plan.problem), PASSED)
+    warm, _, end_to_end = timed(backend, plan, make_inputs(plan.problem))
     # An H200 takes 0.5 µs in a graph; events around a single launch read 5 to 6 µs anywhere.
     assert 0.1 < warm.median_us < 3.0
     assert end_to_end.median_us > warm.median_us
@@ -263,34 +274,40 @@ def test_cold_and_warm_differ_as_the_memory_does(backend: CudaBackend) -> None:
     variant = LADDER[0]
     problem = Problem(1, 1, 128, 64)
     plan = make_plan(variant, problem, variant.default_config())
-    warm, cold, end_to_end = backend.time_device(plan, make_inputs(problem), PASSED)
+    warm, cold, end_to_end = timed(backend, plan, make_inputs(problem))
     assert {x.origin for x in (warm, cold, end_to_end)} == {"measured"}
     assert cold.median_us > 0.98 * warm.median_us
     assert end_to_end.median_us > warm.median_us
     assert (warm.high_us - warm.low_us) / warm.median_us < 0.05
 
 
-def test_two_measurements_of_one_kernel_agree(backend: CudaBackend) -> None:
+def test_one_kernel_twice_is_not_a_winner(backend: CudaBackend) -> None:
     variant = LADDER[0]
     problem = Problem(1, 8, 256, 64)
     plan = make_plan(variant, problem, variant.default_config())
-    first, second = (
-        backend.time_device(plan, make_inputs(problem), PASSED)[0].median_us for _ in range(2)
-    )
-    assert first == pytest.approx(second, rel=0.05)
+    inputs = make_inputs(problem)
+    with gpu_states() as read_state, Field(read_state) as field:
+        for name in ("a", "b"):
+            assert field.add(name, backend.timer(plan, inputs, PASSED)), field.failures
+        found = field.run("a").comparison("b")
+    assert found.verdict in (Verdict.SAME, Verdict.UNDECIDED), found.reason
 
 
 def test_the_baselines_are_named_and_timed(backend: CudaBackend) -> None:
-    del backend
     import torch
 
     if not torch.cuda.is_available():
         pytest.skip(f"PyTorch {torch.__version__} finds no CUDA device")
+    variant = LADDER[0]
     problem = Problem(1, 2, 128, 64)
-    found = time_baselines(problem, make_inputs(problem))
-    assert [b.name for b in found] == list(BACKENDS)
-    assert all(b.latency is not None or b.reason for b in found)
-    by_name = {b.name: b for b in found}
-    math = by_name["math"]
-    assert math.latency is not None
-    assert [x.kind for x in math.other_latencies] == ["device_cold", "end_to_end"]
+    plan = make_plan(variant, problem, variant.default_config())
+    inputs = make_inputs(problem)
+    with gpu_states() as read_state, Field(read_state) as field:
+        assert field.add("k", backend.timer(plan, inputs, PASSED)), field.failures
+        for name in BACKENDS:
+            field.add(name, baseline(name, problem, inputs))
+        run = field.run("k")
+        assert "math" in field.names, field.failures
+        kinds = [x.kind for x in field.latencies(run, "math")]
+        assert kinds == ["device_warm", "device_cold", "end_to_end"]
+        assert all(field.failures[name] for name in set(BACKENDS) - set(field.names))

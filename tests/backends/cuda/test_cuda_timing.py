@@ -1,57 +1,91 @@
-"""Timing on a fake GPU whose launches take a known time."""
+"""Measuring on a fake GPU whose launches take a known time: sampler and pipeline."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from fake_gpu import FakeGpu
-from fake_kernels import COUNT, finish, gpu_with, make_plan, produce, verdict
+from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, verdict
 
 from engine.backends.cuda import CudaBackend
+from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
+from engine.evaluate import measure_evaluation
+from engine.evaluation import Evaluation, Latency, Status
+from engine.measure.field import ALL_KINDS, Field
+from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
+SHORT = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6, max_s=60.0)
+STEADY = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
+
+
+def steady() -> GpuState:
+    return STEADY
+
+
+def measure(
+    gpu: FakeGpu, inputs: Inputs, plan: LaunchPlan | None = None
+) -> tuple[tuple[Latency, ...], SamplingRun, Field]:
+    with Field(steady) as field:
+        opened = CudaBackend(gpu).timer(plan or make_plan(), inputs, verdict(passed=True))
+        assert field.add("k", opened), field.failures
+        run = field.run("k", SHORT)
+        return field.latencies(run, "k"), run, field
+
+
+def slow_gpu(**kernels: object) -> FakeGpu:
+    """Launches of 1 ms: few of them make a sample, and the fake executes every one."""
+    gpu = gpu_with(**kernels)  # type: ignore[arg-type]
+    gpu.launch_us = 1000.0
+    gpu.l2_bytes = 4 * 2 * COUNT
+    return gpu
+
 
 def test_times_are_those_of_the_launch(inputs: Inputs) -> None:
-    gpu = gpu_with()
-    gpu.launch_us = 20.0  # each of the two passes
-    warm, cold, end_to_end = CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
-    assert warm.median_us == pytest.approx(40.0, rel=0.003)
-    assert cold.median_us == pytest.approx(40.0, rel=0.003)
-    assert [x.kind for x in (warm, cold, end_to_end)] == [
-        "device_warm",
-        "device_cold",
-        "end_to_end",
-    ]
+    gpu = slow_gpu()
+    (warm, cold, end_to_end), run, _ = measure(gpu, inputs)
+    # Two passes of 1 ms each, and the events' own 5 µs on top of a replay of 4 ms.
+    assert warm.median_us == pytest.approx(2000.0, rel=0.003)
+    assert cold.median_us == pytest.approx(2000.0, rel=0.003)
+    assert [x.kind for x in (warm, cold, end_to_end)] == list(ALL_KINDS)
+    assert {x.origin for x in (warm, cold, end_to_end)} == {"measured"}
+    assert len(warm.samples_us) == 12  # six rounds, and the A/A pair in each
+    assert "each a replay of a CUDA graph of 2 launches on the same inputs" in warm.reason
+    assert "identical runs differ by up to" in warm.reason
+    assert run.rounds == 6
     assert gpu.allocations == 0
 
 
 def test_no_wrong_kernel_is_timed(inputs: Inputs) -> None:
     gpu = gpu_with()
-    with pytest.raises(ValueError, match="not correct"):
-        CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=False))
+    opened = CudaBackend(gpu).timer(make_plan(), inputs, verdict(passed=False))
+    with pytest.raises(ValueError, match="not correct"), opened:
+        pass
     assert gpu.launches == []
 
 
-def test_a_kernel_that_is_right_only_alone_is_not_timed(inputs: Inputs) -> None:
+def test_a_kernel_that_is_right_only_alone_has_no_time(inputs: Inputs) -> None:
     def forgets_to_reset(gpu: FakeGpu, *args: np.generic) -> None:
         finish(gpu, *args)
         count = int(gpu.view(int(args[1]), 4).view(np.int32)[0])
         if count > 50:
             gpu.view(int(args[2]), 2).view(np.uint16)[0] += 1
 
-    gpu = gpu_with(finish=forgets_to_reset)
-    with pytest.raises(MeasureError, match="another output than a single one"):
-        CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
+    gpu = slow_gpu(finish=forgets_to_reset)
+    latencies, _, field = measure(gpu, inputs)
+    assert latencies == ()
+    assert "another output than a single one" in field.failures["k"]
     assert gpu.allocations == 0
 
 
 def test_copies_have_the_inputs_and_outputs_of_their_own(inputs: Inputs) -> None:
-    gpu = gpu_with()
-    gpu.l2_bytes = 4 * 2 * COUNT  # so that five copies and no more are needed
-    gpu.launch_us = 1000.0
+    gpu = slow_gpu()
     outs: set[int] = set()
 
     def notes_its_output(gpu: FakeGpu, *args: np.generic) -> None:
@@ -59,17 +93,93 @@ def test_copies_have_the_inputs_and_outputs_of_their_own(inputs: Inputs) -> None
         finish(gpu, *args)
 
     gpu.kernels = {"produce": produce, "finish": notes_its_output}
-    _, cold, _ = CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
+    (_, cold, _), _, _ = measure(gpu, inputs)
     assert "rotating over 5 copies" in cold.reason
     assert len(outs) == 5
     assert all(address % 256 == 0 for address in outs)
 
 
-def test_running_out_of_memory_while_timing_is_a_sentence(inputs: Inputs) -> None:
+def test_running_out_of_memory_is_a_sentence_and_frees_what_there_was(inputs: Inputs) -> None:
     def exhausts(*_: object) -> None:
         raise MemoryError("no memory")
 
     gpu = gpu_with(finish=exhausts)
-    with pytest.raises(MeasureError, match="GPU ran out of memory"):
-        CudaBackend(gpu).time_device(make_plan(), inputs, verdict(passed=True))
-    assert gpu.allocations == 0
+    with Field(steady) as field:
+        opened = CudaBackend(gpu).timer(make_plan(), inputs, verdict(passed=True))
+        assert not field.add("k", opened)
+        assert "GPU ran out of memory" in field.failures["k"]
+        assert field.names == ()
+        assert gpu.allocations == 0
+
+
+def test_a_failure_in_mid_run_is_a_sentence(inputs: Inputs) -> None:
+    launches = 0
+
+    def breaks_down(gpu: FakeGpu, *args: np.generic) -> None:
+        nonlocal launches
+        launches += 1
+        finish(gpu, *args)
+        if launches > 60:
+            gpu.view(64, 4)
+
+    gpu = slow_gpu(finish=breaks_down)
+    backend = CudaBackend(gpu)
+    with Field(steady) as field:
+        field.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
+        with pytest.raises(MeasureError, match="t01 read or wrote memory"):
+            field.run("k", SHORT)
+    assert backend.lost is not None
+
+
+def passed() -> Evaluation:
+    return Evaluation(
+        status=Status.PASSED,
+        reason="right",
+        variant="t01",
+        problem=PROBLEM,
+        config={},
+        device="L4",
+        when="",
+        correctness=verdict(passed=True),
+    )
+
+
+def test_the_pipeline_measures_kernel_and_baselines_in_one_run(inputs: Inputs) -> None:
+    backend = CudaBackend(slow_gpu())
+    found = measure_evaluation(backend, make_plan(), inputs, passed(), steady, settings=SHORT)
+    assert found.status is Status.PASSED
+    assert found.latency is not None
+    assert found.latency.kind == "device_warm"
+    assert [x.kind for x in found.other_latencies] == ["device_cold", "end_to_end"]
+    # PyTorch has no GPU here: each baseline says so and has no time.
+    assert [b.name for b in found.baselines] == ["flash", "cudnn", "efficient", "math"]
+    assert all(b.latency is None and b.reason for b in found.baselines)
+
+
+def test_quick_measures_the_kernel_alone(inputs: Inputs) -> None:
+    short = replace(SHORT, kinds=("device_warm",))
+    found = measure_evaluation(
+        CudaBackend(slow_gpu()), make_plan(), inputs, passed(), steady, "quick", short
+    )
+    assert found.latency is not None
+    assert (found.other_latencies, found.baselines) == ((), ())
+
+
+def test_a_throttled_gpu_is_a_status_with_its_numbers(inputs: Inputs) -> None:
+    hot = replace(STEADY, throttle_reasons=("hardware thermal slowdown",))
+    found = measure_evaluation(
+        CudaBackend(slow_gpu()), make_plan(), inputs, passed(), lambda: hot, "quick", SHORT
+    )
+    assert found.status is Status.THROTTLED
+    assert "hardware thermal slowdown" in found.reason
+    assert found.latency is not None
+
+
+def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> None:
+    def full(_: object) -> None:
+        raise MemoryError("no memory")
+
+    gpu = slow_gpu()
+    gpu.capture = full  # type: ignore[method-assign]
+    with pytest.raises(MeasureError, match="ran out of memory"):
+        measure_evaluation(CudaBackend(gpu), make_plan(), inputs, passed(), steady)

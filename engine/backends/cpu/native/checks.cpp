@@ -98,6 +98,7 @@ static void check_shared_bounds(Worker *w, const char *pointer, size_t bytes, Ac
                                 Place place) {
     const size_t offset = pointer - w->window;
     for (size_t i = 0; i < bytes; i++) {
+        // Offsets below the window wrap around to large ones, which are in no dynamic memory.
         const bool inside = offset + i < STATIC_WINDOW_BYTES
                                 ? launch.module->valid && launch.module->valid[offset + i]
                                 : (size_t)(pointer + i - self->dynamic_smem) <
@@ -110,6 +111,22 @@ static void check_shared_bounds(Worker *w, const char *pointer, size_t bytes, Ac
     }
 }
 
+// Keeps a read (or an atomic that another one follows) for later writes: in the place of one that it
+// makes redundant, else of a random one.
+static inline void remember(Worker *w, SharedShadow &shadow, const Access &access) {
+    uint32_t slot = 0;
+    while (slot < shadow.num_others && shadow.others[slot].thread != access.thread &&
+           !happened_before(w, shadow.others[slot], access.thread)) {
+        slot++;
+    }
+    if (slot == KEPT_ACCESSES) {
+        slot = (uint32_t)(random_bits(w) % KEPT_ACCESSES);
+    } else if (slot == shadow.num_others) {
+        shadow.num_others++;
+    }
+    shadow.others[slot] = access;
+}
+
 static void check_granule(Worker *w, SharedShadow &shadow, uint8_t bytes, AccessKind kind,
                           const void *pointer, Place place) {
     const unsigned me = self->linear;
@@ -119,9 +136,11 @@ static void check_granule(Worker *w, SharedShadow &shadow, uint8_t bytes, Access
     access.bytes = bytes;
     access.is_atomic = kind == AccessKind::atomic;
     access.place = place;
+    auto unordered = [&](const Access &earlier) {
+        return (earlier.bytes & bytes) && !happened_before(w, earlier, me);
+    };
     auto conflicts = [&](const Access &earlier) {
-        return (earlier.bytes & bytes) && !(earlier.is_atomic && access.is_atomic) &&
-               !happened_before(w, earlier, me);
+        return !(earlier.is_atomic && access.is_atomic) && unordered(earlier);
     };
 
     const bool initialised =
@@ -131,27 +150,22 @@ static void check_granule(Worker *w, SharedShadow &shadow, uint8_t bytes, Access
         shared_race(w, shadow.write, shadow.write.is_atomic ? "atomic" : "write", kind, pointer,
                     place);
     }
+    for (uint32_t i = 0; i < shadow.num_others; i++) {
+        const Access &earlier = shadow.others[i];
+        if ((kind != AccessKind::read || earlier.is_atomic) && conflicts(earlier)) {
+            shared_race(w, earlier, earlier.is_atomic ? "atomic" : "read", kind, pointer, place);
+        }
+    }
     if (kind == AccessKind::read) {
-        uint32_t slot = 0;  // replace a read that this one makes redundant, else a random one
-        while (slot < shadow.num_reads && shadow.reads[slot].thread != me &&
-               !happened_before(w, shadow.reads[slot], me)) {
-            slot++;
-        }
-        if (slot == KEPT_READS) {
-            slot = (uint32_t)(random_bits(w) % KEPT_READS);
-        } else if (slot == shadow.num_reads) {
-            shadow.num_reads++;
-        }
-        shadow.reads[slot] = access;
+        remember(w, shadow, access);
         return;
     }
-    for (uint32_t i = 0; i < shadow.num_reads; i++) {
-        if (conflicts(shadow.reads[i])) {
-            shared_race(w, shadow.reads[i], "read", kind, pointer, place);
-        }
+    if (kind == AccessKind::write) {
+        shadow.num_others = 0;
+    } else if (unordered(shadow.write)) {
+        remember(w, shadow, shadow.write);
     }
     shadow.write = access;
-    shadow.num_reads = 0;
     if (shadow.initialised_by != w->cta_serial) shadow.initialised_bytes = 0;
     shadow.initialised_by = w->cta_serial;
     shadow.initialised_bytes |= bytes;
@@ -189,7 +203,7 @@ void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint
         shadow.write.bytes = mask;
         shadow.write.is_async = 1;
         shadow.write.place = site;
-        shadow.num_reads = 0;
+        shadow.num_others = 0;
         shadow.initialised_by = w->cta_serial;
         shadow.initialised_bytes = mask;
     });
@@ -289,7 +303,7 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     if (address - (uintptr_t)w->fibers < sizeof(Fiber) * w->num_fibers) return;
 
     const size_t offset = address - (uintptr_t)w->window;
-    if (offset < WINDOW_BYTES) {
+    if (address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES) {
         check_shared_bounds(w, (const char *)address, bytes, kind, place);
         each_granule(offset, bytes, [&](size_t g, size_t byte, uint8_t mask) {
             check_granule(w, w->shadow[g], mask, kind, w->window + byte, place);

@@ -96,12 +96,12 @@ struct Access {
     Place place;
     Access() : is_atomic(0), is_async(0) {}
 };
-constexpr int KEPT_READS = 4;
+constexpr uint32_t KEPT_ACCESSES = 4;
 constexpr uint32_t COPY_PENDING = 0xffffffffu;
 struct SharedShadow {
     Access write;
-    Access reads[KEPT_READS];
-    uint32_t num_reads;
+    Access others[KEPT_ACCESSES];  // reads, and atomics before the last one
+    uint32_t num_others;
     uint32_t initialised_by;  // serial of the CTA that wrote it, or COPY_PENDING
     uint8_t initialised_bytes;
 };

@@ -1,0 +1,288 @@
+"""`sweep`: many evaluations, resumable, and the best of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.output import print_json
+from engine.cli.problem_args import DTYPES
+from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
+from engine.errors import InvalidProblem
+
+if TYPE_CHECKING:
+    from engine.search.space import SweepPoint
+    from engine.search.sweep import Progress
+    from engine.search.sweep_journal import SweepJournal, SweepSpec
+    from engine.search.tune import TuneResult
+
+_VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("sweep", help="evaluate many points, find the best, resume any time")
+    p.add_argument("variants", nargs="*", help="for instance v01 v05 (default: all)")
+    axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
+    axes.add_argument("--batch", "-B", metavar="VALUES")
+    axes.add_argument("--heads", "-H", metavar="VALUES")
+    axes.add_argument("--seqlen", "-S", metavar="VALUES")
+    axes.add_argument("--head-dim", "-D", metavar="VALUES")
+    axes.add_argument("--causal", choices=("no", "yes", "both"))
+    axes.add_argument("--dtype", metavar="NAMES", help="fp16 (default), bf16, or fp16,bf16")
+    axes.add_argument("--preset", action="append", default=[], help="a named shape; repeatable")
+    space = p.add_argument_group("configs (default: every value that the variants offer)")
+    space.add_argument(
+        "--tunable",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="values of one tunable, for instance num_splits=1,2,4; repeatable",
+    )
+    space.add_argument(
+        "--defaults-only", action="store_true", help="tunables not named keep their default"
+    )
+    search = p.add_argument_group("search")
+    search.add_argument(
+        "--strategy",
+        choices=("exhaustive", "random", "coordinate", "bayesian"),
+        default="exhaustive",
+    )
+    search.add_argument("--budget-evaluations", type=_positive_int, metavar="N")
+    search.add_argument("--budget-seconds", type=_positive_float, metavar="SECONDS")
+    search.add_argument("--seed", type=int, default=0, help="of inputs and of the search")
+    run_options = p.add_argument_group("evaluation")
+    run_options.add_argument("--gpu", help="target GPU (default: the one in this machine)")
+    run_options.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
+    run_options.add_argument(
+        "--no-execute", action="store_true", help="compile, occupancy and prediction only"
+    )
+    run_options.add_argument("--check", action="store_true", help="CPU backend: the check build")
+    run_options.add_argument("--timeout", type=_positive_float, default=60.0, metavar="SECONDS")
+    files = p.add_argument_group("files and output")
+    which = files.add_mutually_exclusive_group()
+    which.add_argument("--journal", type=Path, metavar="FILE", help="where the rows go")
+    which.add_argument("--resume", type=Path, metavar="FILE", help="go on with this journal")
+    files.add_argument("--keep", action="store_true", help="keep the best as tuned configs")
+    files.add_argument("--dry-run", action="store_true", help="count and estimate, run nothing")
+    shape = files.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object")
+    shape.add_argument("--csv", action="store_true", help="print every row as CSV")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from engine.evaluate import Evaluator
+    from engine.search.estimate import Estimator, runs_on_gpu
+    from engine.search.sweep import run_sweep
+    from engine.search.sweep_journal import SweepJournal
+
+    quiet = args.json or args.csv
+    if args.resume is not None:
+        _refuse_axes(args)
+        book = SweepJournal.open(args.resume)
+        spec = book.spec
+    else:
+        spec = _spec(args)
+        book = SweepJournal(args.journal or _default_journal())
+        if book.path.exists() and book.path.stat().st_size:
+            raise InvalidProblem(
+                f"{book.path} exists: go on with it by --resume, or name another file."
+            )
+    points = spec.space.points(spec.options)
+    on_gpu = bool(points) and runs_on_gpu(points[0].request)
+    open_points = [p for p in points if p.id not in book.rows]
+    estimate_s = Estimator(open_points, on_gpu).left_s() * _limited(spec, open_points)
+    if args.dry_run:
+        if args.json:
+            print_json(plan_dict(points, estimate_s))
+        else:
+            print_plan(points, estimate_s, sys.stdout)
+        return 0
+    if not quiet:
+        print_plan(points, estimate_s, sys.stderr)
+        print(f"Journal: {book.path}", file=sys.stderr)
+    reporter = Reporter(quiet)
+    try:
+        with Evaluator() as evaluator:
+            state = run_sweep(
+                spec,
+                lambda request: evaluator.evaluate(request).evaluation,
+                book,
+                reporter,
+                on_gpu=on_gpu,
+            )
+    except KeyboardInterrupt:
+        print(f"\nStopped. Go on with: sweep --resume {book.path}", file=sys.stderr)
+        return 130
+    return _finish(args, spec, book, state, reporter.last)
+
+
+def _finish(
+    args: argparse.Namespace,
+    spec: SweepSpec,
+    book: SweepJournal,
+    state: str,
+    progress: Progress | None,
+) -> int:
+    from engine.search.results import row_dict, sweep_frame
+    from engine.search.tune import tune_results
+
+    ids = {p.id for p in spec.space.points(spec.options)}
+    rows = [row for row in book.rows.values() if row.point in ids]
+    results = tune_results(rows)
+    kept = _keep(spec, rows, results) if args.keep else []
+    counts = {
+        name: getattr(progress, name) if progress else 0
+        for name in ("done", "total", "passed", "skipped", "failed", "resumed")
+    }
+    if args.csv:
+        sweep_frame(rows).to_csv(sys.stdout, index=False)
+    elif args.json:
+        labels = {row.point: row for row in rows}
+        print_json(
+            {
+                "state": state,
+                "journal": str(book.path),
+                **counts,
+                "best": [result_dict(r, labels) for r in results],
+                "kept": kept,
+                "rows": [row_dict(row) for row in rows],
+            }
+        )
+    else:
+        print_results(rows, results, state, counts)
+        for sentence in kept:
+            print(sentence)
+    return 0 if counts["passed"] > 0 and counts["failed"] == 0 else 1
+
+
+def _keep(spec: SweepSpec, rows: Sequence[Any], results: Sequence[TuneResult]) -> list[str]:
+    """Save each variant's best config; one sentence for each."""
+    from engine.search.tune import tuned_config
+    from engine.search.tuned import keep_tuned
+
+    sentences = []
+    for result in results:
+        for variant in sorted({row.variant for row in rows}):
+            entry = tuned_config(result, rows, spec.strategy, variant)
+            if entry is None:
+                continue
+            where = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
+            if keep_tuned(entry):
+                config = ", ".join(f"{k}={v}" for k, v in entry.config.items()) or "no tunables"
+                sentences.append(f"Kept for {where}: {config} ({entry.origin}).")
+            else:
+                sentences.append(
+                    f"Not kept for {where}: what is kept was measured, this is {entry.origin}."
+                )
+    return sentences
+
+
+def _spec(args: argparse.Namespace) -> SweepSpec:
+    from engine.search.space import Space, SweepOptions, parse_values
+    from engine.search.sweep_journal import Budget, SweepSpec
+    from kernels.ladder import LADDER
+
+    tunables = {}
+    for item in args.tunable:
+        name, equals, values = item.partition("=")
+        if not equals:
+            raise InvalidProblem(
+                f"--tunable takes NAME=VALUES, for instance num_splits=1,2,4: not {item!r}."
+            )
+        tunables[name.strip()] = parse_values(values, f"--tunable {name.strip()}")
+    return SweepSpec(
+        space=Space(
+            variants=tuple(args.variants) or tuple(v.id for v in LADDER),
+            problems=_problems(args),
+            tunables=tunables,
+            own_values=not args.defaults_only,
+        ),
+        options=SweepOptions(
+            gpu=args.gpu,
+            backend=args.backend,
+            check=args.check,
+            seed=args.seed,
+            timeout_s=args.timeout,
+            execute=not args.no_execute,
+        ),
+        strategy=args.strategy,
+        budget=Budget(args.budget_evaluations, args.budget_seconds),
+        seed=args.seed,
+    )
+
+
+def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
+    """Presets, and the product of the axes where one is named or there is no preset."""
+    from engine.presets import find_preset
+    from engine.search.space import ProblemAxes, parse_values
+
+    presets = tuple(find_preset(name).problem for name in args.preset)
+    axes: dict[str, Any] = {}
+    for field, option in (
+        ("batch", "batch"),
+        ("num_heads", "heads"),
+        ("seqlen", "seqlen"),
+        ("head_dim", "head_dim"),
+    ):
+        if (text := getattr(args, option)) is not None:
+            axes[field] = parse_values(text, f"--{option.replace('_', '-')}")
+    if args.causal is not None:
+        axes["causal"] = {"no": (False,), "yes": (True,), "both": (False, True)}[args.causal]
+    if args.dtype is not None:
+        axes["dtype"] = tuple(_dtype(name.strip()) for name in args.dtype.split(","))
+    if presets and not axes:
+        return presets
+    return tuple(dict.fromkeys((*presets, *ProblemAxes(**axes).problems())))
+
+
+def _dtype(name: str) -> Any:
+    if name not in DTYPES:
+        raise InvalidProblem(f"--dtype takes {', '.join(sorted(DTYPES))}, not {name!r}.")
+    return DTYPES[name]
+
+
+def _refuse_axes(args: argparse.Namespace) -> None:
+    """A resumed sweep is what its journal says; options that would change it are a mistake."""
+    given = [*("variants", "batch", "heads", "seqlen", "head_dim", "causal", "dtype", "preset")]
+    given += ["tunable", "defaults_only", "gpu", "no_execute", "check"]
+    named = next((name for name in given if getattr(args, name)), None)
+    if named is not None:
+        what = named if named == "variants" else f"--{named.replace('_', '-')}"
+        raise InvalidProblem(
+            f"--resume goes on with what its journal was started for: leave out {what}."
+        )
+
+
+def _default_journal() -> Path:
+    from engine.compile import cache_root
+
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder = cache_root() / "sweeps"
+    free = (folder / f"{stamp}{suffix}.jsonl" for suffix in ("", *(f"-{i}" for i in range(2, 999))))
+    return next(path for path in free if not path.exists())
+
+
+def _limited(spec: SweepSpec, points: Sequence[SweepPoint]) -> float:
+    """The share of the points that the budget lets through."""
+    runnable = sum(p.why_not is None for p in points)
+    limit = spec.budget.evaluations
+    return 1.0 if limit is None or runnable == 0 else min(1.0, limit / runnable)
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return value

@@ -1,0 +1,147 @@
+"""What `sweep` prints: the plan, progress, places and failures."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TextIO
+
+from engine.cli.output import print_table
+from engine.units import format_us
+
+if TYPE_CHECKING:
+    from engine.search.rows import SweepRow
+    from engine.search.space import SweepPoint
+    from engine.search.sweep import Progress
+    from engine.search.tune import TuneResult
+
+SHOWN_PLACES = 5
+
+
+def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]:
+    """What is about to be done, and the reasons why constraints exclude the rest."""
+    reasons = Counter(p.why_not for p in points if p.why_not is not None)
+    return {
+        "points": len(points),
+        "runnable": len(points) - reasons.total(),
+        "excluded": reasons.total(),
+        "excluded_because": dict(reasons.most_common(5)),
+        "estimate_s": round(estimate_s, 1),
+    }
+
+
+def print_plan(points: Sequence[SweepPoint], estimate_s: float, to: TextIO) -> None:
+    plan = plan_dict(points, estimate_s)
+    print(
+        f"{plan['points']:,} points, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
+        f"excluded by constraints; about {_duration(estimate_s)} (a guess until the first are "
+        "done).",
+        file=to,
+    )
+    for reason, count in plan["excluded_because"].items():
+        print(f"  {count:,} × {reason}", file=to)
+
+
+class Reporter:
+    """Prints a line of progress a second at most, and keeps the latest one."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._next = 0.0
+        self.last: Progress | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        self.last = progress
+        done = progress.done >= progress.total
+        if self._quiet or (time.monotonic() < self._next and not done):
+            return
+        self._next = time.monotonic() + 1.0
+        parts = [f"{progress.done:,}/{progress.total:,}"]
+        if progress.failed:
+            parts.append(f"{progress.failed:,} failed")
+        if progress.per_minute is not None:
+            parts.append(f"{progress.per_minute:,.0f}/min")
+        if progress.eta_s:
+            parts.append(f"{_duration(progress.eta_s)} left")
+        if progress.last is not None:
+            best = progress.best.get(progress.last.problem)
+            if best is not None and best.median_us is not None:
+                parts.append(
+                    f"best {best.label()}: {format_us(best.median_us)} {best.origin} "
+                    f"({best.problem.label()})"
+                )
+        print(" · ".join(parts), file=sys.stderr)
+
+
+def print_results(
+    rows: Sequence[SweepRow],
+    results: Sequence[TuneResult],
+    state: str,
+    counts: Mapping[str, int],
+) -> None:
+    """A table of the best for every problem, and one of what has no time and why."""
+    by_point = {row.point: row for row in rows}
+    for result in results:
+        print_table(
+            f"{result.problem.label()} on {result.device}",
+            ("place", "variant and config", f"µs, {result.origin}", "interval", "ratio"),
+            (
+                (
+                    f"{p.place}{' (tie)' if p.tied else ''}",
+                    by_point[p.point].label(),
+                    p.interval.median,
+                    f"{p.interval.low:.4g} – {p.interval.high:.4g}",
+                    f"{p.ratio:.3f}",
+                )
+                for p in result.places[:SHOWN_PLACES]
+            ),
+        )
+        print(result.reason)
+    failures = Counter((str(r.status), r.reason) for r in rows if r.interval is None)
+    failures = Counter({k: n for k, n in failures.items() if k[0] != "PASSED"})
+    if failures:
+        print_table(
+            "Without a time",
+            ("points", "status", "reason"),
+            ((count, status, reason) for (status, reason), count in failures.most_common(12)),
+        )
+    if not results:
+        print("No point has a latency: name a target GPU with --gpu to have one predicted.")
+    how = {"finished": "Finished", "budget": "The budget is spent", "cancelled": "Cancelled"}
+    print(
+        f"{how[state]}: {counts['passed']:,} passed, {counts['failed']:,} failed, "
+        f"{counts['skipped']:,} skipped, {counts['resumed']:,} taken over."
+    )
+
+
+def result_dict(result: TuneResult, rows: Mapping[str, SweepRow]) -> dict[str, Any]:
+    """The best places of one problem, for `--json`."""
+    return {
+        "device": result.device,
+        "problem": asdict(result.problem),
+        "origin": result.origin,
+        "reason": result.reason,
+        "places": [
+            {
+                "place": p.place,
+                "tied": p.tied,
+                "variant": rows[p.point].variant,
+                "config": dict(rows[p.point].config),
+                "point": p.point,
+                "median_us": p.interval.median,
+                "low_us": p.interval.low,
+                "high_us": p.interval.high,
+                "ratio": p.ratio,
+            }
+            for p in result.places[:SHOWN_PLACES]
+        ],
+    }
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

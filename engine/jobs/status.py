@@ -1,0 +1,110 @@
+"""How a job stands, as the journal's events tell it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self, TypeAlias
+
+JobKind: TypeAlias = Literal["evaluate", "sweep", "live"]
+JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
+ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})
+
+
+@dataclass(frozen=True, slots=True)
+class BestPoint:
+    """The fastest point of one problem so far."""
+
+    problem: str  # label
+    point: str  # id of the row
+    name: str  # variant and config
+    median_us: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a sweep has come. The meanings are those of `engine.search.sweep.Progress`."""
+
+    done: int
+    total: int
+    passed: int
+    skipped: int
+    failed: int
+    resumed: int
+    elapsed_s: float
+    per_minute: float | None
+    eta_s: float | None
+    best: tuple[BestPoint, ...] = ()  # of the problems first met, when there are very many
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        return cls(**{**known, "best": tuple(BestPoint(**b) for b in data.get("best", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How one job stands.
+
+    `result` is `Evaluation.to_dict()` once an evaluation is done; a sweep's rows are in its own
+    journal (`JobManager.rows`), a live job's samples in its stream (`JobManager.read_stream`).
+    """
+
+    job_id: str
+    state: JobState
+    request: dict[str, Any]  # of an evaluation or live job; the spec of a sweep
+    stage: str = ""
+    submitted: float = 0.0  # Unix time
+    started: float | None = None
+    ended: float | None = None
+    result: dict[str, Any] | None = None
+    error: str = ""
+    log: str = ""
+    kind: JobKind = "evaluate"
+    progress: JobProgress | None = None  # of a sweep
+    end: str = ""  # of a sweep that is done: "finished" or "budget"
+    journal: str = ""  # name of a sweep's own journal
+
+    @property
+    def elapsed_s(self) -> float:
+        if self.started is None:
+            return 0.0
+        return (self.ended or time.time()) - self.started
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ENDED
+
+    @classmethod
+    def queued(cls, event: Mapping[str, Any]) -> Self:
+        """From the event that starts a job's story."""
+        return cls(
+            job_id=str(event["job"]),
+            state="queued",
+            request=event.get("request") or {},
+            submitted=float(event.get("t", 0.0)),
+            kind=event.get("kind", "evaluate"),
+            journal=str(event.get("journal", "")),
+        )
+
+    def after(self, event: Mapping[str, Any]) -> JobStatus:
+        """The next state. The first end wins: a result that crosses a cancel is dropped."""
+        kind, when = event.get("event"), float(event.get("t", 0.0))
+        if self.is_over:
+            return self
+        if kind == "started":  # a sweep may be started again after its worker died
+            return replace(self, state="running", started=self.started or when)
+        if kind == "stage":
+            return replace(self, stage=str(event.get("stage", "")))
+        if kind == "progress":
+            return replace(self, progress=JobProgress.from_dict(event["progress"]))
+        if kind == "finished":
+            end, result = str(event.get("end", "")), event.get("result")
+            return replace(self, state="done", ended=when, result=result, end=end)
+        if kind in ("failed", "crashed", "cancelled"):
+            state: JobState = kind
+            error, log = str(event.get("error", "")), str(event.get("log", ""))
+            return replace(self, state=state, ended=when, error=error, log=log)
+        return self

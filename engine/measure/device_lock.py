@@ -1,0 +1,170 @@
+"""One measurement at a time per GPU, across processes and users of the machine.
+
+A lock is a file named by the GPU in a folder that everybody may write; `flock` on it is given back
+by the kernel when its holder dies. Who holds it is written into the file, so that the second can
+say for whom it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine.errors import MeasureError
+
+# Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
+_SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
+_POLL_S = 0.05
+_MAX_HOLDER_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who measures."""
+
+    pid: int
+    user: str
+    since: float  # Unix time
+    purpose: str
+
+    def sentence(self) -> str:
+        """`alice's process 4711 has measured on it for 12 s (sweep of v05).`"""
+        seconds = max(0.0, time.time() - self.since)
+        return (
+            f"{self.user}'s process {self.pid} has measured on it for {seconds:.0f} s "
+            f"({self.purpose})."
+        )
+
+
+@contextmanager
+def device_lock(
+    gpu: str,
+    purpose: str,
+    on_wait: Callable[[str], None] = lambda _: None,
+    timeout_s: float | None = None,
+) -> Iterator[None]:
+    """Hold the GPU; not reentrant.
+
+    Args:
+        gpu: what names it on this machine, best its UUID.
+        purpose: what for, a few words for those who wait.
+        on_wait: gets one sentence when somebody else holds it, and again when the holder changes.
+        timeout_s: how long to wait; None is for ever.
+
+    Raises:
+        MeasureError: still held after `timeout_s`, or the lock's file cannot be opened.
+    """
+    handle = _open(lock_path(gpu))
+    try:
+        _acquire(handle, on_wait, timeout_s)
+        _write_holder(handle, Holder(os.getpid(), _user(), time.time(), purpose))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)  # gives the lock back
+
+
+def lock_path(gpu: str) -> Path:
+    """The lock's file; in `ATTUNE_LOCK_DIR` when that is set."""
+    folder = Path(os.environ.get("ATTUNE_LOCK_DIR") or _SHARED_FOLDER)
+    return folder / f"{re.sub(r'[^A-Za-z0-9-]+', '_', gpu)}.lock"
+
+
+def read_holder(gpu: str) -> Holder | None:
+    """Who holds the GPU now, as far as the file says."""
+    try:
+        handle = os.open(lock_path(gpu), os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return _holder(handle)
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path) -> int:
+    """Open the lock's file, made for everybody on first use.
+
+    Where the system protects files in shared folders, O_CREAT on another user's file is refused:
+    so an existing file is opened without it. One that may only be read can be locked all the same.
+    """
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # As /tmp itself: everybody may add a file, nobody may remove another's.
+            path.parent.chmod(0o1777)
+        for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR, os.O_RDONLY):
+            try:
+                handle = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+            except (FileNotFoundError, FileExistsError, PermissionError):
+                continue
+            if flags & os.O_CREAT:
+                os.fchmod(handle, 0o666)  # whatever the umask
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                return handle
+            os.close(handle)
+            raise OSError(None, "not a regular file")
+        raise OSError(None, "permission denied")
+    except OSError as error:
+        raise MeasureError(
+            f"The GPU's lock {path} cannot be opened ({error.strerror}): remove it, or set "
+            "ATTUNE_LOCK_DIR to a folder that all users of this machine can write."
+        ) from error
+
+
+def _acquire(handle: int, on_wait: Callable[[str], None], timeout_s: float | None) -> None:
+    begin = time.monotonic()
+    told: Holder | None = None
+    waited = False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = _holder(handle)
+        if timeout_s is not None and time.monotonic() - begin >= timeout_s:
+            raise MeasureError(
+                f"The GPU was not free within {timeout_s:g} s: {_who(holder)} Try again later."
+            )
+        if not waited or holder != told:
+            on_wait(f"Waiting for the GPU: {_who(holder)}")
+            told, waited = holder, True
+        time.sleep(_POLL_S)
+
+
+def _who(holder: Holder | None) -> str:
+    return holder.sentence() if holder else "another process measures on it."
+
+
+def _holder(handle: int) -> Holder | None:
+    try:
+        return Holder(**json.loads(os.pread(handle, _MAX_HOLDER_BYTES, 0)))
+    except (OSError, ValueError, TypeError):
+        return None  # being written, or by another version
+
+
+def _write_holder(handle: int, holder: Holder) -> None:
+    with contextlib.suppress(OSError):  # the file may be open for reading only
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(asdict(holder)).encode(), 0)
+
+
+def _user() -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        return f"user {os.getuid()}"

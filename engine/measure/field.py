@@ -1,0 +1,103 @@
+"""Kernels and baselines measured side by side on this machine's GPU, in one run of the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from math import expm1, isfinite
+from typing import Self
+
+from engine.devices.nvml import GpuState
+from engine.errors import AttuneError
+from engine.evaluation import Latency
+from engine.measure.replay import Launchable, ReplayDevice
+from engine.measure.rounds import Sample
+from engine.measure.sample import LatencyKind
+from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
+
+ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
+# Of a single evaluation, and of the points of a search, which are many and mostly lose.
+FULL = SamplerSettings(kinds=ALL_KINDS)
+QUICK = SamplerSettings(kinds=("device_warm",), min_rounds=10, max_s=2.0)
+
+
+class Field:
+    """Who takes part. A context manager; leaving it frees their device memory.
+
+    `failures` says of those that cannot take part why not.
+    """
+
+    def __init__(self, read_state: Callable[[], GpuState]) -> None:
+        self.device = ReplayDevice(read_state)
+        self.failures: dict[str, str] = {}
+        self._stack = ExitStack()
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    def add(self, name: str, opened: AbstractContextManager[Launchable]) -> bool:
+        """Make it ready to be timed; False when that failed, and `failures` then says why."""
+        own = ExitStack()
+        try:
+            self.device.add(name, own.enter_context(opened))
+        except AttuneError as error:
+            self.failures[name] = str(error)
+            own.close()
+            return False
+        except BaseException:
+            own.close()
+            raise
+        self._stack.push(own)
+        self._names.append(name)
+        return True
+
+    def run(
+        self,
+        incumbent: str,
+        settings: SamplerSettings = FULL,
+        candidates: Sequence[str] | None = None,
+        on_round: Callable[[Sequence[Sample]], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> SamplingRun:
+        """Measure everybody (or only `candidates`) beside the incumbent, which runs twice a round.
+
+        Who launched into one another gives another output than alone is in `failures` afterwards.
+
+        Raises:
+            MeasureError: the GPU failed.
+        """
+        others = self._names if candidates is None else candidates
+        run = run_rounds(self.device, incumbent, others, settings, on_round, should_stop)
+        for name in (run.incumbent, *run.candidates):
+            try:
+                self.device.verify(name)
+            except AttuneError as error:
+                self.failures[name] = str(error)
+        return run
+
+    def latencies(self, run: SamplingRun, name: str) -> tuple[Latency, ...]:
+        """One for every kind that was measured; none when it is in `failures`."""
+        if name in self.failures:
+            return ()
+        found = []
+        for kind in run.settings.kinds:
+            latency = run.latency(name, kind)
+            if latency is not None:
+                how = f"{latency.reason}; {self.device.describe(name, kind)}{_floor(run, kind)}"
+                found.append(replace(latency, reason=how))
+        return tuple(found)
+
+
+def _floor(run: SamplingRun, kind: LatencyKind) -> str:
+    """What the A/A pair showed."""
+    floor = expm1(run.table.floor(kind))
+    return f"; identical runs differ by up to {floor:.2%} here" if isfinite(floor) else ""

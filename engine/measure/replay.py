@@ -1,0 +1,188 @@
+"""What the sampler times on a GPU: CUDA graphs of many launches, and calls from Python.
+
+A launch of a few µs cannot be timed by itself, so one sample is a replay of a graph over its number
+of launches. `engine/measure/plan.py` holds the numbers, `engine/measure/sampler.py` decides who is
+timed when.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from engine.devices.nvml import GpuState
+from engine.errors import MeasureError
+from engine.measure.plan import (
+    FLUSH_L2_MULTIPLE,
+    ReplayPlan,
+    call_count,
+    pilot_launches,
+    plan_cold,
+    plan_warm,
+)
+from engine.measure.sample import LatencyKind
+
+Replay: TypeAlias = Callable[[], float]
+
+
+class Launchable(Protocol):
+    """Something on a GPU that is launched over copies of its Q, K, V and O.
+
+    What fails comes out as the library raises it; `failed` turns that into a sentence.
+    """
+
+    @property
+    def copy_bytes(self) -> int:
+        """Device memory of one copy."""
+        ...
+
+    @property
+    def l2_bytes(self) -> int: ...
+
+    def free_bytes(self) -> int:
+        """Device memory there is for more copies."""
+        ...
+
+    def make_copies(self, count: int) -> None:
+        """Have this many copies in all."""
+        ...
+
+    def once_us(self) -> float:
+        """Device time between events around one launch on the first copy."""
+        ...
+
+    def graph(self, launches: int, copies: int) -> Replay:
+        """Capture launches, the i-th on copy i % copies. Calling the result replays them once and
+        gives the device time in µs."""
+        ...
+
+    def flush_l2(self, size: int) -> None:
+        """Queue writing over `size` bytes of other memory."""
+        ...
+
+    def call_us(self, calls: int) -> float:
+        """Host wall time of one launch on the first copy, waited for, as a user's code would; the
+        mean of so many."""
+        ...
+
+    def verify(self) -> None:
+        """Look at what all those launches wrote.
+
+        Raises:
+            MeasureError: it is not the output of a single launch.
+        """
+        ...
+
+    def failed(self, error: Exception) -> MeasureError:
+        """The sentence for an error of this one; an error that is a defect of ours is raised."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """One subject with its graphs."""
+
+    subject: Launchable
+    settle: Replay  # one launch, so that a warm sample finds in L2 what a launch leaves there
+    warm: Replay
+    warm_plan: ReplayPlan
+    cold: Replay
+    cold_plan: ReplayPlan
+    calls: int
+
+
+class ReplayDevice:
+    """This machine's GPU for the sampler. Satisfies `engine.measure.sampler.TimedDevice`.
+
+    Args:
+        read_state: what NVML says now.
+    """
+
+    def __init__(self, read_state: Callable[[], GpuState]) -> None:
+        self._read_state = read_state
+        self._ready: dict[str, _Ready] = {}
+
+    def add(self, name: str, subject: Launchable) -> None:
+        """Find out how long it takes, and capture its graphs.
+
+        Raises:
+            MeasureError: it cannot be launched, or not in a graph.
+        """
+        try:
+            self._ready[name] = _prepare(subject)
+        except (RuntimeError, MemoryError) as error:
+            raise subject.failed(error) from error
+
+    def time_once(self, candidate: str, kind: LatencyKind) -> float:
+        ready = self._ready[candidate]
+        try:
+            return _sample(ready, kind)
+        except (RuntimeError, MemoryError) as error:
+            raise ready.subject.failed(error) from error
+
+    def state(self) -> GpuState:
+        return self._read_state()
+
+    def now_s(self) -> float:
+        return time.perf_counter()
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def verify(self, name: str) -> None:
+        """Look at what a subject's launches wrote.
+
+        Raises:
+            MeasureError: they are right only one by one, so that their time says nothing.
+        """
+        subject = self._ready[name].subject
+        try:
+            subject.verify()
+        except (RuntimeError, MemoryError) as error:
+            raise subject.failed(error) from error
+
+    def describe(self, candidate: str, kind: LatencyKind) -> str:
+        """How one sample of this kind is taken."""
+        ready = self._ready[candidate]
+        if kind == "device_warm":
+            return ready.warm_plan.describe()
+        if kind == "device_cold":
+            return ready.cold_plan.describe()
+        each = "one call" if ready.calls == 1 else f"the mean of {ready.calls} calls"
+        return f"each {each} from Python, launch and wait"
+
+
+def _prepare(subject: Launchable) -> _Ready:
+    subject.call_us(1)  # loads the kernel: neither capture nor events should see that
+    launches = pilot_launches(subject.once_us())
+    pilot = subject.graph(launches, 1)
+    launch_us = min(pilot() for _ in range(3)) / launches
+    warm_plan = plan_warm(launch_us)
+    cold_plan = plan_cold(launch_us, subject.copy_bytes, subject.l2_bytes, subject.free_bytes())
+    warm = subject.graph(warm_plan.launches, 1)
+    settle = subject.graph(1, 1)
+    subject.make_copies(cold_plan.copies)
+    return _Ready(
+        subject=subject,
+        settle=settle,
+        warm=warm,
+        warm_plan=warm_plan,
+        cold=subject.graph(cold_plan.launches, cold_plan.copies),
+        cold_plan=cold_plan,
+        calls=call_count(min(subject.call_us(1) for _ in range(3))),
+    )
+
+
+def _sample(ready: _Ready, kind: LatencyKind) -> float:
+    """µs of one launch. Somebody else ran just before."""
+    if kind == "device_warm":
+        ready.settle()
+        return ready.warm() / ready.warm_plan.launches
+    if kind == "device_cold":
+        if ready.cold_plan.flush:
+            ready.subject.flush_l2(FLUSH_L2_MULTIPLE * ready.subject.l2_bytes)
+        return ready.cold() / ready.cold_plan.launches
+    ready.subject.call_us(1)
+    return ready.subject.call_us(ready.calls)

@@ -1,0 +1,103 @@
+"""Who is fastest, ties shown as ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from engine.evaluation import Origin
+from engine.measure.sample import LatencyKind
+from engine.measure.sampler import SamplingRun
+from engine.measure.statistics import MedianInterval
+from engine.measure.verdict import Verdict
+from engine.problem import Problem
+from engine.search.rows import SweepRow, compare_rows
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank. Equal `place` means that the times do not tell them apart."""
+
+    place: int
+    point: str
+    interval: MedianInterval  # µs
+    ratio: float  # time / time of the fastest
+    tied: bool  # shares its place with another
+
+
+def places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> list[int]:
+    """The place of each, given from fast to slow.
+
+    Whoever is not slower than the first of a place shares it; the next place counts all before it
+    (1, 1, 3).
+    """
+    found: list[int] = []
+    lead = 0
+    for i, item in enumerate(ordered):
+        if i > 0 and is_slower(item, ordered[lead]):
+            lead = i
+        found.append(lead + 1)
+    return found
+
+
+def rank_run(run: SamplingRun, kind: LatencyKind | None = None) -> list[Place]:
+    """From an interleaved run: paired ratios within rounds decide."""
+    kind = kind or run.settings.kinds[0]
+    intervals: dict[str, MedianInterval] = {}
+    for candidate in (run.incumbent, *run.candidates):
+        interval = run.table.interval(candidate, kind)
+        if interval is not None:
+            intervals[candidate] = interval
+    return _rank(
+        intervals,
+        lambda slow, fast: run.table.compare(slow, fast, kind).verdict is Verdict.SLOWER,
+    )
+
+
+def rank_rows(rows: Iterable[SweepRow]) -> list[Place]:
+    """From evaluations that were timed by themselves (or predicted), of one problem on one GPU.
+
+    Measured times rank before all predicted ones are looked at: the two are never mixed.
+    """
+    timed = [row for row in rows if row.interval is not None]
+    origin = ranking_origin(timed)
+    by_point = {row.point: row for row in timed if row.origin == origin}
+    return _rank(
+        {point: row.interval for point, row in by_point.items() if row.interval is not None},
+        lambda slow, fast: compare_rows(by_point[slow], by_point[fast]) is Verdict.SLOWER,
+    )
+
+
+def ranking_origin(rows: Iterable[SweepRow]) -> Origin | None:
+    """The best origin there is among the rows."""
+    origins = {row.origin for row in rows}
+    order: tuple[Origin, ...] = ("measured", "recorded", "predicted")
+    return next((o for o in order if o in origins), None)
+
+
+def by_problem(rows: Iterable[SweepRow]) -> dict[tuple[str, Problem], list[SweepRow]]:
+    """Rows by (GPU, problem), in the order in which those first appear."""
+    groups: dict[tuple[str, Problem], list[SweepRow]] = {}
+    for row in rows:
+        groups.setdefault((row.device, row.problem), []).append(row)
+    return groups
+
+
+def _rank(
+    intervals: Mapping[str, MedianInterval], is_slower: Callable[[str, str], bool]
+) -> list[Place]:
+    ordered = sorted(intervals, key=lambda point: intervals[point].median)
+    found = places(ordered, is_slower)
+    return [
+        Place(
+            place=place,
+            point=point,
+            interval=intervals[point],
+            ratio=intervals[point].median / intervals[ordered[0]].median,
+            tied=found.count(place) > 1,
+        )
+        for place, point in zip(found, ordered, strict=True)
+    ]

@@ -1,0 +1,262 @@
+"""What a sweep found, as DataFrames for tables and charts. One GPU, one origin of times at a time.
+
+`sweep_frame` is the whole of it, failures too; the others are views of its timed part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from engine.measure.verdict import Verdict
+from engine.search.ranking import by_problem, rank_rows, ranking_origin
+from engine.search.rows import SweepRow, compare_rows, problem_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A point is called out when another with at least this much less occupancy …
+OUTLIER_OCCUPANCY = 0.10
+# … is faster by at least this share.
+OUTLIER_TIME = 0.05
+
+# Columns of `sweep_frame` before those of the tunables, which all begin with this prefix.
+_CONFIG = "config."
+COLUMNS = (
+    *("point", "status", "reason", "device", "variant", "problem"),
+    *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype", "label"),
+    *("origin", "median_us", "low_us", "high_us", "tflops"),
+    *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
+    *("registers_per_thread", "smem_bytes", "spill_bytes"),
+    *("max_abs_err", "tolerance", "cpu_execution_ms", "evaluated_in_s"),
+)
+
+
+def sweep_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
+    """One line per point: what it was, how it ended, its resources, occupancy, time and error.
+
+    Tunables are columns `config.NAME` (missing where a variant has no such tunable). Times and
+    what follows from them are NaN for points without a time that counts.
+    """
+    import pandas as pd
+
+    lines = [row_dict(row) for row in rows]
+    tunables = dict.fromkeys(name for line in lines for name in line if name.startswith(_CONFIG))
+    return pd.DataFrame(lines, columns=[*COLUMNS, *tunables])
+
+
+def row_dict(row: SweepRow) -> dict[str, Any]:
+    """One line of `sweep_frame`; None for what there is not."""
+    resources, occupancy = row.result["resources"] or {}, row.result["occupancy"] or {}
+    correctness, execution = row.result["correctness"] or {}, row.result["execution"] or {}
+    interval = row.interval
+    return {
+        "point": row.point,
+        "status": str(row.status),
+        "reason": row.reason,
+        "device": row.device,
+        "variant": row.variant,
+        **problem_columns(row.problem),
+        "label": row.label(),
+        **{_CONFIG + name: value for name, value in row.config.items()},
+        "origin": row.origin,
+        "median_us": interval.median if interval else None,
+        "low_us": interval.low if interval else None,
+        "high_us": interval.high if interval else None,
+        "tflops": row.problem.flops / interval.median / 1e6 if interval else None,
+        "occupancy": occupancy.get("occupancy"),
+        "limiter": occupancy.get("limiter"),
+        "ctas": occupancy.get("ctas"),
+        "waves": occupancy.get("waves"),
+        "wave_efficiency": occupancy.get("wave_efficiency"),
+        "registers_per_thread": resources.get("registers_per_thread"),
+        "smem_bytes": resources.get("smem_bytes"),
+        "spill_bytes": resources.get("spill_bytes"),
+        "max_abs_err": correctness.get("max_abs_err"),
+        "tolerance": correctness.get("tolerance"),
+        # Of the CPU backend, in ms; says nothing about a GPU.
+        "cpu_execution_ms": execution.get("cpu_execution_ms"),
+        "evaluated_in_s": row.elapsed_s,
+    }
+
+
+def winner_map(rows: Iterable[SweepRow]) -> pd.DataFrame:
+    """One line per (GPU, problem): the fastest variant, by how much, and whether that is a tie.
+
+    `margin` is the best time of any other variant over the winner's (1.2: 20 % slower), NaN where
+    no other variant has a time; `tied_with` names the variants that the times do not tell apart.
+    """
+    import pandas as pd
+
+    lines = []
+    for (device, problem), group in by_problem(rows).items():
+        origin = ranking_origin(group)
+        best: dict[str, SweepRow] = {}
+        for row in group:
+            if row.origin == origin and row.median_us is not None:
+                known = best.get(row.variant)
+                if known is None or row.median_us < (known.median_us or 0.0):
+                    best[row.variant] = row
+        ranked = sorted(best.values(), key=lambda r: r.median_us or 0.0)
+        if not ranked:
+            continue
+        winner, others = ranked[0], ranked[1:]
+        tied = [r.variant for r in others if compare_rows(r, winner) is not Verdict.SLOWER]
+        margin = others[0].median_us / winner.median_us if others else None  # type: ignore[operator]
+        lines.append(
+            {
+                "device": device,
+                **problem_columns(problem),
+                "batch_heads": problem.batch * problem.num_heads,
+                "winner": winner.variant,
+                "label": winner.label(),
+                "point": winner.point,
+                "median_us": winner.median_us,
+                "origin": origin,
+                "runner_up": others[0].variant if others else None,
+                "margin": margin,
+                "tied_with": ", ".join(tied),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def ranking_frame(rows: Iterable[SweepRow], best: int = 5) -> pd.DataFrame:
+    """The best few points of every (GPU, problem) with their places; ties share one."""
+    import pandas as pd
+
+    lines = []
+    for (device, problem), group in by_problem(rows).items():
+        by_point = {row.point: row for row in group}
+        lines += [
+            {
+                "device": device,
+                **problem_columns(problem),
+                "place": place.place,
+                "tied": place.tied,
+                "variant": by_point[place.point].variant,
+                "label": by_point[place.point].label(),
+                "point": place.point,
+                "median_us": place.interval.median,
+                "low_us": place.interval.low,
+                "high_us": place.interval.high,
+                "ratio": place.ratio,
+                "origin": by_point[place.point].origin,
+            }
+            for place in rank_rows(group)
+            if place.place <= best
+        ]
+    return pd.DataFrame(lines)
+
+
+def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
+    """How much of the spread of times each tunable explains by itself, by variant.
+
+    `importance` is the share of the variance of ln(time) within problems that lies between the
+    means of the tunable's values (η² of a one-way analysis of variance); what is left belongs to
+    combinations of tunables. `best_value` has the lowest mean, `gain` is the worst mean over it. In
+    a searched (not exhaustive) sweep the values were not tried equally often: then read it as a
+    hint.
+    """
+    import numpy as np
+    import pandas as pd
+
+    lines = []
+    for keys, group in _timed(frame).groupby(["device", "origin", "variant"], sort=False):
+        logs = np.log(group["median_us"])
+        centred = logs - logs.groupby(group["problem"]).transform("mean")
+        total = float((centred**2).sum())
+        for column in (c for c in group.columns if c.startswith(_CONFIG)):
+            values = group[column].dropna()
+            if values.nunique() < 2:
+                continue
+            means = centred.loc[values.index].groupby(values).mean()
+            between = float((means.loc[values].to_numpy() ** 2).sum())
+            lines.append(
+                {
+                    **dict(zip(("device", "origin", "variant"), keys, strict=True)),
+                    "tunable": column.removeprefix(_CONFIG),
+                    "importance": between / total if total > 0 else 0.0,
+                    "best_value": int(means.idxmin()),
+                    "gain": float(np.exp(means.max() - means.min())),
+                    "points": len(values),
+                }
+            )
+    return pd.DataFrame(
+        lines,
+        columns=[
+            *("device", "origin", "variant", "tunable"),
+            *("importance", "best_value", "gain", "points"),
+        ],
+    )
+
+
+def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Latency against occupancy; `outlier` where occupancy points the wrong way.
+
+    A point is an outlier when another of the same problem is at least 5 % faster with at least 10
+    points less occupancy; `says` puts it in words and `beaten_by` names the fastest such point.
+    """
+    import numpy as np
+
+    timed = _timed(frame).dropna(subset=["occupancy"]).reset_index(drop=True)
+    beaten_by = np.full(len(timed), -1)
+    for _, group in timed.groupby(["device", "origin", "problem"], sort=False):
+        # From low occupancy to high: who is the fastest of all up to here?
+        order = group["occupancy"].to_numpy().argsort(kind="stable")
+        occupancy = group["occupancy"].to_numpy()[order]
+        time_us = group["median_us"].to_numpy()[order]
+        where = group.index.to_numpy()[order]
+        fastest = np.minimum.accumulate(time_us)
+        holder = np.maximum.accumulate(np.where(time_us == fastest, np.arange(len(order)), 0))
+        lower = np.searchsorted(occupancy, occupancy - OUTLIER_OCCUPANCY + 1e-9, side="left") - 1
+        beaten = (lower >= 0) & (fastest[lower] * (1 + OUTLIER_TIME) <= time_us)
+        beaten_by[where[beaten]] = where[holder[lower[beaten]]]
+    timed["outlier"] = beaten_by >= 0
+    points = timed["point"].astype(str).to_list()
+    timed["beaten_by"] = [points[other] if other >= 0 else "" for other in beaten_by]
+    timed["says"] = [
+        _says(timed, point, other) if other >= 0 else "" for point, other in enumerate(beaten_by)
+    ]
+    return timed
+
+
+def _says(timed: pd.DataFrame, point: int, other: int) -> str:
+    label, occupancy, time_us = (timed[c] for c in ("label", "occupancy", "median_us"))
+    return (
+        f"Occupancy says {label[point]} ({occupancy[point]:.0%}), time says {label[other]} "
+        f"({occupancy[other]:.0%}), {time_us[point] / time_us[other]:.2f}× faster."
+    )
+
+
+def parallel_coordinates(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, list[str]]]:
+    """Every axis that varies as numbers, `median_us` last, and the labels of coded axes.
+
+    Returns:
+        The frame (one line per timed point; a tunable that a variant lacks is NaN) and, for axes
+        that are names, the name of each code.
+    """
+    import pandas as pd
+
+    timed = _timed(frame)
+    names = ["variant", "batch", "num_heads", "seqlen", "head_dim", "causal", "dtype"]
+    names += [c for c in timed.columns if c.startswith(_CONFIG)]
+    shown: dict[str, Any] = {}
+    labels: dict[str, list[str]] = {}
+    for name in names:
+        column = timed[name]
+        if column.nunique(dropna=True) < 2:
+            continue
+        title = name.removeprefix(_CONFIG)
+        if column.dtype == bool or not pd.api.types.is_numeric_dtype(column):
+            codes, known = pd.factorize(column.astype(str), sort=True)
+            shown[title], labels[title] = codes, [str(k) for k in known]
+        else:
+            shown[title] = column.to_numpy()
+    shown["median_us"] = timed["median_us"].to_numpy()
+    return pd.DataFrame(shown, index=timed.index), labels
+
+
+def _timed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The lines that have a time that counts."""
+    return frame.dropna(subset=["median_us"])

@@ -1,0 +1,181 @@
+"""The tuned config of a variant for a GPU and a class of problems, kept in one JSON file.
+
+Problems of a class behave alike: same head_dim, mask and dtype, and sequence length and heads
+within a factor of two. A config found for one of them serves for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_args
+
+from engine.errors import StoreError
+from engine.evaluation import Origin
+from engine.names import find_variant
+from engine.problem import Problem
+
+VERSION = 1
+_MAX_FILE_BYTES = 16 << 20
+_TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
+
+
+@dataclass(frozen=True, slots=True)
+class TunedConfig:
+    """What was found, for which problem exactly, and how."""
+
+    gpu: str
+    variant: str
+    problem_class: str
+    config: Mapping[str, int]
+    problem: str  # label of the problem that was tuned
+    median_us: float
+    origin: Origin
+    when: str  # UTC, ISO 8601
+    strategy: str
+    evaluations: int  # that the search made
+
+    def __post_init__(self) -> None:
+        if self.origin not in get_args(Origin) or not (
+            self.median_us > 0 and math.isfinite(self.median_us)
+        ):
+            raise ValueError(f"not a tuned config: {self}")
+        for name, value in self.config.items():
+            if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"not a config: {self.config}")
+
+
+def problem_class(problem: Problem) -> str:
+    """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between."""
+    dtype = "fp16" if problem.dtype == "float16" else "bf16"
+    mask = " causal" if problem.causal else ""
+    heads = _octave(problem.batch * problem.num_heads)
+    return f"D{problem.head_dim} {dtype}{mask} S{_octave(problem.seqlen)} BH{heads}"
+
+
+def _octave(size: int) -> str:
+    top = 1 << (size - 1).bit_length()
+    low = top // 2 + 1
+    return str(top) if low >= top else f"{low}-{top}"
+
+
+def tuned_path() -> Path:
+    """`ATTUNE_TUNED` when set, else `tuned.json` in the platform's user data folder."""
+    if chosen := os.environ.get("ATTUNE_TUNED"):
+        return Path(chosen).expanduser()
+    try:
+        import platformdirs
+    except ImportError:
+        return Path.home() / ".local" / "share" / "attune" / "tuned.json"
+    return platformdirs.user_data_path("attune", appauthor=False) / "tuned.json"
+
+
+def load_tuned(path: Path | None = None) -> list[TunedConfig]:
+    """Every entry; none when there is no file.
+
+    Raises:
+        StoreError: the file cannot be read or is not one of ours.
+    """
+    path = path or tuned_path()
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ValueError("too large")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["version"] != VERSION:
+            raise ValueError("unknown version")
+        return [TunedConfig(**entry) for entry in data["tuned"]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(
+            f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
+            "permissions or set ATTUNE_TUNED to another file."
+        ) from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise StoreError(
+            f"{path} does not hold tuned configs that this version can read: move it away or set "
+            "ATTUNE_TUNED to another file."
+        ) from error
+
+
+def find_tuned(
+    gpu: str, variant: str, problem: Problem, path: Path | None = None
+) -> TunedConfig | None:
+    """The entry for this GPU, variant and problem's class.
+
+    None when there is none or when the variant would refuse its config by now.
+
+    Raises:
+        StoreError: as `load_tuned`.
+        UnknownName: no such variant.
+    """
+    found = find_variant(variant)
+    wanted = (gpu, found.id, problem_class(problem))
+    for entry in load_tuned(path):
+        if _key(entry) == wanted and found.unsupported(problem, entry.config) is None:
+            return entry
+    return None
+
+
+def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+    """Save an entry in place of the one with the same GPU, variant and class.
+
+    A prediction never replaces a measurement: False, and nothing changed.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    path = path or tuned_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            entries = {_key(e): e for e in load_tuned(path)}
+            old = entries.get(_key(entry))
+            if old is not None and _TRUST.index(old.origin) > _TRUST.index(entry.origin):
+                return False
+            entries[_key(entry)] = entry
+            listed = [asdict(entries[key]) for key in sorted(entries)]
+            _write(path, json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n")
+    except OSError as error:
+        raise StoreError(
+            f"The tuned configs cannot be saved in {path} ({error.strerror}): free some disk "
+            "space or set ATTUNE_TUNED to a file that can be written."
+        ) from error
+    return True
+
+
+def _key(entry: TunedConfig) -> tuple[str, str, str]:
+    return (entry.gpu, entry.variant, entry.problem_class)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other savers out between reading and renaming."""
+    handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, text: str) -> None:
+    """The old file or the whole new one, whatever happens meanwhile."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise

@@ -1,0 +1,66 @@
+// The tensor-core instructions of sm_80 and later, each behind one function: PTX on the device, the
+// CPU backend's emulation on the host, where `site` makes an error name the calling line.
+#pragma once
+#include "element.cuh"
+
+// Two elements in one 32-bit register, as the instructions take them; `low` is the first of them.
+union ElementPair {
+    element2 elements;
+    unsigned bits;
+};
+
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    ElementPair pair;
+    pair.elements = to_element2(low, high);
+    return pair.bits;
+}
+
+#if defined(__CUDA_ON_HOST__)
+
+inline void ldmatrix_x4(unsigned (&fragment)[4], const element* row,
+                        coh::Site site = coh::Site::here()) {
+    coh::ldmatrix(fragment, 4, false, row, site);
+}
+inline void ldmatrix_x4_transposed(unsigned (&fragment)[4], const element* row,
+                                   coh::Site site = coh::Site::here()) {
+    coh::ldmatrix(fragment, 4, true, row, site);
+}
+inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
+                         coh::Site site = coh::Site::here()) {
+    const unsigned b[2] = {b0, b1};
+    coh::mma_m16n8k16(d, a, b, d, IS_BF16 ? coh::Element::bf16 : coh::Element::f16, site);
+}
+
+#else
+
+// Four 8x8 matrices from shared memory: lane i brings the address of row i % 8 of matrix i / 8 and
+// gets, of each matrix, two neighbouring elements of row lane / 4 (transposed: of column lane / 4).
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&fragment)[4], const element* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_transposed(unsigned (&fragment)[4],
+                                                       const element* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+#if IS_BF16
+#define MMA_M16N8K16 "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#else
+#define MMA_M16N8K16 "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#endif
+
+// D [16, 8] += A [16, 16] @ B [16, 8], in FP32.
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
+    asm volatile(MMA_M16N8K16 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif

@@ -1,0 +1,32 @@
+"""A kernel really runs behind the page, in the job worker, and its result is saved and reopened."""
+
+from __future__ import annotations
+
+from app_driver import badge, metric, texts, until
+
+from engine.sessions.store import default_store
+
+
+def test_run_save_and_open_again(open_app):
+    at = open_app(S="64", tab="Correctness")
+    at.button(key="run").click().run()
+    until(at, lambda page: metric(page, "Correctness") != "–")
+    assert metric(at, "Correctness") == "Passed"
+    assert len(at.get("plotly_chart")) == 3
+
+    at.text_input(key="save_title").set_value("First <b>save</b> ![x](http://evil)").run()
+    at.button(key="save").click().run()
+    assert not at.exception
+    assert "Saved as" in texts(at)
+    (info,) = [i for i in default_store().list() if not i.shipped]
+
+    # A reload finds the result again: the journal remembers, not the browser.
+    again = open_app(S="64")
+    assert metric(again, "Correctness") == "Passed"
+
+    sessions = open_app("sessions", session=info.name)
+    assert not sessions.exception
+    assert info.title in set(sessions.dataframe[0].value["title"])
+    assert metric(sessions, "Correctness") == "Passed"
+    assert badge(sessions, "Latency") == "predicted"
+    assert "http://evil" not in texts(sessions)  # only ever escaped

@@ -1,0 +1,149 @@
+"""The Sessions page: three empty states, search, damage, opening, removing, hostile text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from app_driver import badge, metric, texts
+from test_run_states import BASE
+
+from engine.evaluation import Latency, Status
+from engine.sessions import store as store_module
+from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.store import Store
+
+MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
+HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ships(sessions_dir, monkeypatch) -> None:
+    """Only what a test puts into the store is there."""
+    monkeypatch.setattr(
+        store_module, "default_store", lambda: Store(str(sessions_dir), shipped=None)
+    )
+
+
+def save(title: str = "Tuning", *evaluations, **fields) -> str:
+    snapshot = make_snapshot(
+        evaluations or (BASE,), environment={"torch": "2.13.0"}, title=title, **fields
+    )
+    return store_module.default_store().save(snapshot)
+
+
+def test_nothing_yet_says_how_to_begin(open_app):
+    at = open_app("sessions")
+    assert not at.exception
+    assert "No snapshots yet" in texts(at)
+    assert "press Save" in texts(at)
+
+
+def test_filtered_to_nothing_says_so(open_app):
+    save()
+    at = open_app("sessions")
+    at.text_input(key="session_text").set_value("nowhere to be found").run()
+    assert "None of 1 snapshots fits" in texts(at)
+    at.text_input(key="session_text").set_value("tun").run()
+    assert list(at.dataframe[0].value["title"]) == ["Tuning"]
+
+
+def test_a_store_that_cannot_be_read_is_one_sentence(open_app, sessions_dir):
+    sessions_dir.write_text("not a folder")
+    at = open_app("sessions")
+    assert not at.exception
+    assert "cannot be read" in at.error[0].value
+
+
+def test_a_measured_latency_is_shown_as_recorded(open_app):
+    name = save("Measured", replace(BASE, latency=MEASURED))
+    at = open_app("sessions", session=name)
+    assert not at.exception
+    assert (metric(at, "Latency"), badge(at, "Latency")) == ("12.5 µs", "recorded")
+    assert "2.13.0" in set(at.dataframe[1].value["value"])
+
+
+def test_the_recorded_source_is_shown_and_not_this_machines(open_app):
+    text = "__global__ void recorded() {}\n"
+    source = make_source("v01_fa1_baseline.cu", text)
+    name = save("Source", replace(BASE, source_sha256=source.sha256), sources=[source])
+    at = open_app("sessions", session=name)
+    at.session_state["session_tab"] = "Source and resources"
+    at.run()
+    assert [c.value for c in at.code] == [text.strip()]
+
+
+def test_several_evaluations_are_rows_failures_included(open_app):
+    failed = replace(
+        BASE, status=Status.CRASHED, reason="It crashed.", correctness=None, latency=None
+    )
+    name = save("Two", BASE, failed)
+    at = open_app("sessions", session=name)
+    assert not at.exception
+    assert list(at.dataframe[2].value["status"]) == ["PASSED", "CRASHED"]
+
+
+def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_dir):
+    save()
+    (sessions_dir / "20261121T000000Z-broken.json").write_text('{"format": "attune-snap')
+    at = open_app("sessions", session="20261121T000000Z-broken.json")
+    assert not at.exception
+    assert len(at.error) == 1
+    assert any(at.dataframe[0].value["damage"] != "")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "missing.json", "a" * 500, "<b>.json"])
+def test_a_link_to_no_session_is_one_sentence(open_app, name):
+    save()
+    at = open_app("sessions", session=name)
+    assert not at.exception
+    assert len(at.error) == 1
+
+
+def test_hostile_text_stays_text(open_app):
+    name = save(HOSTILE, notes=HOSTILE, hypothesis=HOSTILE)
+    at = open_app("sessions", session=name)
+    assert not at.exception
+    rendered = [e.value for kind in (at.markdown, at.caption, at.success) for e in kind]
+    assert not any("![x](" in text or "<script>" in text for text in rendered)
+    assert any(HOSTILE in t.value for t in at.text)  # st.text interprets nothing
+
+
+def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
+    name = save()
+    at = open_app("sessions", session=name)
+    at.button(key="session_remove").click().run()
+    assert not at.exception
+    assert "trash" in texts(at)
+    assert not (sessions_dir / name).exists()
+    assert len(list((sessions_dir / "trash").iterdir())) == 1
+    assert "No snapshots yet" in texts(at)
+
+
+def test_take_to_tune_puts_the_problem_into_the_sidebar(open_app):
+    problem = replace(BASE.problem, batch=3, seqlen=197, causal=True)
+    name = save("Go", replace(BASE, problem=problem))
+    at = open_app("sessions", session=name)
+    at.button(key="session_tune").click().run()
+    assert not at.exception
+    assert [at.number_input(key=k).value for k in "BHSD"] == [3, 1, 197, 64]
+    assert at.toggle(key="causal").value
+    assert at.selectbox(key="gpu").value == "L4"
+
+
+def test_an_uploaded_snapshot_is_validated_kept_and_opened(open_app):
+    data = store_module.default_store().read(save("Sent by a friend"))
+    at = open_app("sessions")
+    at.file_uploader(key="session_upload").set_value(("theirs.json.gz", data, "application/gzip"))
+    at.run()
+    assert not at.exception
+    assert metric(at, "Correctness") == "Passed"
+
+
+def test_a_foreign_upload_is_refused_with_one_sentence(open_app):
+    at = open_app("sessions")
+    at.file_uploader(key="session_upload").set_value(("x.json", b'{"a": 1}', "application/json"))
+    at.run()
+    assert not at.exception
+    assert len(at.error) == 1
+    assert store_module.default_store().list() == []

@@ -1,0 +1,180 @@
+"""Every planted mistake is found and named with its line; correct code is left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import planted
+import pytest
+from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention
+
+from engine.backends.cpu.build import build_kernels
+from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
+from engine.evaluation import Status
+
+BUGS = "planted_bugs.cu"
+CLEAN = "clean_patterns.cu"
+
+# What the finding is called; where a race may first show as a read of nothing, either will do.
+KINDS = {
+    "missing_syncthreads": "shared memory",
+    "missing_syncwarp": "shared memory",
+    "two_writers": "shared memory race",
+    "overwritten_while_read": "shared memory race",
+    "same_byte": "shared memory race",
+    "shuffle_is_no_barrier": "shared memory race",
+    "atomic_and_plain": "shared memory race",
+    "barrier_of_the_wrong_threads": "shared memory",
+    "static_array_index": "array index out of bounds",
+    "static_array_pointer": "shared memory out of bounds",
+    "dynamic_memory_end": "shared memory out of bounds",
+    "uninitialised_shared": "uninitialised shared memory",
+    "uninitialised_counter": "uninitialised shared memory",
+    "left_from_the_cta_before": "uninitialised shared memory",
+    "copy_without_wait": "asynchronous copy not complete",
+    "copy_waits_for_the_wrong_group": "asynchronous copy not complete",
+    "copy_without_barrier": "shared memory",
+    "copy_misaligned": "misaligned address",
+    "global_read_end": "global memory out of bounds",
+    "global_write_end": "global memory out of bounds",
+    "global_write_before": "global memory out of bounds",
+    "write_to_input": "write to an input",
+    "uninitialised_scratch": "uninitialised global memory",
+    "ctas_write_the_same": "global memory race",
+    "cta_reads_another": "global memory",
+    "fusion_without_fence": "global memory race",
+    "threads_share_global": "global memory",
+    "misaligned_vector": "misaligned address",
+    "misaligned_shared_vector": "misaligned address",
+    "anothers_local_memory": "illegal address",
+    "divergent_syncthreads": "divergent barrier",
+    "barrier_with_two_counts": "divergent barrier",
+    "barrier_never_complete": "deadlock",
+    "lanes_that_left": "deadlock",
+    "lanes_in_two_places": "warp divergence",
+    "mask_without_the_lane": "bad warp mask",
+    "trap": "trap",
+}
+
+
+@pytest.fixture(scope="module")
+def bugs():
+    return planted.library(BUGS, check=True)
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return {check: planted.library(CLEAN, check) for check in (False, True)}
+
+
+def test_every_planted_bug_has_an_expectation():
+    assert set(planted.entries_of(BUGS)) == set(KINDS)
+
+
+@pytest.mark.parametrize("entry", KINDS)
+def test_planted_bug(client, bugs, entry):
+    line = f"{BUGS}:{line_of(KERNELS / BUGS, f'BUG {entry}')}"
+    for schedule in ("in_order", "random", "reverse"):
+        result = planted.run(client, bugs, entry, schedule=schedule)
+        assert result.status is Status.LAUNCH_ERROR, schedule
+        assert KINDS[entry] in result.reason
+        assert line in result.reason
+        assert "CTA (" in result.reason
+        assert "thread (" in result.reason
+        assert result.reason.startswith(f"{BUGS}:")  # file.cu:line first
+
+
+def test_global_findings_name_the_buffer(client, bugs):
+    for entry, name in {
+        "global_read_end": "in",
+        "global_write_end": "out",
+        "uninitialised_scratch": "scratch",
+    }.items():
+        assert f"buffer '{name}'" in planted.run(client, bugs, entry).reason
+
+
+def test_shared_findings_name_the_array(client, bugs):
+    assert (
+        "shared array 's' byte 256 of 256"
+        in planted.run(client, bugs, "static_array_pointer").reason
+    )
+    assert (
+        "dynamic shared memory byte 1024 of 1024"
+        in planted.run(client, bugs, "dynamic_memory_end").reason
+    )
+
+
+@pytest.mark.parametrize("entry", planted.entries_of(CLEAN))
+@pytest.mark.parametrize("check", [False, True], ids=["fast", "check"])
+def test_clean_pattern(client, clean, check, entry):
+    repeat = entry != "work_queue"  # it leaves its counter used up
+    for schedule in ("in_order", "random", "reverse"):
+        for seed in (0, 1):
+            result = planted.run(
+                client, clean[check], entry, schedule=schedule, seed=seed, repeat=repeat
+            )
+            assert result.status is Status.PASSED, (schedule, result.reason)
+            assert result.repeatable
+            got = result.returned["out"].view(np.float32)[:128]
+            np.testing.assert_array_equal(got, np.ones(128, np.float32))
+
+
+# Every barrier, wait and fence of the five kernels, and what replaces its line.
+REMOVALS = [
+    ("fa1", "SYNC1", ""),
+    ("fa1", "SYNC2", ""),
+    ("fa1", "SYNC3", ""),
+    ("fa_split", "SYNC1", ""),
+    ("fa_split", "SYNCW", ""),
+    ("fa_split", "SYNC2", ""),
+    ("fa_mma", "WAIT", ""),
+    ("fa_mma", "WAIT", "cp_async_wait<2>();"),
+    ("fa_mma", "SYNC1", ""),
+    ("fa_mma", "SYNC2", ""),
+    ("fa_wgmma", "SYNC", ""),
+    ("fa_wgmma", "EMPTY", ""),
+    ("fa_wgmma", "QFULL", ""),
+    ("fa_wgmma", "FULL", ""),
+    ("fa_wgmma", "FENCE1", ""),
+    ("fa_wgmma", "WAIT1", ""),
+    ("fa_wgmma", "FENCE2", ""),
+    ("fa_wgmma", "WAIT2", ""),
+    ("fa_wgmma", "RELEASE", ""),
+]
+
+
+@pytest.mark.parametrize(("kernel", "marker", "replacement"), REMOVALS)
+def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, replacement):
+    source = changed_source(tmp_path, kernel, marker, replacement)
+    a = Attention.random(1, 1, 200)
+    # Without WAIT1 the scores are read before they are there: NaN, and no rule of memory is broken.
+    expect_error = marker != "WAIT1"
+    for schedule in ("in_order", "random"):
+        got = run_attention(
+            client, kernel, a, source=source, check=True, schedule=schedule, num_splits=2
+        )
+        if got.result.status is Status.LAUNCH_ERROR:
+            return
+        assert expect_error or not got.out < 0.1
+    assert not expect_error, got.result
+
+
+@pytest.mark.parametrize(
+    ("marker", "kind"),
+    [
+        ("PROXY", "proxy fence missing"),
+        ("STORED", "shared memory race"),
+        ("BULKWAIT", "asynchronous store not complete"),
+    ],
+)
+def test_removed_step_of_a_tma_store_is_found(client, tmp_path, marker, kind):
+    source = changed_source(tmp_path, "fa_wgmma", marker)
+    values = np.ones((128, 64), np.float16)
+    maps = tuple(TensorMap(name, 2, (64, 128), (128,), (64, 64)) for name in ("a", "b"))
+    job = Job(
+        library=build_kernels(source, ["tma_negate"], [("IS_BF16", "0")], check=True),
+        buffers=(Buffer("a", data=values), Buffer("b", size_bytes=values.nbytes)),
+        launches=(KernelLaunch("tma_negate", (2, 1, 1), (128, 1, 1), maps, 8192 + 8),),
+    )
+    result = client.run(job)
+    assert result.status is Status.LAUNCH_ERROR
+    assert kind in result.reason

@@ -1,0 +1,137 @@
+"""Error maps: where the error is, pooled so that nothing large hides and nothing is too large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated_kernel import Kernel
+
+from engine.backends.base import RunResult
+from engine.correctness import ErrorMaps, check_with_maps
+from engine.correctness.maps import MAX_MAP_SIDE, NOT_COMPARED
+from engine.correctness.reference import reference
+from engine.evaluation import Status
+from engine.problem import Problem
+from engine.tensors import Inputs, decode, encode, make_inputs
+
+
+def maps_of(inputs: Inputs, out: np.ndarray) -> ErrorMaps:
+    raw = encode(out.astype(np.float32), inputs.problem.dtype)
+    return check_with_maps(inputs, RunResult(status=Status.PASSED, out=raw))[1]
+
+
+def test_the_largest_error_stands_in_every_map() -> None:
+    inputs = make_inputs(Problem(2, 3, 200, 32))
+    out = reference(inputs)
+    out[1, 2, 130, 7] += 0.5
+    maps = maps_of(inputs, out)
+    stored = decode(encode(out.astype(np.float32), "float16"), "float16")
+    worst = np.abs(stored - reference(inputs)).max()
+    assert maps.batch_by_head.shape == (2, 3)
+    assert np.unravel_index(maps.batch_by_head.argmax(), (2, 3)) == (1, 2)
+    assert maps.row_by_column.shape == (200, 32)
+    assert np.unravel_index(maps.row_by_column.argmax(), (200, 32)) == (130, 7)
+    assert maps.by_row.argmax() == 130
+    assert maps.by_column.argmax() == 7
+    for values in (maps.batch_by_head, maps.row_by_column, maps.by_row, maps.by_column):
+        assert values.max() == pytest.approx(worst)
+    assert maps.query_tile_by_key_tile.shape == (4, 4)
+    assert maps.worst_slice.tolist() == [1, 2]
+    assert maps.query_tile_by_key_tile[2].min() > 10 * maps.query_tile_by_key_tile[1].max()
+
+
+def test_axes_are_named_and_counted() -> None:
+    inputs = make_inputs(Problem(1, 2, 600, 32))
+    maps = maps_of(inputs, reference(inputs))
+    by_name = {m.name: m for m in maps.maps()}
+    assert list(by_name) == ["batch_by_head", "query_tile_by_key_tile", "row_by_column"]
+    rows = by_name["row_by_column"]
+    assert (rows.row_axis, rows.column_axis) == ("query row", "column d")
+    assert (rows.rows_per_cell, rows.columns_per_cell) == (3, 1)
+    assert rows.values.shape == (200, 32)
+    assert by_name["query_tile_by_key_tile"].values.shape == (10, 10)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [Problem(300, 2, 4, 8), Problem(1, 300, 3, 8), Problem(1, 1, 1, 4), Problem(1, 1, 20_000, 4)],
+    ids=Problem.label,
+)
+def test_maps_are_never_larger_than_a_chart(problem: Problem) -> None:
+    inputs = make_inputs(problem)
+    raw = encode(np.zeros(problem.shape, np.float32), "float16")
+    _, maps = check_with_maps(inputs, RunResult(status=Status.PASSED, out=raw))
+    for found, (down, across) in zip(maps.maps(), maps.per_cell, strict=True):
+        assert min(found.values.shape) >= 1
+        assert max(found.values.shape) <= MAX_MAP_SIDE
+        assert down >= 1
+        assert across >= 1
+    assert maps.row_by_column.shape[0] * maps.per_cell[2, 0] >= problem.seqlen
+
+
+def test_nan_stays_nan_in_its_cells_and_nowhere_else() -> None:
+    inputs = make_inputs(Problem(1, 2, 200, 32))
+    out = reference(inputs)
+    out[0, 1, 70, 5] = np.inf
+    maps = maps_of(inputs, out)
+    assert np.isnan(maps.batch_by_head).tolist() == [[False, True]]
+    assert np.argwhere(np.isnan(maps.row_by_column)).tolist() == [[70, 5]]
+    assert np.flatnonzero(np.isnan(maps.by_row)).tolist() == [70]
+    broken = np.isnan(maps.query_tile_by_key_tile)
+    assert broken.all(axis=1).tolist() == [False, True, False, False] or not broken.any()
+
+
+def test_what_was_not_compared_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import engine.correctness.reference as module
+
+    monkeypatch.setattr(module, "MAX_WORK", 1e7)
+    inputs = make_inputs(Problem(2, 8, 600, 16))
+    _, maps = check_with_maps(inputs, Kernel().run(inputs))
+    assert (maps.batch_by_head == NOT_COMPARED).sum() == 12
+    assert (maps.batch_by_head[:, [0, 7]] >= 0).all()
+    assert (maps.by_row == NOT_COMPARED).any()
+    assert maps.by_row[0] >= 0
+    assert maps.by_row[-1] >= 0
+
+
+class TestKeyTiles:
+    """An error is traced to the key tiles that bring it in."""
+
+    def worst_tile(self, kernel: Kernel, problem: Problem) -> np.ndarray:
+        inputs = make_inputs(problem, seed=1)
+        _, maps = check_with_maps(inputs, kernel.run(inputs))
+        return maps.query_tile_by_key_tile
+
+    @pytest.mark.parametrize("split", [0, 1, 3])
+    def test_a_split_left_out_lights_its_key_tiles(self, split: int) -> None:
+        found = self.worst_tile(Kernel(num_splits=4, skipped_split=split), Problem(1, 1, 512, 64))
+        inside = np.arange(8) // 2 == split
+        # The others err too, but less: without the split's share they are normalised too high.
+        assert (found[:, inside].mean(axis=1) > 1.5 * found[:, ~inside].mean(axis=1)).all()
+        assert (found[:, inside].min(axis=1) > found[:, ~inside].max(axis=1)).all()
+
+    def test_a_causal_mask_off_by_one_lights_the_diagonal(self) -> None:
+        found = self.worst_tile(Kernel(causal_shift=1), Problem(1, 1, 512, 64, True))
+        off = found.copy()
+        np.fill_diagonal(off, 0)
+        assert (np.diag(found) > 3 * off.max(axis=1)).all()
+
+    def test_a_wrong_query_row_lights_all_key_tiles_alike(self) -> None:
+        kernel = Kernel(query_index=lambda rows, _: np.where(rows // 64 == 3, rows - 64, rows))
+        found = self.worst_tile(kernel, Problem(1, 1, 512, 64))
+        right = np.delete(found, 3, axis=0)
+        assert found[3].min() > 20 * right.max()
+        assert found[3].max() < 3 * found[3].min()
+
+    def test_a_right_output_stays_within_rounding(self) -> None:
+        assert self.worst_tile(Kernel(), Problem(1, 1, 512, 64)).max() < 1e-3
+
+
+def test_maps_survive_as_named_arrays() -> None:
+    inputs = make_inputs(Problem(1, 2, 100, 32))
+    maps = maps_of(inputs, reference(inputs))
+    again = ErrorMaps.from_arrays(
+        {name: np.asarray(getattr(maps, name)) for name in ErrorMaps.__slots__}
+    )
+    np.testing.assert_array_equal(again.row_by_column, maps.row_by_column)
+    assert [m.name for m in again.maps()] == [m.name for m in maps.maps()]

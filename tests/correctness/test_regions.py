@@ -1,0 +1,55 @@
+"""Indices in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.correctness.reference import everything
+from engine.correctness.regions import Region, ordinal, span
+from engine.problem import Problem
+
+
+@pytest.mark.parametrize(
+    ("indices", "total", "words"),
+    [
+        ([5], 64, "row 5"),
+        ([0], 1, "row 0"),
+        (range(64), 64, "every row"),
+        (range(3, 9), 64, "rows 3–8"),
+        ([3, 4], 64, "rows 3 and 4"),
+        ([1, 5, 9], 64, "rows 1, 5 and 9"),
+        (range(1, 62, 4), 64, "rows 1, 5, 9, …, 61 (every 4th)"),
+        ([0, 3, 4], 64, "rows 0, 3 and 4"),
+        ([0, 3, 4, 9, 11, 30, 33], 64, "7 rows between 0 and 33"),
+    ],
+)
+def test_spans(indices: list[int], total: int, words: str) -> None:
+    assert span("row", np.array(list(indices)), total) == words
+
+
+def test_batches_have_their_plural() -> None:
+    assert span("batch", np.array([0, 1]), 4) == "batches 0 and 1"
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (21, "21st")]
+)
+def test_ordinals(number: int, word: str) -> None:
+    assert ordinal(number) == word
+
+
+@pytest.mark.parametrize(
+    ("marked", "words"),
+    [
+        (np.s_[:], "every row of every head, every column"),
+        (np.s_[4], "every row of batch 1, head 1, every column"),
+        (np.s_[3:6, 7], "row 7 of every head of batch 1, every column"),
+        (np.s_[[1, 4], :, 2], "every row of every batch, head 1, column 2"),
+        (np.s_[[0, 4], 3], "row 3 of 2 of 6 (batch, head) slices, every column"),
+    ],
+)
+def test_regions(marked: object, words: str) -> None:
+    mask = np.zeros((6, 10, 8), bool)
+    mask[marked] = True
+    assert Region.of(mask, everything(Problem(2, 3, 10, 8))).words() == words

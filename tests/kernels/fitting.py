@@ -1,0 +1,29 @@
+"""A config of a variant that takes a problem."""
+
+from __future__ import annotations
+
+import itertools
+
+from engine.problem import Problem
+from kernels.variant import Variant
+
+
+def configs(variant: Variant) -> list[dict[str, int]]:
+    """Every combination of the variant's tunables."""
+    names = [t.name for t in variant.tunables]
+    values = itertools.product(*(t.values for t in variant.tunables))
+    return [dict(zip(names, row, strict=True)) for row in values]
+
+
+def fitting_config(
+    variant: Variant, problem: Problem, wanted: dict[str, int] | None = None
+) -> dict[str, int]:
+    """`wanted` (by default the variant's default) where it takes the problem, else the next."""
+    candidates = [wanted or variant.default_config(), *configs(variant)]
+    return next(c for c in candidates if variant.unsupported(problem, c) is None)
+
+
+def takes_seqlen(variant: Variant, seqlen: int) -> bool:
+    """Whether some config takes problems of this length."""
+    problem = Problem(1, 1, seqlen, variant.head_dims[0], dtype=variant.dtypes[0])
+    return any(variant.unsupported(problem, c) is None for c in configs(variant))

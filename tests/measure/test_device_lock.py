@@ -1,0 +1,127 @@
+"""The GPU's lock between real processes: the second waits, says for whom, and gets it at last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import MeasureError
+from engine.measure.device_lock import device_lock, lock_path, read_holder
+
+GPU = "GPU-1234/../etc"  # whatever a driver may say, it stays a file's name
+HOLD = """
+import sys
+from engine.measure.device_lock import device_lock
+with device_lock(sys.argv[1], "a sweep of v05"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
+    return tmp_path / "locks"
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until its input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, GPU],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_second_waits_and_says_for_whom(other: subprocess.Popen[str]) -> None:
+    said: list[str] = []
+
+    def hear(sentence: str) -> None:
+        said.append(sentence)
+        assert other.stdin is not None
+        other.stdin.close()  # the first is done
+
+    with device_lock(GPU, "mine", hear, timeout_s=30):
+        mine = read_holder(GPU)
+    assert mine is not None
+    assert (mine.pid, mine.purpose) == (os.getpid(), "mine")
+    assert f"process {other.pid} has measured on it for" in said[0]
+    assert "(a sweep of v05)" in said[0]
+    assert read_holder(GPU) is None
+
+
+def test_a_killed_holder_gives_it_back(other: subprocess.Popen[str]) -> None:
+    other.send_signal(signal.SIGKILL)
+    with device_lock(GPU, "mine", timeout_s=30):
+        pass
+
+
+def test_waiting_ends(other: subprocess.Popen[str]) -> None:
+    with (
+        pytest.raises(MeasureError, match=rf"not free within 0.1 s: .*process {other.pid}"),
+        device_lock(GPU, "mine", timeout_s=0.1),
+    ):
+        raise AssertionError("two hold it")
+
+
+def test_two_gpus_do_not_wait_for_each_other(other: subprocess.Popen[str]) -> None:
+    del other
+    with device_lock("GPU-5678", "mine", timeout_s=0):
+        pass
+
+
+def test_everybody_may_use_the_file(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with device_lock(GPU, "mine"):
+            pass
+    finally:
+        os.umask(before)
+    assert lock_path(GPU).parent == folder
+    assert stat.S_IMODE(lock_path(GPU).stat().st_mode) == 0o666
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+
+
+def test_a_link_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder.mkdir()
+    lock_path(GPU).symlink_to(victim)
+    with pytest.raises(MeasureError, match="cannot be opened"), device_lock(GPU, "mine"):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_file_that_may_only_be_read_locks_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    lock_path(GPU).touch(mode=0o444)
+    real = os.open
+
+    def as_another_user(path: object, flags: int, *args: int) -> int:
+        if flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", as_another_user)
+    with (
+        device_lock(GPU, "mine"),
+        pytest.raises(MeasureError, match="another process"),
+        device_lock(GPU, "mine too", timeout_s=0),
+    ):
+        pass

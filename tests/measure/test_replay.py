@@ -1,0 +1,163 @@
+"""Samples of a simulated GPU with an L2, whose launch times are known."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+import pytest
+
+from engine.devices.nvml import GpuState
+from engine.errors import MeasureError
+from engine.measure.replay import ReplayDevice
+from engine.measure.sample import LatencyKind, measured_latency
+
+STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
+EVENT_OVERHEAD_US = 5.0  # what events around anything add
+CALL_OVERHEAD_US = 6.0  # what a launch from Python adds
+
+
+@dataclass
+class SimulatedGpu:
+    """A kernel that takes `warm_us` when its copy is in L2 and `cold_us` when it is not."""
+
+    warm_us: float
+    cold_us: float
+    copy_bytes: int
+    l2_bytes: int = 48 << 20
+    memory_bytes: int = 20 << 30
+    noise: float = 0.01
+    copies: int = 1
+    loaded: bool = False
+    memory_error: bool = False
+    in_l2: OrderedDict[int, None] = field(default_factory=OrderedDict)  # least recent first
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(3))
+
+    def free_bytes(self) -> int:
+        return self.memory_bytes
+
+    def make_copies(self, count: int) -> None:
+        self.copies = count
+
+    def _launch(self, copy: int) -> float:
+        assert self.loaded, "the first launch, which loads the kernel, must not be captured"
+        assert copy < self.copies
+        hit = copy in self.in_l2
+        self.in_l2[copy] = None
+        self.in_l2.move_to_end(copy)
+        while len(self.in_l2) * self.copy_bytes > self.l2_bytes:
+            self.in_l2.popitem(last=False)
+        return self.warm_us if hit else self.cold_us
+
+    def _timed(self, launches: list[int]) -> float:
+        if self.memory_error:
+            raise MemoryError("full")
+        exact = sum(self._launch(copy) for copy in launches)
+        return EVENT_OVERHEAD_US + exact * (1 + self.noise * self.rng.exponential())
+
+    def once_us(self) -> float:
+        return self._timed([0])
+
+    def graph(self, launches: int, copies: int) -> Callable[[], float]:
+        sequence = [i % copies for i in range(launches)]
+        return lambda: self._timed(sequence)
+
+    def flush_l2(self, size: int) -> None:
+        assert size >= 2 * self.l2_bytes
+        self.in_l2.clear()
+
+    def call_us(self, calls: int) -> float:
+        self.loaded = True
+        return sum(self._launch(0) for _ in range(calls)) / calls + CALL_OVERHEAD_US
+
+    def verify(self) -> None:
+        pass
+
+    def failed(self, error: Exception) -> MeasureError:
+        return MeasureError(f"said: {error}")
+
+
+def device_of(*gpus: SimulatedGpu) -> ReplayDevice:
+    device = ReplayDevice(lambda: STATE)
+    for i, gpu in enumerate(gpus):
+        device.add(str(i), gpu)
+    return device
+
+
+def sample(device: ReplayDevice, kind: LatencyKind, name: str = "0") -> float:
+    return median(device.time_once(name, kind) for _ in range(9))
+
+
+@pytest.mark.parametrize("copy_bytes", [4_096, 65_536, 1 << 20, 100 << 20])
+@pytest.mark.parametrize("memory_bytes", [20 << 30, 256 << 20])
+def test_a_3_us_kernel_is_found_within_1_percent(copy_bytes: int, memory_bytes: int) -> None:
+    gpu = SimulatedGpu(3.0, 4.5, copy_bytes, memory_bytes=memory_bytes, noise=0.002)
+    fits = copy_bytes <= gpu.l2_bytes
+    device = device_of(gpu)
+    assert sample(device, "device_warm") == pytest.approx(3.0 if fits else 4.5, rel=0.01)
+    # One launch a replay, where memory allows no more, keeps the events' own time in it.
+    alone = "of 1 launch " in device.describe("0", "device_cold")
+    expected = 4.5 + EVENT_OVERHEAD_US * alone
+    assert sample(device, "device_cold") == pytest.approx(expected, rel=0.01)
+    found = sample(device, "end_to_end")
+    assert found == pytest.approx((3.0 if fits else 4.5) + CALL_OVERHEAD_US, rel=0.01)
+
+
+@pytest.mark.parametrize("launch_us", [0.5, 40.0, 3_000.0, 400_000.0])
+def test_any_duration_is_found(launch_us: float) -> None:
+    device = device_of(SimulatedGpu(launch_us, launch_us, 1 << 20, noise=0.0))
+    assert sample(device, "device_warm") == pytest.approx(launch_us, rel=0.003)
+    assert sample(device, "device_cold") == pytest.approx(launch_us, rel=0.01)
+
+
+def test_a_warm_sample_is_warm_whoever_ran_before() -> None:
+    """A kernel of 4 ms is launched once a sample: that one must not find another's data in L2."""
+    gpu = SimulatedGpu(4_000.0, 6_000.0, 1 << 20, noise=0.0)
+    device = device_of(gpu)
+    for _ in range(3):
+        gpu.in_l2.clear()  # another candidate's work
+        found = device.time_once("0", "device_warm")
+        assert found == pytest.approx(4_000.0, rel=0.002)
+
+
+def test_how_a_sample_was_taken_is_said() -> None:
+    device = device_of(SimulatedGpu(3.0, 4.5, 65_536), SimulatedGpu(3.0, 4.5, 1_024))
+    assert device.describe("0", "device_warm").startswith("each a replay of a CUDA graph of 1,")
+    assert device.describe("0", "device_warm").endswith(" launches on the same inputs")
+    assert "rotating over 3,840 copies" in device.describe("0", "device_cold")
+    assert device.describe("0", "end_to_end") == (
+        "each the mean of 32 calls from Python, launch and wait"
+    )
+    assert "L2 written over before each" in device.describe("1", "device_cold")
+
+
+def test_what_a_library_raises_is_a_sentence() -> None:
+    class Broken(SimulatedGpu):
+        def once_us(self) -> float:
+            raise RuntimeError("no kernel")
+
+    with pytest.raises(MeasureError, match="said: no kernel"):
+        device_of(Broken(3.0, 4.5, 1_024))
+    gpu = SimulatedGpu(3.0, 4.5, 1_024)
+    device = device_of(gpu)
+    gpu.memory_error = True
+    with pytest.raises(MeasureError, match="said: full"):
+        device.time_once("0", "device_warm")
+
+
+def test_the_state_comes_from_the_gpu() -> None:
+    device = device_of(SimulatedGpu(3.0, 4.5, 1_024))
+    assert device.state() is STATE
+    before = device.now_s()
+    device.rest(0.002)
+    assert device.now_s() - before >= 0.002
+
+
+def test_a_latency_is_the_samples_median() -> None:
+    samples = (3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0)
+    found = measured_latency(samples, "device_cold", "said so")
+    assert (found.median_us, found.low_us, found.high_us) == (4.0, 1.0, 7.0)
+    assert (found.kind, found.reason, found.samples_us) == ("device_cold", "said so", samples)

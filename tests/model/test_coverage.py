@@ -1,0 +1,78 @@
+"""Uncalibrated intervals are honest: most recorded values lie inside the 90 % interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.devices import find_device
+from engine.model.calibrate import calibrate, leave_one_out, prepare
+from engine.model.footprint import FootprintOf
+from engine.model.measurements import read_measurements
+from engine.model.validate import validate
+from engine.problem import Problem
+from kernels.variant import Config, Pass, Variant, Work, ceil_div
+
+H200 = find_device("H200")
+DATA = Path(__file__).parent / "data" / "h200_sdpa_flash.csv"
+
+ROWS = 128
+
+
+def _smem_bytes(problem: Problem, _: Config) -> int:
+    """Q, and K and V tiles of 128 rows at D = 64, 64 rows at D = 128."""
+    return 48 * 1024 if problem.head_dim == 64 else 64 * 1024
+
+
+# FlashAttention-2's forward kernel as it is known: 128 query rows and four warps per CTA.
+FA2 = Variant(
+    id="fa2",
+    name="fa2",
+    title="FlashAttention-2",
+    idea="",
+    head_dims=(64, 128),
+    dtypes=("float16",),
+    min_compute_capability=(8, 0),
+    tunables=(),
+    constraints=(),
+    scratch=(),
+    passes=(
+        Pass(
+            "flash_fwd",
+            lambda p, _: (ceil_div(p.seqlen, ROWS), p.num_heads, p.batch),
+            lambda _p, _c: 128,
+            _smem_bytes,
+            (),
+        ),
+    ),
+    work=Work(
+        math_unit="tensor",
+        math_threads=lambda _p, _c: 128,
+        query_rows=lambda _p, _c: ROWS,
+        kv_rows=lambda p, _: ceil_div(p.seqlen, 64) * 64,
+    ),
+)
+
+
+def test_tensor_kernels_on_an_h200(footprint_of: FootprintOf) -> None:
+    points = read_measurements(DATA)
+    found = validate(FA2, {}, H200, points, footprint_of(FA2, {}, H200))
+    assert len(found.rows) > 40
+    assert found.share_inside >= 0.8
+    # Wide, but not so wide that everything would be inside.
+    assert max(row.high_us / row.low_us for row in found.rows) < 15
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_calibrated_on_large_problems_it_predicts_them(
+    footprint_of: FootprintOf, head_dim: int
+) -> None:
+    points = [
+        p for p in read_measurements(DATA) if p.problem.head_dim == head_dim and p.measured_us > 100
+    ]
+    prepared = prepare(FA2, {}, H200, points, footprint_of(FA2, {}, H200))
+    assert "pace" in calibrate(FA2, H200, prepared).fitted
+    loo = leave_one_out(FA2, H200, prepared)
+    assert loo is not None
+    assert loo.mean_error < 0.15

@@ -1,0 +1,144 @@
+"""Made-up evaluations with known truth, for the tests of searches and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.devices import find_device, limits_for
+from engine.evaluation import (
+    Correctness,
+    Evaluation,
+    Execution,
+    Latency,
+    Origin,
+    PassReport,
+    Resources,
+    Status,
+)
+from engine.model.occupancy import occupancy
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+from engine.search.rows import SweepRow
+from engine.search.space import SweepOptions, SweepPoint, make_point
+
+WHEN = "2026-01-01T00:00:00+00:00"
+SMALL = Problem(1, 1, 128, 64)
+
+
+def correctness(passed: bool = True) -> Correctness:
+    return Correctness(
+        passed=passed,
+        reason="Within twice SDPA's error." if passed else "Wrong in 12 elements.",
+        max_abs_err=1e-4 if passed else 0.5,
+        mean_abs_err=1e-5,
+        rms_err=2e-5,
+        cosine=1.0,
+        baseline_err=1e-4,
+        baseline_name="SDPA",
+        tolerance=3e-4,
+        fixed_bound=0.002,
+        within_fixed_bound=passed,
+        bad_count=0 if passed else 12,
+        nonfinite_count=0,
+        unwritten_count=0,
+        first_bad_index=None if passed else (0, 0, 3, 4),
+        inputs_unchanged=True,
+        repeatable=True,
+        guards_intact=True,
+    )
+
+
+def latency(median_us: float, origin: Origin = "measured", spread: float = 0.002) -> Latency:
+    return Latency(
+        origin=origin,
+        median_us=median_us,
+        low_us=median_us * (1 - spread),
+        high_us=median_us * (1 + spread),
+        reason="made up",
+    )
+
+
+def pass_report(threads: int = 256, registers: int = 64, smem: int = 16384) -> PassReport:
+    device = find_device("L4")
+    limits = limits_for(device.compute_capability)
+    resources = Resources("attention_forward", "sm_89", threads, registers, 0, smem, 0, 0, 0)
+    found = occupancy(limits, device.num_sms, 128, threads, registers, smem)
+    return PassReport(resources, found)
+
+
+def evaluation(
+    request: EvaluationRequest,
+    time_us: float | None,
+    *,
+    status: Status = Status.PASSED,
+    origin: Origin = "measured",
+    device: str = "L4",
+    registers: int = 64,
+) -> Evaluation:
+    """An evaluation that passed with this time, or one that failed with this status."""
+    passed = status is Status.PASSED
+    return Evaluation(
+        status=status,
+        reason="" if passed else f"Made up to be {status}.",
+        variant=request.variant,
+        problem=request.problem,
+        config=dict(request.config),
+        device=device,
+        when=WHEN,
+        passes=(pass_report(registers=registers),),
+        execution=Execution("cpu", "fast", "in_order", 0, 1.0),
+        correctness=correctness() if passed else None,
+        latency=None if time_us is None else latency(time_us, origin),
+    )
+
+
+def point(variant: str, problem: Problem = SMALL, **config: int) -> SweepPoint:
+    found = find_variant(variant)
+    return make_point(
+        found,
+        problem,
+        {**found.default_config(), **config},
+        SweepOptions(gpu="L4"),
+        find_device("L4"),
+    )
+
+
+def row(
+    variant: str,
+    time_us: float | None,
+    problem: Problem = SMALL,
+    config: Mapping[str, int] | None = None,
+    **how: Any,
+) -> SweepRow:
+    made = point(variant, problem, **(config or {}))
+    return SweepRow.make(made, evaluation(made.request, time_us, **how), 0.5)
+
+
+class Landscape:
+    """An `Evaluate` with a known time for every config; counts what it is asked for."""
+
+    def __init__(
+        self,
+        time_us: Callable[[EvaluationRequest], float | None],
+        status: Callable[[EvaluationRequest], Status] = lambda _: Status.PASSED,
+        origin: Origin = "measured",
+    ) -> None:
+        self.time_us, self.status, self.origin = time_us, status, origin
+        self.asked: list[EvaluationRequest] = []
+
+    def __call__(self, request: EvaluationRequest) -> Evaluation:
+        self.asked.append(request)
+        status = self.status(request)
+        time_us = self.time_us(request) if status is Status.PASSED else None
+        return evaluation(request, time_us, status=status, origin=self.origin)
+
+
+def bowl(request: EvaluationRequest) -> float:
+    """Best at num_splits=8, threads_per_row=4, block_n=64; every step away costs."""
+    best = {"num_splits": 8, "threads_per_row": 4, "block_n": 64}
+    factor = 1.0
+    for name, value in request.config.items():
+        factor *= 1 + 0.2 * abs(value.bit_length() - best[name].bit_length())
+    return 10.0 * factor * request.problem.seqlen / 128

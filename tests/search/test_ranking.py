@@ -1,0 +1,72 @@
+"""Places and ties, from side-by-side runs and from separate times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from search_data import SMALL, row
+
+from engine.evaluation import Status
+from engine.measure.sampler import SamplerSettings, run_rounds
+from engine.measure.simulated import SimulatedConditions, SimulatedDevice
+from engine.measure.verdict import Verdict
+from engine.search.ranking import by_problem, places, rank_rows, rank_run, ranking_origin
+from engine.search.rows import compare_rows
+
+
+def test_who_is_not_slower_than_the_first_of_a_place_shares_it() -> None:
+    def slower(slow: float, fast: float) -> bool:
+        return slow > fast + 1
+
+    assert places([10.0, 10.5, 11.0, 12.0, 13.0, 20.0], slower) == [1, 1, 1, 4, 4, 6]
+    assert places([5.0], slower) == [1]
+    assert places([], slower) == []
+
+
+def test_a_side_by_side_run_tells_two_percent_apart_and_shows_equals_as_tied() -> None:
+    true_us = {"a": 10.0, "b": 10.0, "c": 10.3, "d": 12.0}
+    device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), seed=1)
+    run = run_rounds(device, "a", ["b", "c", "d"], SamplerSettings(kinds=("device_warm",)))
+    ranked = {p.point: p for p in rank_run(run)}
+    assert {name: p.place for name, p in ranked.items()} == {"a": 1, "b": 1, "c": 3, "d": 4}
+    assert ranked["a"].tied
+    assert ranked["b"].tied
+    assert not ranked["c"].tied
+    assert 1.02 < ranked["c"].ratio < 1.04
+
+
+def test_separate_measurements_need_more_than_runs_differ_by() -> None:
+    close = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.0), (2, 10.2), (4, 11.0))]
+    assert [(p.place, p.tied) for p in rank_rows(close)] == [(1, True), (1, True), (3, False)]
+
+
+def test_predictions_are_told_apart_as_the_model_does() -> None:
+    rows = [
+        row("v05", t, config={"num_splits": s}, origin="predicted")
+        for s, t in ((1, 10.0), (2, 10.02), (4, 10.2))
+    ]
+    assert [p.place for p in rank_rows(rows)] == [1, 1, 3]
+
+
+def test_a_prediction_never_beats_a_measurement() -> None:
+    measured = row("v05", 10.0, config={"num_splits": 1})
+    predicted = row("v05", 1.0, config={"num_splits": 2}, origin="predicted")
+    assert ranking_origin([predicted, measured]) == "measured"
+    assert [p.point for p in rank_rows([predicted, measured])] == [measured.point]
+    assert compare_rows(predicted, measured) is Verdict.UNDECIDED
+
+
+def test_different_gpus_or_problems_get_no_verdict() -> None:
+    here = row("v05", 10.0)
+    assert compare_rows(row("v05", 5.0, config={"num_splits": 1}), here) is Verdict.FASTER
+    assert compare_rows(row("v05", 5.0, device="H200"), here) is Verdict.UNDECIDED
+    other = row("v05", 5.0, problem=replace(SMALL, seqlen=256))
+    assert compare_rows(other, here) is Verdict.UNDECIDED
+    groups = by_problem([here, row("v05", 5.0, device="H200"), other])
+    assert [key[0] for key in groups] == ["L4", "H200", "L4"]
+
+
+def test_failures_have_no_place() -> None:
+    wrong = row("v05", None, status=Status.INCORRECT)
+    assert rank_rows([wrong]) == []
+    assert compare_rows(wrong, row("v05", 10.0)) is Verdict.UNDECIDED

@@ -1,0 +1,176 @@
+"""The DataFrames of a sweep: what they say is what was put in."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from search_data import SMALL, bowl, point, row
+
+from engine.evaluation import Status
+from engine.search.results import (
+    COLUMNS,
+    occupancy_frame,
+    parallel_coordinates,
+    ranking_frame,
+    row_dict,
+    sweep_frame,
+    tunable_importance,
+    winner_map,
+)
+from engine.search.rows import SweepRow
+from engine.search.space import Space, SweepOptions
+
+LARGE = replace(SMALL, seqlen=1024)
+
+
+def full_sweep() -> list[SweepRow]:
+    points = Space(("v05",), (SMALL, LARGE)).points(SweepOptions(gpu="L4"))
+    return [row("v05", bowl(p.request), p.request.problem, dict(p.request.config)) for p in points]
+
+
+def test_the_frame_has_every_point_failures_too() -> None:
+    rows = [
+        row("v01", 100.0),
+        row("v05", 50.0, config={"num_splits": 2}),
+        row("v05", None, config={"num_splits": 4}, status=Status.INCORRECT),
+    ]
+    frame = sweep_frame(rows)
+    assert list(frame["status"]) == ["PASSED", "PASSED", "INCORRECT"]
+    assert frame["reason"][2] == "Made up to be INCORRECT."
+    assert list(frame["median_us"][:2]) == [100.0, 50.0]
+    assert pd.isna(frame["median_us"][2])
+    assert frame["tflops"][0] == pytest.approx(SMALL.flops / 100e-6 / 1e12)
+    assert pd.isna(frame["config.num_splits"][0])
+    assert frame["config.num_splits"][1] == 2
+    assert frame["occupancy"].between(0, 1).all()
+    assert set(row_dict(rows[0])) <= set(frame.columns)
+    assert list(sweep_frame([]).columns) == list(COLUMNS)
+
+
+def test_an_incorrect_result_has_no_time_whatever_it_predicts() -> None:
+    wrong = row("v01", 1.0, status=Status.INCORRECT, origin="predicted")
+    assert wrong.interval is None
+    assert pd.isna(sweep_frame([wrong])["median_us"][0])
+
+
+def test_the_winner_map_names_variant_margin_and_ties() -> None:
+    rows = [
+        row("v01", 100.0),
+        row("v02", 60.0),
+        row("v05", 50.0, config={"num_splits": 2}),
+        row("v05", 55.0, config={"num_splits": 4}),
+        row("v01", 100.0, LARGE),
+        row("v02", 101.0, LARGE),  # within what runs differ by
+        row("v05", None, LARGE, status=Status.COMPILE_ERROR),
+    ]
+    found = winner_map(rows).set_index("seqlen")
+    assert list(found.index) == [128, 1024]
+    assert found.loc[128, "winner"] == "v05"
+    assert found.loc[128, "label"].endswith("num_splits=2")
+    assert found.loc[128, "runner_up"] == "v02"
+    assert found.loc[128, "margin"] == pytest.approx(1.2)
+    assert found.loc[128, "tied_with"] == ""
+    assert found.loc[1024, "winner"] == "v01"
+    assert found.loc[1024, "tied_with"] == "v02"
+
+
+def test_gpus_and_origins_never_meet_in_the_winner_map() -> None:
+    rows = [
+        row("v01", 100.0),
+        row("v05", 1.0, origin="predicted"),
+        row("v02", 7.0, device="H200"),
+    ]
+    found = winner_map(rows).set_index("device")
+    assert found.loc["L4", "winner"] == "v01"
+    assert found.loc["L4", "origin"] == "measured"
+    assert pd.isna(found.loc["L4", "margin"])
+    assert found.loc["H200", "winner"] == "v02"
+
+
+def test_the_ranking_shows_ties_as_ties() -> None:
+    rows = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.0), (2, 10.1), (4, 15.0))]
+    found = ranking_frame(rows)
+    assert list(found["place"]) == [1, 1, 3]
+    assert list(found["tied"]) == [True, True, False]
+    assert len(ranking_frame(rows, best=1)) == 2
+
+
+def test_importance_finds_the_tunable_that_matters() -> None:
+    rows = []
+    for p in Space(("v05",), (SMALL, LARGE)).points(SweepOptions(gpu="L4")):
+        request = p.request
+        scale = {SMALL: 1.0, LARGE: 64.0}[request.problem]  # between problems: no tunable's merit
+        time_us = scale * (10.0 + 10.0 * (request.config["num_splits"] == 1))
+        rows.append(row("v05", time_us, request.problem, dict(request.config)))
+    found = tunable_importance(sweep_frame(rows)).set_index("tunable")
+    assert found.loc["num_splits", "importance"] == pytest.approx(1.0)
+    assert found.loc["block_n", "importance"] == pytest.approx(0.0, abs=1e-9)
+    assert found.loc["num_splits", "gain"] == pytest.approx(2.0)
+    assert found.loc["num_splits", "best_value"] != 1
+
+
+def test_importances_of_independent_tunables_add_up() -> None:
+    found = tunable_importance(sweep_frame(full_sweep())).set_index("tunable")
+    # The bowl is a product: in logarithms its tunables add, nothing is left for combinations.
+    assert found["importance"].sum() == pytest.approx(1.0)
+    assert dict(found["best_value"]) == {"block_n": 64, "threads_per_row": 4, "num_splits": 8}
+
+
+def test_a_tunable_with_one_value_has_no_importance() -> None:
+    rows = [row("v05", 10.0 + s, config={"num_splits": s}) for s in (1, 2, 4)]
+    assert list(tunable_importance(sweep_frame(rows))["tunable"]) == ["num_splits"]
+    assert tunable_importance(sweep_frame([])).empty
+
+
+def test_occupancy_says_a_time_says_b() -> None:
+    low = row("v01", 40.0, registers=168)  # few warps, and fast
+    high = row("v05", 60.0, registers=32)
+    fair = row("v02", 30.0, registers=32)  # many warps and fastest: as occupancy would have it
+    found = occupancy_frame(sweep_frame([low, high, fair])).set_index("variant")
+    assert found.loc["v01", "occupancy"] < found.loc["v05", "occupancy"] - 0.1
+    assert dict(found["outlier"]) == {"v01": False, "v05": True, "v02": False}
+    assert found.loc["v05", "beaten_by"] == low.point
+    assert "Occupancy says v05" in found.loc["v05", "says"]
+    assert "time says v01" in found.loc["v05", "says"]
+    assert "1.50× faster" in found.loc["v05", "says"]
+    assert found.loc["v01", "says"] == ""
+
+
+def test_outliers_are_sought_within_a_problem_only() -> None:
+    low = row("v01", 40.0, registers=168)
+    high = row("v05", 60.0, LARGE, registers=32)
+    assert not occupancy_frame(sweep_frame([low, high]))["outlier"].any()
+    close = row("v05", 41.0, registers=32)  # less than 5 %
+    assert not occupancy_frame(sweep_frame([low, close]))["outlier"].any()
+    assert occupancy_frame(sweep_frame([])).empty
+
+
+def test_parallel_coordinates_shows_what_varies() -> None:
+    rows = [*full_sweep(), row("v01", 99.0), row("v02", None, status=Status.CRASHED)]
+    shown, labels = parallel_coordinates(sweep_frame(rows))
+    assert list(shown.columns)[-1] == "median_us"
+    assert {"variant", "seqlen", "block_n", "threads_per_row", "num_splits"} <= set(shown.columns)
+    assert "batch" not in shown.columns
+    assert len(shown) == len(rows) - 1
+    assert labels == {"variant": ["v01", "v05"]}
+    assert set(shown["variant"]) == {0, 1}
+
+
+def test_views_of_ten_thousand_rows_are_quick() -> None:
+    made = full_sweep()
+    rows = [replace(made[i % len(made)], point=str(i)) for i in range(10_000)]
+    sweep_frame(rows[:10])  # the first one imports pandas
+    start = time.process_time()
+    frame = sweep_frame(rows)
+    winner_map(rows)
+    tunable_importance(frame)
+    occupancy_frame(frame)
+    parallel_coordinates(frame)
+    assert time.process_time() - start < 2.0
+
+
+def test_points_of_a_row_are_those_of_the_space() -> None:
+    assert row("v05", 1.0, config={"num_splits": 2}).point == point("v05", num_splits=2).id

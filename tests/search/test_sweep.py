@@ -1,0 +1,302 @@
+"""A sweep: rows, failures, budget, cancel, resume, progress, several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from search_data import SMALL, Landscape, bowl
+
+from engine.errors import StoreError, ToolMissing
+from engine.evaluation import Evaluation, Status
+from engine.request import EvaluationRequest
+from engine.search.space import Space, SweepOptions
+from engine.search.strategies import STRATEGIES, StrategyName
+from engine.search.sweep import Progress, run_sweep
+from engine.search.sweep_journal import Budget, SweepJournal, SweepSpec
+
+SPACE = Space(("v05",), (SMALL, replace(SMALL, seqlen=512)), {"block_n": (64,)})
+SPEC = SweepSpec(SPACE, SweepOptions(gpu="L4"))
+POINTS = 36
+
+
+def sweep(
+    path: Path, evaluate: Landscape, spec: SweepSpec = SPEC, **how: object
+) -> tuple[str, SweepJournal, list[Progress]]:
+    told: list[Progress] = []
+    book = SweepJournal(path)
+    state = run_sweep(spec, evaluate, book, told.append, **how)  # type: ignore[arg-type]
+    return state, book, told
+
+
+def test_every_point_becomes_a_row_in_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    evaluate = Landscape(bowl)
+    state, book, told = sweep(path, evaluate)
+    assert state == "finished"
+    assert len(evaluate.asked) == len(book.rows) == POINTS
+    again = SweepJournal.open(path)
+    assert again.spec == SPEC
+    assert again.ended == "finished"
+    assert again.rows == book.rows
+    assert set(again.rows) == {p.id for p in SPACE.points(SPEC.options)}
+    last = told[-1]
+    assert (last.done, last.total, last.passed, last.failed) == (POINTS, POINTS, POINTS, 0)
+    assert last.eta_s == 0.0
+    assert {p: r.config["num_splits"] for p, r in last.best.items()} == dict.fromkeys(
+        SPACE.problems, 8
+    )
+
+
+def test_failures_and_constraints_are_rows_with_reasons(tmp_path: Path) -> None:
+    def status(request: EvaluationRequest) -> Status:
+        splits = request.config["num_splits"]
+        return {1: Status.INCORRECT, 2: Status.COMPILE_ERROR}.get(splits, Status.PASSED)
+
+    space = Space(("v05",), (SMALL,), {"num_splits": (1, 2, 3, 4)}, own_values=False)
+    evaluate = Landscape(bowl, status)
+    _, book, told = sweep(tmp_path / "s.jsonl", evaluate, replace(SPEC, space=space))
+    by_splits = {r.config["num_splits"]: r for r in book.rows.values()}
+    assert {k: r.status for k, r in by_splits.items()} == {
+        1: Status.INCORRECT,
+        2: Status.COMPILE_ERROR,
+        3: Status.SKIPPED,
+        4: Status.PASSED,
+    }
+    assert all(r.reason for k, r in by_splits.items() if k != 4)
+    assert "num_splits=3" in by_splits[3].reason
+    assert len(evaluate.asked) == 3  # what a constraint excludes costs nothing
+    assert (told[-1].passed, told[-1].failed, told[-1].skipped) == (1, 2, 1)
+
+
+def test_an_exception_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    def evaluate(request: EvaluationRequest) -> Evaluation:
+        if request.config["num_splits"] == 1:
+            raise ToolMissing("No compiler: install one.")
+        if request.config["num_splits"] == 2:
+            raise ZeroDivisionError("oops")
+        return Landscape(bowl)(request)
+
+    book = SweepJournal(tmp_path / "s.jsonl")
+    assert run_sweep(SPEC, evaluate, book) == "finished"
+    rows = {r.config["num_splits"]: r for r in book.rows.values()}
+    assert (rows[1].status, rows[1].reason) == (Status.LAUNCH_ERROR, "No compiler: install one.")
+    assert rows[2].status is Status.CRASHED
+    assert "ZeroDivisionError: oops" in rows[2].reason
+    assert "Traceback" in str(rows[2].result["log"])
+    assert len(book.rows) == POINTS
+
+
+def test_cancel_keeps_what_is_done_and_resume_does_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    first = Landscape(bowl)
+    state, book, _ = sweep(path, first, should_stop=lambda: len(first.asked) >= 10)
+    assert state == book.ended == "cancelled"
+    assert len(book.rows) == 10
+    second = Landscape(bowl)
+    state, book, told = sweep(path, second)
+    assert state == "finished"
+    assert len(second.asked) == POINTS - 10
+    asked = [json.dumps(r.to_dict(), sort_keys=True) for r in first.asked + second.asked]
+    assert len(set(asked)) == POINTS
+    assert (told[-1].done, told[-1].resumed) == (POINTS, 10)
+    third = Landscape(bowl)
+    sweep(path, third)
+    assert third.asked == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_search_resumes_where_it_was(tmp_path: Path, strategy: StrategyName) -> None:
+    spec = replace(SPEC, strategy=strategy, budget=Budget(evaluations=20), seed=5)
+    whole = Landscape(bowl)
+    assert sweep(tmp_path / "whole.jsonl", whole, spec)[0] == "budget"
+    assert len(whole.asked) == 20
+    path = tmp_path / "parts.jsonl"
+    first, second = Landscape(bowl), Landscape(bowl)
+    sweep(path, first, spec, should_stop=lambda: len(first.asked) >= 8)
+    assert sweep(path, second, spec)[0] == "budget"
+    assert first.asked + second.asked == whole.asked
+
+
+def test_results_that_may_come_out_better_are_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    hot = Landscape(
+        bowl,
+        lambda r: Status.THROTTLED if r.config["num_splits"] == 1 else Status.PASSED,
+    )
+    sweep(path, hot)
+    cool = Landscape(bowl)
+    _, book, told = sweep(path, cool)
+    assert {r.config["num_splits"] for r in cool.asked} == {1}
+    assert all(r.status is Status.PASSED for r in book.rows.values())
+    assert told[-1].done == POINTS
+
+
+def test_a_budget_of_seconds_ends_it(tmp_path: Path) -> None:
+    def slow(request: EvaluationRequest) -> Evaluation:
+        time.sleep(0.02)
+        return Landscape(bowl)(request)
+
+    book = SweepJournal(tmp_path / "s.jsonl")
+    spec = replace(SPEC, budget=Budget(seconds=0.1))
+    assert run_sweep(spec, slow, book) == "budget"
+    assert 1 <= len(book.rows) < POINTS
+
+
+def test_a_budget_for_more_than_there_is_finishes(tmp_path: Path) -> None:
+    spec = replace(SPEC, budget=Budget(evaluations=POINTS))
+    assert sweep(tmp_path / "a.jsonl", Landscape(bowl), spec)[0] == "finished"
+    spec = replace(SPEC, budget=Budget(evaluations=POINTS + 5, seconds=1000.0))
+    assert sweep(tmp_path / "b.jsonl", Landscape(bowl), spec)[0] == "finished"
+
+
+def test_damaged_lines_cost_nothing_but_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    sweep(path, Landscape(bowl))
+    lines = [x for x in path.read_text().split("\n") if x]
+    evaluations = [i for i, x in enumerate(lines) if '"event":"evaluation"' in x]
+    cut, foreign = evaluations[3], evaluations[7]
+    lines[cut] = lines[cut][:200]
+    lines[foreign] = '{"event":"evaluation","point":"x","result":{"status":"GOOD"},"elapsed_s":1}'
+    path.write_text("\n".join(lines) + "\n")
+    assert len(SweepJournal.open(path).rows) == POINTS - 2
+    again = Landscape(bowl)
+    sweep(path, again)
+    assert len(again.asked) == 2
+
+
+def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="does not exist"):
+        SweepJournal.open(tmp_path / "missing.jsonl")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"event":"queued"}\nhello\n{"event":"sweep","version":99,"spec":{}}\n')
+    with pytest.raises(StoreError, match="no sweep's journal"):
+        SweepJournal.open(other)
+
+
+def test_two_processes_never_run_one_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with SweepJournal(path).claim(), pytest.raises(StoreError, match="Another process"):
+        sweep(path, Landscape(bowl))
+    assert sweep(path, Landscape(bowl))[0] == "finished"
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="--journal"):
+        sweep(tmp_path / "file" / "s.jsonl", Landscape(bowl))
+
+
+def test_a_reader_follows_while_it_runs(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    reader = SweepJournal(path)
+    seen: list[int] = []
+    book = SweepJournal(path)
+    run_sweep(SPEC, Landscape(bowl), book, lambda _: seen.append(len(reader.poll())))
+    assert sum(seen) == POINTS
+    assert set(seen[1:]) == {1}
+    assert reader.rows == book.rows
+    assert reader.poll() == []
+
+
+def test_an_estimate_learns_from_the_first_points(tmp_path: Path) -> None:
+    def slow(request: EvaluationRequest) -> Evaluation:
+        time.sleep(0.01)
+        return Landscape(bowl)(request)
+
+    told: list[Progress] = []
+    start = time.monotonic()
+    run_sweep(SPEC, slow, SweepJournal(tmp_path / "s.jsonl"), told.append)
+    took_s = time.monotonic() - start
+    assert told[0].eta_s is None
+    middle = told[POINTS // 2]
+    assert middle.eta_s is not None
+    assert 0.2 * took_s < middle.eta_s < 1.5 * took_s
+    assert middle.per_minute is not None
+    assert 500 < middle.per_minute < 6100
+
+
+def test_several_evaluations_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(4, timeout=20)
+
+    def evaluate(request: EvaluationRequest) -> Evaluation:
+        together.wait()  # passes only when four are under way
+        return Landscape(bowl)(request)
+
+    book = SweepJournal(tmp_path / "s.jsonl")
+    with ThreadPoolExecutor(4) as pool:
+        state = run_sweep(SPEC, evaluate, book, executor=pool, in_flight=4)
+    assert state == "finished"
+    assert len(book.rows) == POINTS
+
+
+def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    def stuck(request: EvaluationRequest) -> Evaluation:
+        release.wait(20)
+        return Landscape(bowl)(request)
+
+    book = SweepJournal(tmp_path / "s.jsonl")
+    with ThreadPoolExecutor(2) as pool:
+        asked_at = time.monotonic() + 0.3
+        state = run_sweep(
+            SPEC,
+            stuck,
+            book,
+            should_stop=lambda: time.monotonic() > asked_at,
+            executor=pool,
+            in_flight=2,
+        )
+        felt_s = time.monotonic() - asked_at
+        release.set()
+    assert state == "cancelled"
+    assert felt_s < 0.5
+    assert book.rows == {}
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from pathlib import Path
+from search_data import Landscape, bowl
+from test_sweep import SPEC
+from engine.search.sweep import run_sweep
+from engine.search.sweep_journal import SweepJournal
+
+def evaluate(request):
+    time.sleep(0.01)
+    return Landscape(bowl)(request)
+
+run_sweep(SPEC, evaluate, SweepJournal(Path(sys.argv[1])))
+"""
+
+
+def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    code = KILLED.format(folder=str(Path(__file__).parent))
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    reader = SweepJournal(path)
+    deadline = time.monotonic() + 60
+    while len(reader.rows) < 5 and time.monotonic() < deadline:
+        time.sleep(0.005)
+        reader.poll()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    reader.poll()
+    done = len(reader.rows)
+    assert 5 <= done < POINTS
+    rest = Landscape(bowl)
+    state, book, _ = sweep(path, rest)
+    assert state == "finished"
+    assert len(rest.asked) == POINTS - done
+    assert len(book.rows) == POINTS

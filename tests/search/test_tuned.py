@@ -1,0 +1,168 @@
+"""Tuned configs: kept by GPU, variant and problem class; damaged files are one sentence."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from search_data import SMALL, WHEN
+
+from engine.errors import StoreError
+from engine.problem import Problem
+from engine.search.tuned import (
+    TunedConfig,
+    find_tuned,
+    keep_tuned,
+    load_tuned,
+    problem_class,
+    tuned_path,
+)
+
+ENTRY = TunedConfig(
+    gpu="L4",
+    variant="v05",
+    problem_class=problem_class(SMALL),
+    config={"block_n": 32, "threads_per_row": 8, "num_splits": 2},
+    problem=SMALL.label(),
+    median_us=12.5,
+    origin="measured",
+    when=WHEN,
+    strategy="exhaustive",
+    evaluations=36,
+)
+
+
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [
+        (Problem(1, 1, 128, 64), "D64 fp16 S65-128 BH1"),
+        (Problem(1, 1, 129, 64), "D64 fp16 S129-256 BH1"),
+        (Problem(2, 1, 2, 64, dtype="bfloat16"), "D64 bf16 S2 BH2"),
+        (Problem(3, 4, 1, 128, causal=True), "D128 fp16 causal S1 BH9-16"),
+    ],
+)
+def test_classes(problem: Problem, name: str) -> None:
+    assert problem_class(problem) == name
+
+
+@given(st.integers(1, 100_000), st.integers(1, 4096))
+def test_a_class_spans_less_than_a_factor_of_two(seqlen: int, heads: int) -> None:
+    name = problem_class(Problem(1, heads, seqlen, 64))
+    for size, text in ((seqlen, name.split()[2][1:]), (heads, name.split()[3][2:])):
+        low, _, high = text.partition("-")
+        assert int(low) <= size <= int(high or low)
+        assert int(high or low) < 2 * int(low)
+
+
+def test_what_is_kept_is_found_for_the_whole_class(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "tuned.json"
+    assert load_tuned(path) == []
+    assert find_tuned("L4", "v05", SMALL, path) is None
+    assert keep_tuned(ENTRY, path)
+    assert find_tuned("L4", "v05_kv_split", replace(SMALL, seqlen=100), path) == ENTRY
+    for other in (
+        replace(SMALL, seqlen=129),
+        replace(SMALL, batch=2),
+        replace(SMALL, causal=True),
+        replace(SMALL, dtype="bfloat16"),
+    ):
+        assert find_tuned("L4", "v05", other, path) is None
+    assert find_tuned("L40S", "v05", SMALL, path) is None
+    assert find_tuned("L4", "v02", SMALL, path) is None
+
+
+def test_the_latest_replaces_but_a_prediction_never_a_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    better = replace(ENTRY, median_us=11.0, config={**ENTRY.config, "num_splits": 4})
+    guess = replace(ENTRY, median_us=1.0, origin="predicted")
+    elsewhere = replace(guess, gpu="T4")
+    assert keep_tuned(guess, path)
+    assert keep_tuned(ENTRY, path)
+    assert keep_tuned(better, path)
+    assert not keep_tuned(guess, path)
+    assert keep_tuned(elsewhere, path)
+    assert load_tuned(path) == [better, elsewhere]
+
+
+def test_a_config_that_the_variant_refuses_by_now_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    keep_tuned(replace(ENTRY, config={"block_n": 32, "threads_per_row": 8}), path)
+    assert find_tuned("L4", "v05", SMALL, path) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 2, "tuned": []}',
+        '{"version": 1, "tuned": [{}]}',
+        '{"version": 1, "tuned": 7}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_a_damaged_file_is_one_sentence_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tuned.json"
+    path.write_text(text, errors="surrogateescape")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="ATTUNE_TUNED"):
+        load_tuned(path)
+    with pytest.raises(StoreError):
+        keep_tuned(ENTRY, path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"median_us": -1.0},
+        {"origin": "guessed"},
+        {"config": {"block_n": "x"}},
+        {"config": {"block_n": True}},
+        {"surprise": 1},
+    ],
+)
+def test_entries_are_checked(tmp_path: Path, wrong: dict[str, object]) -> None:
+    path = tmp_path / "tuned.json"
+    keep_tuned(ENTRY, path)
+    data = json.loads(path.read_text())
+    data["tuned"][0] |= wrong
+    path.write_text(json.dumps(data))
+    with pytest.raises(StoreError):
+        load_tuned(path)
+
+
+def test_several_savers_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+
+    def keep(number: int) -> None:
+        for i in range(10):
+            keep_tuned(replace(ENTRY, gpu=f"GPU {number}-{i}"), path)
+
+    threads = [threading.Thread(target=keep, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(load_tuned(path)) == 40
+    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".lock"] == ["tuned.json"]
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be saved"):
+        keep_tuned(ENTRY, tmp_path / "file" / "tuned.json")
+
+
+def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "mine.json"))
+    keep_tuned(ENTRY)
+    assert tuned_path() == tmp_path / "mine.json"
+    assert find_tuned("L4", "v05", SMALL) == ENTRY

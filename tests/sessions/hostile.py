@@ -1,0 +1,97 @@
+"""What the tests of hostile files share: a valid file, every place in it, and ways to spoil it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sessions_data import snapshot_maker
+
+from engine.errors import SnapshotError
+from engine.sessions.codec import dumps, loads
+from engine.sessions.importers import ImportOptions, import_measurements
+
+VALID = dumps(snapshot_maker(), compress=False)
+SIZES = ImportOptions(variant="v", batch=1, num_heads=1, seqlen=8, head_dim=8)
+
+
+def plain(sentence: str) -> str:
+    """The sentence, checked to be one that may be shown anywhere."""
+    assert sentence.isprintable(), sentence
+    assert sentence.endswith(".")
+    assert len(sentence) < 500
+    return sentence
+
+
+def outcome(data: bytes, name: str = "evil.json") -> str:
+    """The refusal, checked to be one plain sentence; "" when the file is a valid snapshot."""
+    try:
+        loads(data, name=name)
+    except SnapshotError as error:
+        return plain(str(error))
+    return ""
+
+
+def whole() -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(VALID)
+    return raw
+
+
+Place = tuple[str | int, ...]
+
+
+def places(value: Any, path: Place = ()) -> Iterator[Place]:
+    """Every place of a JSON value, containers included."""
+    yield path
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from places(item, (*path, key))
+
+
+def put(path: Place, value: Any) -> bytes:
+    raw: Any = whole()
+    if not path:
+        return json.dumps(value).encode()
+    at = raw
+    for part in path[:-1]:
+        at = at[part]
+    at[path[-1]] = value
+    return json.dumps(raw).encode()
+
+
+ALL = list(places(whole()))
+
+
+def value_at(path: Place) -> Any:
+    at: Any = whole()
+    for part in path:
+        at = at[part]
+    return at
+
+
+STRINGS = [p for p in ALL if isinstance(value_at(p), str)]
+
+
+def import_outcome(data: bytes) -> None:
+    """Import the data: a plain sentence, or a snapshot that can be written and read."""
+    try:
+        snapshot = import_measurements(data, name="x", options=SIZES)
+    except SnapshotError as error:
+        plain(str(error))
+    else:
+        assert loads(dumps(snapshot), name="x") == snapshot
+
+
+HOSTILE_TEXTS = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "![x](https://example.org/track.png)",
+    "[click](javascript:alert(1))",
+    "$$\\href{javascript:alert(1)}{x}$$",
+    "../../../../etc/passwd",
+    "{{7*7}} ${7*7} %s %n {0}",
+    "'; DROP TABLE info; --",
+]
+ACTING_TEXTS = ["\x1b[2Jgone", "nul\x00", "\u202eright to left", "\u2066isolate", "\x9b31m"]

@@ -1,0 +1,40 @@
+"""What the tests of the importers share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.errors import SnapshotError
+from engine.evaluation import Evaluation
+from engine.sessions.codec import dumps, loads
+from engine.sessions.importers import ImportOptions, import_measurements
+
+WHOLE = ImportOptions(
+    variant="v05", device="NVIDIA L4", batch=2, num_heads=3, seqlen=128, head_dim=64
+)
+
+
+def imported(
+    text: str | bytes | Any, name: str = "file", options: ImportOptions = WHOLE
+) -> tuple[Evaluation, ...]:
+    if not isinstance(text, (str, bytes)):
+        text = json.dumps(text)
+    data = text.encode() if isinstance(text, str) else text
+    snapshot = import_measurements(data, name=name, options=options)
+    assert loads(dumps(snapshot), name=name) == snapshot
+    for e in snapshot.opened():
+        latencies = [e.latency, *(b.latency for b in e.baselines), *e.other_latencies]
+        assert all(x.origin == "recorded" for x in latencies if x is not None)
+        assert e.correctness is None
+        assert e.reason
+    return snapshot.opened()
+
+
+def refusal(text: Any, options: ImportOptions = WHOLE) -> str:
+    with pytest.raises(SnapshotError) as caught:
+        imported(text, "bad.csv", options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

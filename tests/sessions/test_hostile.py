@@ -1,0 +1,265 @@
+"""Files from strangers: each is one sentence, memory stays bounded, nothing is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import (
+    ACTING_TEXTS,
+    ALL,
+    HOSTILE_TEXTS,
+    STRINGS,
+    VALID,
+    Place,
+    outcome,
+    put,
+    value_at,
+    whole,
+)
+from sessions_data import snapshot_maker
+
+from engine.errors import SnapshotError
+from engine.sessions.codec import MAX_BYTES, dumps, loads
+from engine.sessions.explain import place_of
+from engine.sessions.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The most that reading a file may need, whatever is in it. The worst that passes the limits is
+# two million small objects; without limits the corpus below would need many gigabytes.
+MEMORY_LIMIT_MB = 700
+
+
+# -- files that want memory, in a process whose memory is watched
+
+GREEDY = {
+    "billion laughs in gzip": lambda: gzip.compress(b"[" + b"0," * (1 << 26) + b"0]", 1),
+    "zeros in gzip": lambda: gzip.compress(bytes(1 << 30), 1),
+    "gzip in gzip": lambda: gzip.compress(gzip.compress(bytes(1 << 28), 1), 1),
+    "a string in gzip": lambda: gzip.compress(b'{"title": "' + b"x" * (1 << 28) + b'"}', 1),
+    "a wide string": lambda: b'"' + b"x" * (MAX_BYTES - 8) + "\U0001f600".encode() + b'"',
+    "empty lists": lambda: b"[" + b"[]," * 990_000 + b"[]]",
+    "empty objects": lambda: b"[" + b"{}," * 990_000 + b"{}]",
+    "many fields": lambda: b"{" + b",".join(b'"%d":0' % n for n in range(900_000)) + b"}",
+    "short texts": lambda: b"[" + b'"ab",' * 1_900_000 + b"0]",
+    "opening brackets": lambda: b"[" * (16 << 20),
+    "a long number": lambda: b"9" * (16 << 20),
+    "a larger file": lambda: bytes(MAX_BYTES + 1),
+    "samples of texts": lambda: put(("evaluations", 0, "latency", "samples_us"), ["x"] * 1_000_000),
+    "unknown fields everywhere": lambda: put(
+        ("evaluations",), [{f"k{n}": n for n in range(200)}] * 4_000
+    ),
+    "evaluations of nothing": lambda: put(("evaluations",), [None] * 1_000_000),
+    "samples": lambda: put(("evaluations", 0, "latency", "samples_us"), [1.5] * 1_900_000),
+}
+
+WATCHED = """
+import resource, sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+import test_hostile
+from engine.errors import SnapshotError
+from engine.sessions.codec import loads
+from engine.sessions.importers import import_measurements
+data = test_hostile.GREEDY[sys.argv[3]]()
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+limit = test_hostile.MEMORY_LIMIT_MB << 20
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + limit, size + limit))
+for read in (loads, import_measurements):
+    try:
+        read(data, name="greedy.json")
+    except SnapshotError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")
+@pytest.mark.parametrize("kind", GREEDY)
+def test_memory_stays_bounded(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(Path(__file__).parent), str(ROOT), kind],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    sentences = done.stdout.splitlines()
+    assert len(sentences) == 2
+    assert all(sentence.startswith("greedy.json") for sentence in sentences)
+
+
+# -- claims, types, truncation
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("error_maps", 0, "rows"), 10**9),
+        (("error_maps", 0, "columns"), 256),
+        (("error_maps", 0, "values"), [0.0] * 70_000),
+        (("error_maps", 0, "evaluation"), 10**9),
+        (("evaluations", 0, "problem", "batch"), 10**9),
+        (("evaluations", 0, "problem", "seqlen"), 10**30),
+        (("evaluations", 0, "occupancy", "ctas"), 2**63),
+        (("timeline", 0, "evaluation"), 10**9),
+        (("timeline",), [{"when": "2026-01-01T00:00:00Z", "what": ""}] * 20_001),
+        (("schema_version",), 10**9),
+        (("title",), "x" * 121),
+        (("notes",), "x" * 100_001),
+        (("sources", 0, "text"), "x" * 1_000_001),
+        (("evaluations", 0, "log"), "x" * 65_537),
+        (("evaluations", 0, "config"), {f"k{n}": n for n in range(65)}),
+        (("evaluations", 0, "config"), {"../../x": 1}),
+    ],
+)
+def test_claims_and_sizes(path: Place, value: Any) -> None:
+    assert outcome(put(path, value))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_no_number_that_is_not_finite_comes_in_anywhere(number: str) -> None:
+    """Every number of the file in turn; the sentence names the place."""
+    for path in ALL:
+        if isinstance(value_at(path), (int, float)) and not isinstance(value_at(path), bool):
+            data = put(path, "@@").replace(b'"@@"', number.encode())
+            sentence = outcome(data)
+            assert sentence, path
+            if path[0] != "schema_version":
+                assert place_of(path) in sentence
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, -1, 1e300, 10**30, "", "text", [], [[]], {}, {"a": 1}, [None]]
+)
+def test_a_wrong_type_at_every_place(value: Any) -> None:
+    """Whatever stands wherever: a sentence, or a snapshot that can be written again."""
+    accepted = 0
+    for path in ALL:
+        data = put(path, value)
+        if outcome(data) == "":
+            accepted += 1
+            again = loads(data, name="x")
+            assert loads(dumps(again), name="x") == again
+    assert accepted < len(ALL) / 2
+
+
+def test_a_missing_or_doubled_field_at_every_place() -> None:
+    for path in ALL:
+        if not path or not isinstance(path[-1], str):
+            continue
+        raw = whole()
+        at: Any = raw
+        for part in path[:-1]:
+            at = at[part]
+        if path[:2] != ("environment", "gpus") and path[0] != "environment":
+            value = at.pop(path[-1])
+            outcome(json.dumps(raw).encode())
+            at[path[-1]] = value
+        text = json.dumps({**at, "@@": 0})
+        doubled = text.replace('"@@"', json.dumps(path[-1]))
+        data = put(path[:-1], "@@").replace(b'"@@"', doubled.encode())
+        assert "twice in one object" in outcome(data), path
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_cut_at_every_hundredth(compress: bool) -> None:
+    data = dumps(snapshot_maker(), compress=compress)
+    for hundredth in range(100):
+        assert outcome(data[: len(data) * hundredth // 100]), hundredth
+    assert outcome(data) == ""
+
+
+def test_every_bit_of_the_compressed_file_matters() -> None:
+    data = bytearray(dumps(snapshot_maker()))
+    for position in range(10, len(data), 7):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        assert outcome(bytes(flipped)), position
+
+
+# -- texts
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS)
+def test_text_that_means_something_elsewhere_is_only_text(text: str) -> None:
+    """In every string: kept as it is where any text may stand, else refused without an echo."""
+    kept = 0
+    for path in STRINGS:
+        data = put(path, text)
+        sentence = outcome(data, name=text)
+        if sentence == "":
+            kept += 1
+            written = json.loads(dumps(loads(data, name="x"), compress=False))
+            if path[0] != "summary":
+                for part in path:
+                    written = written[part]
+                assert written == text
+        else:
+            assert "<" not in sentence
+            assert "](" not in sentence
+    assert kept > 10
+
+
+@pytest.mark.parametrize("text", ACTING_TEXTS)
+def test_text_that_acts_on_a_terminal_or_a_reader_is_refused(text: str) -> None:
+    for path in STRINGS:
+        assert outcome(put(path, text)), path
+
+
+def test_half_a_surrogate_is_refused_everywhere() -> None:
+    for path in STRINGS:
+        assert outcome(put(path, "\ud83d")), path
+
+
+def test_a_hostile_field_name_is_not_repeated() -> None:
+    for name in [*HOSTILE_TEXTS, *ACTING_TEXTS, "x" * 10_000]:
+        for path in ((), ("evaluations", 0), ("environment",)):
+            at = value_at(path) | {name: 1}
+            sentence = outcome(put(path, at), name="evil.json")
+            assert sentence
+            assert name not in sentence
+
+
+@pytest.mark.parametrize(
+    "name", [*HOSTILE_TEXTS, *ACTING_TEXTS, "", "x" * 10_000, "a\nb", "\ud83d"]
+)
+def test_a_hostile_file_name_is_made_plain(name: str) -> None:
+    sentence = outcome(b"{", name=name)
+    assert sentence
+    assert not set("<>[]()$`*{}\\/\n") & set(sentence.split(" is not valid")[0])
+
+
+# -- nothing is written
+
+
+def test_a_refused_upload_leaves_no_trace(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
+    for data in (b"{", VALID[:-5], put(("title",), 5), put(("schema_version",), 99), b""):
+        with pytest.raises(SnapshotError):
+            store.import_bytes(data, name="../../evil.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hostile_files_in_the_folder_are_lines_of_the_list(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
+    good = store.save(snapshot_maker())
+    folder = Path(store.url)
+    marker = b'{"format":"attune-snapshot","schema_version":1,"summary":'
+    (folder / "a.json").write_bytes(marker + b'{"id":"' + b"x" * 20_000)
+    (folder / "b.json.gz").write_bytes(gzip.compress(marker + b"[" * 5_000))
+    (folder / "c.json").write_bytes(put(("summary", "title"), "<script>"))
+    (folder / "d.json").symlink_to("/dev/zero")
+    (folder / "e.json").symlink_to(folder / "nowhere")
+    infos = {info.name: info for info in store.list()}
+    assert set(infos) == {good, "a.json", "b.json.gz", "c.json"}
+    assert infos["a.json"].damage
+    assert infos["b.json.gz"].damage
+    # The file was rewritten by json.dumps, so it is read in full; its own summary does not count.
+    assert infos["c.json"].title == "Test data: KV-split on an L4"

@@ -1,0 +1,115 @@
+"""Does it fit: the sentence comes before anything is allocated, and its figure is a true bound."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engine.memory as memory
+from engine.backends.base import RunResult
+from engine.correctness import check_with_maps
+from engine.evaluation import Status
+from engine.memory import available_host_memory, check_memory, memory_need
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import encode, make_inputs
+from kernels.ladder import by_id
+
+GIB = 1 << 30
+
+
+def plan_of(problem: Problem, variant: str = "v05"):
+    chosen = by_id(variant)
+    return make_plan(chosen, problem, chosen.default_config())
+
+
+def test_what_fits_says_nothing() -> None:
+    assert check_memory(plan_of(Problem(1, 1, 128, 64)), "cpu", None) is None
+
+
+def test_a_huge_problem_is_refused_at_once_with_both_figures() -> None:
+    plan = plan_of(Problem(65535, 4096, 1 << 20, 128))
+    tracemalloc.start()
+    sentence = check_memory(plan, "cpu", None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+    assert sentence is not None
+    assert "host memory" in sentence
+    assert "PiB" in sentence or "EiB" in sentence
+    assert "GiB is free" in sentence or "MiB is free" in sentence
+    assert sentence.count(".") <= 3
+
+
+def test_free_device_memory_is_a_limit_of_its_own() -> None:
+    plan = plan_of(Problem(4, 8, 1024, 64))
+    need = memory_need(plan, "cuda")
+    assert need.device_bytes >= plan.device_bytes
+    assert check_memory(plan, "cuda", need.device_bytes) is None
+    sentence = check_memory(plan, "cuda", need.device_bytes - 1)
+    assert sentence is not None
+    assert "GPU memory" in sentence
+    assert memory_need(plan, "cpu").device_bytes == 0
+
+
+def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
+    problem = Problem(8, 8, 2048, 64)
+    on_cpu, on_gpu = (memory_need(plan_of(problem), name) for name in ("cpu", "cuda"))
+    assert on_cpu.host_bytes >= on_gpu.host_bytes
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(4, 8, 1024, 64), (64, 64, 64, 64), (1, 1, 8192, 128)], ids=str)
+def test_the_estimate_bounds_what_is_allocated(shape: tuple[int, ...], dtype: str) -> None:
+    """A wrong output, so that the diagnosis runs too."""
+    problem = Problem(*shape, dtype=dtype)
+    plan = plan_of(problem, "v01")
+    tracemalloc.start()
+    inputs = make_inputs(problem)
+    drawn = tracemalloc.get_traced_memory()[1]
+    out = encode(np.zeros(problem.shape, np.float32), problem.dtype)
+    check_with_maps(inputs, RunResult(status=Status.PASSED, out=out), plan)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    need = memory_need(plan, "cpu").host_bytes
+    assert drawn <= need
+    assert peak <= need
+    # An estimate ten times too high would refuse what fits.
+    assert need <= 10 * peak + (256 << 20)
+
+
+def test_the_system_says_what_is_free() -> None:
+    free = available_host_memory()
+    assert free is not None
+    assert 16 << 20 < free < 1 << 50
+
+
+def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = tmp_path / "a" / "b"
+    group.mkdir(parents=True)
+    (tmp_path / "a" / "memory.max").write_text(f"{6 * GIB}\n")
+    (tmp_path / "a" / "memory.current").write_text(f"{5 * GIB}\n")
+    (tmp_path / "a" / "memory.stat").write_text(f"anon 1\ninactive_file {2 * GIB}\n")
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text(f"{GIB}\n")
+    monkeypatch.setattr(memory, "_CGROUP_ROOT", tmp_path)
+    real = memory._read
+    monkeypatch.setattr(
+        memory,
+        "_read",
+        lambda path: "0::/a/b\n" if str(path) == "/proc/self/cgroup" else real(path),
+    )
+    monkeypatch.setattr(memory, "_mem_available", lambda: 100 * GIB)
+    # The file cache gives way: 6 GiB allowed, 5 used, 2 of them cache.
+    assert available_host_memory() == 3 * GIB
+
+
+def test_where_nothing_is_known_only_the_impossible_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "available_host_memory", lambda: None)
+    assert check_memory(plan_of(Problem(1, 1, 128, 64)), "cpu", None) is None
+    assert check_memory(plan_of(Problem(65535, 4096, 1 << 20, 128)), "cpu", None) is not None
