@@ -28,6 +28,7 @@ st.logo(
 st.navigation(
     [
         st.Page("app_pages/tune.py", title="Tune", url_path="tune", default=True),
+        st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
         st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),
         st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
     ],

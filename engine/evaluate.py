@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from engine.backends.base import Backend, RunOptions, RunResult
-from engine.errors import AttuneError, CompileError, InvalidProblem, MeasureError, ToolMissing
+from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.evaluation import (
-    BaselineTiming,
     Correctness,
     Evaluation,
     Execution,
@@ -27,23 +26,13 @@ from engine.evaluation import (
 from engine.memory import check_memory
 from engine.plan import LaunchPlan, make_plan
 from engine.preview import does_not_fit, pass_reports, predict_latency
-from engine.request import (
-    Effort,
-    EvaluationRequest,
-    Target,
-    resolve,
-    target_arch,
-    unsupported_reason,
-)
+from engine.request import EvaluationRequest, Target, resolve, target_arch, unsupported_reason
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
     from engine.compile import CompiledKernel
     from engine.correctness import ErrorMaps
-    from engine.devices.nvml import GpuState
-    from engine.measure.field import Field
-    from engine.measure.sampler import SamplerSettings, SamplingRun
 
 OnStage: TypeAlias = Callable[[str], None]
 
@@ -262,70 +251,24 @@ class _Run:
             return nullcontext()
         from engine.measure.local_gpu import gpu_lock
 
-        return gpu_lock(f"{self.target.variant.id}, {self.request.problem.label()}", self.stage)
+        return gpu_lock(self._purpose, self.stage)
+
+    @property
+    def _purpose(self) -> str:
+        return f"{self.target.variant.id}, {self.request.problem.label()}"
 
     def _measure(
         self, backend: CudaBackend, plan: LaunchPlan, inputs: Inputs, passed: Evaluation
     ) -> Evaluation:
-        from engine.measure.local_gpu import gpu_states
+        from engine.measure.local_gpu import measuring
+        from engine.measure.timed import time_evaluation
 
+        if self.request.effort == "none":
+            return passed
+        full = self.request.effort == "full"
         try:
-            with self._alone("cuda"), gpu_states() as read_state:
+            with measuring(self._purpose, self.stage) as read_state:
                 self.stage("Measuring")
-                return measure_evaluation(
-                    backend, plan, inputs, passed, read_state, self.request.effort
-                )
+                return time_evaluation(backend, plan, inputs, passed, read_state, full=full)
         except AttuneError as error:
             return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
-
-
-def measure_evaluation(
-    backend: CudaBackend,
-    plan: LaunchPlan,
-    inputs: Inputs,
-    passed: Evaluation,
-    read_state: Callable[[], GpuState],
-    effort: Effort = "full",
-    settings: SamplerSettings | None = None,
-) -> Evaluation:
-    """`passed` with its latencies and, at full effort, the baselines of the same run.
-
-    THROTTLED when the GPU slowed down too often; what was measured stays in it.
-
-    Args:
-        settings: how to measure; by the effort when not given.
-
-    Raises:
-        MeasureError: the kernel could not be timed.
-    """
-    from engine.backends.sdpa import BACKENDS, baseline
-    from engine.measure.field import FULL, QUICK, Field
-
-    assert passed.correctness is not None
-    names = tuple(BACKENDS) if effort == "full" else ()
-    with Field(read_state) as field:
-        field.add(plan.variant, backend.timer(plan, inputs, passed.correctness))
-        if plan.variant in field.failures:
-            raise MeasureError(field.failures[plan.variant])
-        for name in names:
-            field.add(name, baseline(name, plan.problem, inputs))
-        run = field.run(plan.variant, settings or (FULL if effort == "full" else QUICK))
-        if plan.variant in field.failures:
-            raise MeasureError(field.failures[plan.variant])
-        latencies = field.latencies(run, plan.variant)
-        baselines = tuple(_baseline_timing(field, run, name) for name in names)
-    return replace(
-        passed,
-        status=Status.THROTTLED if run.throttled else passed.status,
-        reason=run.throttled or passed.reason,
-        latency=latencies[0],
-        other_latencies=latencies[1:],
-        baselines=baselines,
-    )
-
-
-def _baseline_timing(field: Field, run: SamplingRun, name: str) -> BaselineTiming:
-    latencies = field.latencies(run, name)
-    if not latencies:
-        return BaselineTiming(name, None, field.failures.get(name, "It was not measured."))
-    return BaselineTiming(name, latencies[0], other_latencies=latencies[1:])

@@ -15,7 +15,7 @@ from engine.tensors import InputKind
 from kernels.variant import Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]
-Effort: TypeAlias = Literal["full", "quick"]
+Effort: TypeAlias = Literal["full", "quick", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class EvaluationRequest:
     timeout_s: float = 60.0
     input_kind: InputKind = "normal"
     execute: bool = True  # False: compile, occupancy and prediction only
-    # "quick": on a GPU the warm device time alone, in few rounds and without the baselines.
+    # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
+    # baselines. "none": nothing; the output is checked all the same.
     effort: Effort = "full"
 
     def to_dict(self) -> dict[str, Any]:

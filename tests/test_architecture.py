@@ -64,6 +64,8 @@ MEASURING_PATH = [
     "engine.model.latency",
     "engine.model.occupancy",
     "engine.cli",
+    "engine.search.sweep",
+    "engine.search.tune",
     "kernels.ladder",
 ]
 

@@ -20,6 +20,7 @@ _ROW_PX = 34
 WAVES_SHOWN = 12
 MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
 MAP_TICKS = 10
+MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
 
 
 def plain(text: str) -> str:
@@ -101,7 +102,7 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             ),
         )
     # Logarithmic: equal distances are equal ratios, which is what one kernel gains over another.
-    ticks = _log_ticks(frame["low_us"].min(), frame["high_us"].max())
+    ticks = log_ticks(frame["low_us"].min(), frame["high_us"].max())
     figure.update_xaxes(
         title="latency (logarithmic)",
         type="log",
@@ -112,10 +113,11 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     return figure
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten, from just below `low` to just above `high`."""
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many."""
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    return [m * 10.0**d for d in decades for m in (1, 2, 5) if low / 3 < m * 10.0**d < high * 3]
+    steps = (1, 2, 5) if high / low < MANY_DECADES else (1,)
+    return [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
 
 
 def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:

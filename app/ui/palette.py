@@ -67,6 +67,7 @@ STATUS_ICON: dict[Status, str] = {
 class Theme:
     """What a chart needs to sit on the page's background."""
 
+    paper: str  # the page's background
     accent: str
     muted: str  # bars that are context, not message
     line: str  # curves that are context
@@ -79,6 +80,7 @@ class Theme:
 
 
 LIGHT = Theme(
+    paper="#ffffff",
     accent="#0b6e8a",
     muted="#c3ced4",
     line="#7c8a93",
@@ -90,6 +92,7 @@ LIGHT = Theme(
     beyond=("#e8a35c", "#8e1b2e"),
 )
 DARK = Theme(
+    paper="#12171a",
     accent="#3aa9c8",
     muted="#46545c",
     line="#8b99a1",

@@ -149,3 +149,9 @@ def run(request: EvaluationRequest) -> None:
 def cancel(job_id: str) -> None:
     """Cancel a run; the button's callback."""
     manager().cancel(job_id)
+
+
+def measured_here() -> tuple[Evaluation, ...]:
+    """What this server's runs measured on a GPU, newest first."""
+    found = (_evaluation(job) for job in manager().jobs() if job.result)
+    return tuple(e for e in found if e is not None and e.latency and e.latency.origin == "measured")

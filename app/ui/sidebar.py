@@ -50,9 +50,10 @@ def _linked(key: str, options: list[str], default: str) -> None:
         st.session_state[key] = asked if asked in options else default
 
 
-def _link(key: str, default: str) -> str:
+def _link(key: str, value: str | None, default: str) -> str:
     """After the widget: its value, kept in the URL unless it is the default."""
-    value: str = st.session_state[key]
+    if value is None:
+        return default
     if value == default:
         st.query_params.pop(key, None)
     elif st.query_params.get(key) != value:
@@ -64,7 +65,7 @@ def _select(
     label: str, key: str, options: list[str], default: str, format_func: Callable[[str], str]
 ) -> str:
     _linked(key, options, default)
-    st.selectbox(
+    chosen = st.selectbox(
         label,
         options,
         format_func=format_func,
@@ -72,7 +73,7 @@ def _select(
         help=TERMS[key],
         persist_state="session",
     )
-    return _link(key, default)
+    return _link(key, chosen, default)
 
 
 def _note_unknown_links() -> None:
@@ -140,7 +141,7 @@ def _problem() -> tuple[Any, str]:
             )
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
     _linked("dtype", list(state.DTYPES), state.DTYPES[0])
-    left.segmented_control(
+    dtype = left.segmented_control(
         "Format",
         state.DTYPES,
         required=True,
@@ -149,7 +150,7 @@ def _problem() -> tuple[Any, str]:
         help=TERMS["dtype"],
         persist_state="session",
     )
-    values["dtype"] = _link("dtype", state.DTYPES[0])
+    values["dtype"] = _link("dtype", dtype, state.DTYPES[0])
     values["causal"] = right.toggle("Causal", key="causal", help=TERMS["causal"], **_BOUND)
     problem, why = state.make_problem(values)
     st.session_state["preset"] = state.matching_preset(
@@ -187,7 +188,7 @@ def _config(variant: Variant) -> dict[str, int]:
             value = st.segmented_control(default=tunable.default, required=True, **draw)
         else:
             value = st.select_slider(value=tunable.default, **draw)
-        config[tunable.name] = int(value)
+        config[tunable.name] = tunable.default if value is None else int(value)
     return config
 
 

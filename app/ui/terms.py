@@ -40,6 +40,19 @@ TERMS: dict[str, str] = {
     "inputs": "What Q, K and V hold: plain normal numbers, logits large enough to saturate the "
     "softmax, or a V that reveals which row and column was read.",
     "timeout": "The execution is stopped after this long.",
+    "heads_free": "Count B × H together, with one head each: a GPU sees no difference between a "
+    "further head and a further batch element.",
+    "max_batch": "How far the curve goes. Batches that do not fit in memory are left out.",
+    "price": "A list price; take what you pay.",
+    "traffic": "A query is one query row: a launch answers B × H × S of them.",
+    "utilisation": "The share of its time that a GPU is planned to be busy.",
+    "arrivals": "Requests (batch elements) that come in each second, at random.",
+    "budget": "What the slowest 5 % of requests may wait beyond an immediate launch.",
+    "points": "Measured or recorded latencies of this variant on this GPU: to validate the "
+    "prediction against, or to calibrate it on.",
+    "calibrate": "Fit the model's parameters to these points. The interval shrinks to what they "
+    "prove; what they say is then no proof of the model, so the leave-one-out error is shown.",
+    "plateau": "The most units of work per second that any batch of the curve reaches.",
     "live": "Run again whenever the problem, the config, or the kernel's files on disk change.",
 }
 

@@ -10,10 +10,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine.cli import devices, evaluate, occupancy, recommend, variants
+from engine.cli import bench, devices, evaluate, occupancy, recommend, sweep, variants
 from engine.errors import AttuneError, InvalidProblem, UnknownName
 
-_COMMANDS = (variants, evaluate, occupancy, devices, recommend)
+_COMMANDS = (variants, evaluate, occupancy, devices, recommend, sweep, bench)
+
+# What sessions and the app need; a remote GPU machine may lack it.
+_NOT_NEEDED_TO_MEASURE = frozenset(
+    {"fsspec", "platformdirs", "plotly", "psutil", "pydantic", "rich", "streamlit"}
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,6 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except AttuneError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in _NOT_NEEDED_TO_MEASURE:
+            raise
+        print(
+            f"error: This needs the package {package}, and a machine that only measures has none: "
+            f"pip install {package}, or do it where the app is installed.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)

@@ -25,21 +25,46 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal; numbers right-aligned."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
+    """A table that fits the terminal; numbers right-aligned. Plain text where rich is missing."""
     cells = [[_text(cell) for cell in row] for row in rows]
+    numeric = [
+        bool(cells) and all(_looks_numeric(row[i]) for row in cells) for i in range(len(columns))
+    ]
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print(plain_table(title, columns, cells, numeric))
+        return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(columns):
-        numeric = bool(cells) and all(_looks_numeric(row[i]) for row in cells)
-        table.add_column(name, justify="right" if numeric else "left")
+    for name, is_numeric in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if is_numeric else "left")
     for row in cells:
         table.add_row(*row)
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.
     width = None if sys.stdout.isatty() else 240
     Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+
+
+def plain_table(
+    title: str,
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+) -> str:
+    """The table as text, on a machine that only measures."""
+    lines = [list(columns), *map(list, cells)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    lines.insert(1, ["-" * width for width in widths])
+    aligned = (
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+    return "\n".join([title, "", *aligned, ""])
 
 
 def _text(cell: object) -> str:

@@ -15,6 +15,7 @@ from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_resul
 from engine.errors import InvalidProblem
 
 if TYPE_CHECKING:
+    from engine.search.rows import SweepRow
     from engine.search.space import SweepPoint
     from engine.search.sweep import Progress
     from engine.search.sweep_journal import SweepJournal, SweepSpec
@@ -60,6 +61,11 @@ def add_parser(commands: Any) -> None:
     run_options.add_argument(
         "--no-execute", action="store_true", help="compile, occupancy and prediction only"
     )
+    run_options.add_argument(
+        "--full",
+        action="store_true",
+        help="on a GPU: baselines, cold and end-to-end of every point",
+    )
     run_options.add_argument("--check", action="store_true", help="CPU backend: the check build")
     run_options.add_argument("--timeout", type=_positive_float, default=60.0, metavar="SECONDS")
     files = p.add_argument_group("files and output")
@@ -77,8 +83,10 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from engine.evaluate import Evaluator
     from engine.search.estimate import Estimator, runs_on_gpu
+    from engine.search.gpu_final import gpu_entrants
     from engine.search.sweep import run_sweep
     from engine.search.sweep_journal import SweepJournal
+    from engine.search.tune import tune_results
 
     quiet = args.json or args.csv
     if args.resume is not None:
@@ -115,26 +123,29 @@ def run(args: argparse.Namespace) -> int:
                 reporter,
                 on_gpu=on_gpu,
             )
+            ids = {p.id for p in points}
+            rows = [row for row in book.rows.values() if row.point in ids]
+            results = tune_results(rows, gpu_entrants(evaluator) if on_gpu else None)
     except KeyboardInterrupt:
         print(f"\nStopped. Go on with: sweep --resume {book.path}", file=sys.stderr)
         return 130
-    return _finish(args, spec, book, state, reporter.last)
+    kept = _keep(spec, rows, results) if args.keep else []
+    _print(args, book, rows, results, state, reporter.last, kept)
+    progress = reporter.last
+    return 0 if progress is not None and progress.passed and not progress.failed else 1
 
 
-def _finish(
+def _print(
     args: argparse.Namespace,
-    spec: SweepSpec,
     book: SweepJournal,
+    rows: Sequence[SweepRow],
+    results: Sequence[TuneResult],
     state: str,
     progress: Progress | None,
-) -> int:
+    kept: Sequence[str],
+) -> None:
     from engine.search.results import row_dict, sweep_frame
-    from engine.search.tune import tune_results
 
-    ids = {p.id for p in spec.space.points(spec.options)}
-    rows = [row for row in book.rows.values() if row.point in ids]
-    results = tune_results(rows)
-    kept = _keep(spec, rows, results) if args.keep else []
     counts = {
         name: getattr(progress, name) if progress else 0
         for name in ("done", "total", "passed", "skipped", "failed", "resumed")
@@ -157,10 +168,9 @@ def _finish(
         print_results(rows, results, state, counts)
         for sentence in kept:
             print(sentence)
-    return 0 if counts["passed"] > 0 and counts["failed"] == 0 else 1
 
 
-def _keep(spec: SweepSpec, rows: Sequence[Any], results: Sequence[TuneResult]) -> list[str]:
+def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[TuneResult]) -> list[str]:
     """Save each variant's best config; one sentence for each."""
     from engine.search.tune import tuned_config
     from engine.search.tuned import keep_tuned
@@ -209,6 +219,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             seed=args.seed,
             timeout_s=args.timeout,
             execute=not args.no_execute,
+            effort="full" if args.full else "quick",
         ),
         strategy=args.strategy,
         budget=Budget(args.budget_evaluations, args.budget_seconds),
@@ -249,7 +260,7 @@ def _dtype(name: str) -> Any:
 def _refuse_axes(args: argparse.Namespace) -> None:
     """A resumed sweep is what its journal says; options that would change it are a mistake."""
     given = [*("variants", "batch", "heads", "seqlen", "head_dim", "causal", "dtype", "preset")]
-    given += ["tunable", "defaults_only", "gpu", "no_execute", "check"]
+    given += ["tunable", "defaults_only", "gpu", "no_execute", "check", "full"]
     named = next((name for name in given if getattr(args, name)), None)
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"

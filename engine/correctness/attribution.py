@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.correctness.comparison import BoolArray, Comparison
+from engine.correctness.comparison import Comparison
 from engine.correctness.reference import Float64Array, IntArray, slice_qkv
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs

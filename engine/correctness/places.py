@@ -14,8 +14,10 @@ from engine.correctness.tiles import Tiles
 
 # A wrong value is right by chance now and then; a pattern holds all the same.
 _NEARLY_ALL = 0.9
-# Errors of this many tolerances at most, scattered, come from rounding, not from a wrong element.
+# Errors of this many tolerances at most, scattered thinly, come from rounding, not from a wrong
+# element.
 _ROUNDING = 8.0
+_DENSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,14 @@ def places(compared: Comparison, wrong: BoolArray, tiles: Tiles) -> list[Place]:
         wrong: `[slices, rows, head_dim]`, finite elements over the tolerance.
     """
     region = Region.of(wrong, compared.coverage)
+    density = np.count_nonzero(wrong) / max(1, region.size)
+    if density < _DENSE and compared.error[wrong].max() <= _ROUNDING * compared.tolerance:
+        return [_precision(compared, wrong)]
     found = [
         *_heads(region),
         *_rows(wrong, region, compared.coverage, tiles),
         *_columns(region),
     ]
-    if not any(place.telling for place in found):
-        scattered = np.count_nonzero(wrong) < wrong.size / 2
-        if scattered and compared.error[wrong].max() <= _ROUNDING * compared.tolerance:
-            return [_precision(compared, wrong)]
     return found or [_everywhere(region)]
 
 
@@ -139,7 +140,7 @@ def _same_rows(positions: IntArray, tiles: Tiles) -> Place:
 
 
 def _columns(region: Region) -> Sequence[Place]:
-    if len(region.columns) == region.problem.head_dim:
+    if len(region.columns) >= _NEARLY_ALL * region.problem.head_dim:
         return ()
     which = span("column", region.columns, region.problem.head_dim)
     verb = "is" if len(region.columns) == 1 else "are"

@@ -37,6 +37,11 @@ class Region:
             bool(by_row.all()),
         )
 
+    @property
+    def size(self) -> int:
+        """Elements of the smallest box of slices, rows and columns around the marked ones."""
+        return len(self.slices) * len(self.rows) * len(self.columns)
+
     def words(self) -> str:
         """`rows 64–127 of batch 0, head 1, all columns`."""
         columns = span("column", self.columns, self.problem.head_dim)

@@ -21,10 +21,10 @@ def suspects(case: Case) -> Iterator[Suspect]:
     if tiles.num_chunks > 1:
         yield from _fusion(case)
         yield from _whole_segments(case, tiles.chunk_rows, "split", "split_missing")
-        yield from _seams(tiles.chunk_rows, "the KV-split seams", "kv_split_seam")
+        yield from _seams(case, tiles.chunk_rows, "split", "kv_split_seam")
     if 1 < tiles.num_key_tiles <= _MAX_TILES:
         yield from _whole_segments(case, tiles.block_n, "key tile", "key_tile")
-        yield from _seams(tiles.block_n, "the borders of the key tiles", "key_tile")
+        yield from _seams(case, tiles.block_n, "key tile", "key_tile")
 
 
 def _fusion(case: Case) -> Iterator[Suspect]:
@@ -116,25 +116,30 @@ def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[
             )
 
 
-def _seams(size: int, where: str, pattern: str) -> Iterator[Suspect]:
-    """One key at every border left out, or visited from both sides."""
-    for what, offset, times in (
-        (f"leaving out the first key after {where}", 0, 0.0),
-        (f"leaving out the last key before {where}", -1, 0.0),
-        (f"counting the first key after {where} twice", 0, 2.0),
-        (f"counting the last key before {where} twice", -1, 2.0),
-    ):
-        yield Suspect(
-            pattern,
-            what,
-            "look at the first and last key of a chunk: one bound is off by one",
-            partial(_at_borders, size, offset, times),
-        )
-
-
-def _at_borders(size: int, offset: int, times: float, case: Case) -> Float64Array:
-    borders = np.arange(size, case.problem.seqlen, size) + offset
-    return _counted(borders, times, case)
+def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
+    """A key or a key tile at the border of every segment left out, or visited from both sides."""
+    seqlen, block_n = case.problem.seqlen, case.tiles.block_n
+    begins, units = np.arange(0, seqlen, size), [("key", 1)]
+    if size > block_n:
+        units.append(("key tile", block_n))
+    for unit, width in units:
+        inside = np.arange(width)
+        after, before = begins[:, None] + inside, begins[:, None] - 1 - inside
+        last = np.concatenate([before[1:], [seqlen - 1 - inside]])
+        for what, keys, times in (
+            (f"leaving out the first {unit} of every {name}", after, 0.0),
+            (f"leaving out the first {unit} of every {name} but the first", after[1:], 0.0),
+            (f"leaving out the last {unit} of every {name}", last, 0.0),
+            (f"leaving out the last {unit} of every {name} but the last", before[1:], 0.0),
+            (f"counting the first {unit} of every {name} but the first twice", after[1:], 2.0),
+            (f"counting the last {unit} of every {name} but the last twice", before[1:], 2.0),
+        ):
+            yield Suspect(
+                pattern,
+                what,
+                f"look at the first and last key of a {name}: one bound is off by one {unit}",
+                partial(_counted, keys[keys < seqlen], times),
+            )
 
 
 def _counted(keys: slice | IntArray, count: float, case: Case) -> Float64Array:

@@ -13,63 +13,27 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import StoreError
 from engine.jobs import journal
 from engine.jobs.layout import RunDir
+from engine.jobs.status import ENDED, JobKind, JobStatus
+from engine.jobs.stream import StreamPart, read_samples
 from engine.request import EvaluationRequest
 
-JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
-ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})
+if TYPE_CHECKING:
+    from engine.search.rows import SweepRow
+    from engine.search.sweep_journal import SweepJournal, SweepSpec
+    from engine.search.tune import TuneResult
+
+__all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _STARTUP_S = 30.0  # a worker that has not come up after this long is taken for dead
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """How one job stands. `result` is `Evaluation.to_dict()` once it is done."""
-
-    job_id: str
-    state: JobState
-    request: dict[str, Any]
-    stage: str = ""
-    submitted: float = 0.0  # Unix time
-    started: float | None = None
-    ended: float | None = None
-    result: dict[str, Any] | None = None
-    error: str = ""
-    log: str = ""
-
-    @property
-    def elapsed_s(self) -> float:
-        if self.started is None:
-            return 0.0
-        return (self.ended or time.time()) - self.started
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in ENDED
-
-
-def _apply(status: JobStatus, event: dict[str, Any]) -> JobStatus:
-    """The next state of a job. The first end wins: a result that crosses a cancel is dropped."""
-    kind, when = event.get("event"), float(event.get("t", 0.0))
-    if status.is_over:
-        return status
-    if kind == "started":
-        return replace(status, state="running", started=when)
-    if kind == "stage":
-        return replace(status, stage=str(event.get("stage", "")))
-    if kind == "finished":
-        return replace(status, state="done", ended=when, result=event.get("result"))
-    if kind in ("failed", "crashed", "cancelled"):
-        state: JobState = kind
-        error, log = str(event.get("error", "")), str(event.get("log", ""))
-        return replace(status, state=state, ended=when, error=error, log=log)
-    return status
+_MAX_DEATHS = 3  # of workers in a row, with no row of the sweep in between
+_LIVELY_S = 2.0  # a live job with a sample so young will see by itself that it is cancelled
 
 
 class JobManager:
@@ -83,6 +47,8 @@ class JobManager:
         self._worker: subprocess.Popen[bytes] | None = None
         self._spawned_at = 0.0
         self._serial = 0
+        self._sweeps: dict[str, SweepJournal] = {}
+        self._deaths: dict[str, tuple[int, int]] = {}  # of a sweep: (in a row, rows at the last)
         if self._run.live_worker() is None:
             self._run.tidy()
         self._refresh()
@@ -90,16 +56,51 @@ class JobManager:
     # -- what pages call
 
     def submit(self, request: EvaluationRequest) -> str:
-        """Queue an evaluation and return the job's id.
+        """Queue an evaluation and return the job's id. It goes before sweeps and live jobs.
 
         Raises:
             StoreError: the jobs folder cannot be written.
         """
+        return self._submit("evaluate", request.to_dict())
+
+    def submit_sweep(self, spec: SweepSpec) -> str:
+        """Queue a sweep and return the job's id.
+
+        Raises:
+            StoreError: the jobs folder cannot be written.
+        """
+        return self._submit("sweep", spec.to_dict())
+
+    def resume_sweep(self, job_id: str) -> str | None:
+        """Go on with a sweep that ended early; what it has evaluated is not done again.
+
+        Returns:
+            The new job's id, its own while it still runs, or None when there is no such sweep.
+
+        Raises:
+            StoreError: the jobs folder cannot be written.
+        """
+        job = self.status(job_id)
+        if job is None or job.kind != "sweep":
+            return None
+        return job_id if not job.is_over else self._submit("sweep", job.request, job.journal)
+
+    def submit_live(self, request: EvaluationRequest) -> str:
+        """Queue a live measurement, which goes on until it is cancelled; the job's id.
+
+        Raises:
+            StoreError: the jobs folder cannot be written.
+        """
+        return self._submit("live", request.to_dict())
+
+    def _submit(self, kind: JobKind, request: dict[str, Any], sweep: str | None = None) -> str:
         with self._lock:
             self._serial += 1
             job_id = f"{time.time_ns():020d}-{os.getpid()}-{self._serial}"
-            payload = request.to_dict()
-            self._append({"job": job_id, "event": "queued", "request": payload})
+            payload: dict[str, Any] = {"kind": kind, "request": request}
+            if kind == "sweep":
+                payload["journal"] = sweep or job_id
+            self._append({"job": job_id, "event": "queued", **payload})
             try:
                 self._run.put_request(job_id, payload)
             except OSError as error:
@@ -122,6 +123,34 @@ class JobManager:
         """The job's error maps as named arrays, or None."""
         return self._run.read_maps(job_id)
 
+    def rows(self, job_id: str) -> list[SweepRow]:
+        """What a sweep has evaluated so far, an earlier run that it resumes included."""
+        with self._lock:
+            self._refresh()
+            found = self._sweep(job_id)
+            return list(found.rows.values()) if found is not None else []
+
+    def results(self, job_id: str) -> list[TuneResult]:
+        """Who is best at what in a sweep: by its final on a GPU, else by its rows as they are."""
+        from engine.jobs.sweep_job import final_from_dict
+        from engine.search.tune import tune_results
+
+        job = self.status(job_id)
+        if job is not None and job.final:
+            return [final_from_dict(result) for result in job.final]
+        return tune_results(self.rows(job_id))
+
+    def sweep_path(self, job_id: str) -> Path | None:
+        """The journal that `python -m engine sweep --resume` takes, or None."""
+        with self._lock:
+            self._refresh()
+            job = self._jobs.get(job_id)
+            return self._run.sweep_journal(job.journal) if job and job.journal else None
+
+    def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
+        """A live job's samples behind `after`: 0 at first, then the last part's own `after`."""
+        return read_samples(self._run.stream(job_id), after)
+
     def jobs(self) -> list[JobStatus]:
         """Every known job, newest first."""
         with self._lock:
@@ -130,7 +159,10 @@ class JobManager:
             return sorted(self._jobs.values(), key=lambda j: j.job_id, reverse=True)
 
     def cancel(self, job_id: str) -> None:
-        """Stop the job: dropped from the queue, or its worker killed and the next one started."""
+        """Stop the job: dropped from the queue, or its worker killed and the next one started.
+
+        What a sweep has measured stays, and it can be resumed.
+        """
         with self._lock:
             self._refresh()
             job = self._jobs.get(job_id)
@@ -140,11 +172,22 @@ class JobManager:
                 {"job": job_id, "event": "cancelled", "error": "Cancelled before it finished."}
             )
             self._run.drop_request(job_id)
-            if job.state == "running":
-                self._kill_worker()
             self._refresh()
+            if job.state == "running" and not self._ends_by_itself(job):
+                self._kill_worker()
             if any(not j.is_over for j in self._jobs.values()):
                 self._ensure_worker()
+
+    def _ends_by_itself(self, job: JobStatus) -> bool:
+        """Whether a cancelled job that runs will soon see it, so that the worker can live on."""
+        if job.kind != "evaluate" and any(j.state == "running" for j in self._jobs.values()):
+            return True  # a single evaluation is being served in between: it is not the one to end
+        if job.kind != "live":
+            return False
+        try:
+            return time.time() - self._run.stream(job.job_id).stat().st_mtime < _LIVELY_S
+        except OSError:
+            return False
 
     def close(self) -> None:
         """End the worker and give the folder free. Queued jobs stay queued for the next manager."""
@@ -162,17 +205,21 @@ class JobManager:
         for event in events:
             job_id = str(event.get("job", ""))
             if event.get("event") == "queued":
-                self._jobs.setdefault(
-                    job_id,
-                    JobStatus(
-                        job_id,
-                        "queued",
-                        event.get("request") or {},
-                        submitted=float(event.get("t", 0.0)),
-                    ),
-                )
+                self._jobs.setdefault(job_id, JobStatus.queued(event))
             elif job_id in self._jobs:
-                self._jobs[job_id] = _apply(self._jobs[job_id], event)
+                self._jobs[job_id] = self._jobs[job_id].after(event)
+
+    def _sweep(self, job_id: str) -> SweepJournal | None:
+        """The journal of a sweep, read up to its end."""
+        from engine.search.sweep_journal import SweepJournal
+
+        job = self._jobs.get(job_id)
+        if job is None or not job.journal:
+            return None
+        path = self._run.sweep_journal(job.journal)
+        found = self._sweeps.setdefault(job.journal, SweepJournal(path))
+        found.poll()
+        return found
 
     # -- the worker
 
@@ -196,7 +243,10 @@ class JobManager:
         self._spawned_at = time.monotonic()
 
     def _kill_worker(self) -> None:
-        """Kill the worker's whole session (it has children of its own) and wait for it."""
+        """Kill the worker's whole session (it has children of its own) and wait for it.
+
+        A point of a sweep that was under way has not killed it: it is no suspect.
+        """
         pids = {self._run.live_worker(), self._worker.pid if self._worker else None} - {None}
         for pid in pids:
             if pid is not None and (self._worker is None or self._worker.poll() is None):
@@ -207,9 +257,12 @@ class JobManager:
         if self._worker is not None:
             self._worker.wait()
             self._worker = None
+        for job in self._jobs.values():
+            if job.journal:
+                self._run.in_flight(job.journal).unlink(missing_ok=True)
 
     def _notice_dead_worker(self) -> None:
-        """A job whose worker died is over; the jobs behind it get a new worker."""
+        """A job whose worker died is over, but for a sweep, which a new worker goes on with."""
         waiting = [j for j in self._jobs.values() if not j.is_over]
         if not waiting or self._run.live_worker() is not None:
             return
@@ -219,7 +272,8 @@ class JobManager:
             self._kill_worker()
         self._refresh()  # it may have finished the job with its last breath
         for job in self._jobs.values():
-            if job.state == "running":
+            if job.state == "running" and not self._goes_on(job):
+                self._run.drop_request(job.job_id)
                 self._append(
                     {
                         "job": job.job_id,
@@ -232,6 +286,16 @@ class JobManager:
         self._refresh()
         if any(not j.is_over for j in self._jobs.values()):
             self._ensure_worker()
+
+    def _goes_on(self, job: JobStatus) -> bool:
+        """Whether a new worker takes the job up; not when one after another dies without a row."""
+        found = self._sweep(job.job_id)
+        if found is None or not self._run.has_request(job.job_id):
+            return False
+        count, rows = self._deaths.get(job.job_id, (0, -1))
+        count = count + 1 if rows == len(found.rows) else 1
+        self._deaths[job.job_id] = (count, len(found.rows))
+        return count < _MAX_DEATHS
 
     def _last_words(self) -> str:
         try:

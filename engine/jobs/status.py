@@ -66,6 +66,7 @@ class JobStatus:
     progress: JobProgress | None = None  # of a sweep
     end: str = ""  # of a sweep that is done: "finished" or "budget"
     journal: str = ""  # name of a sweep's own journal
+    final: tuple[Mapping[str, Any], ...] = ()  # of a sweep on a GPU; see `JobManager.results`
 
     @property
     def elapsed_s(self) -> float:
@@ -101,8 +102,14 @@ class JobStatus:
         if kind == "progress":
             return replace(self, progress=JobProgress.from_dict(event["progress"]))
         if kind == "finished":
-            end, result = str(event.get("end", "")), event.get("result")
-            return replace(self, state="done", ended=when, result=result, end=end)
+            return replace(
+                self,
+                state="done",
+                ended=when,
+                result=event.get("result"),
+                end=str(event.get("end", "")),
+                final=tuple(event.get("final", ())),
+            )
         if kind in ("failed", "crashed", "cancelled"):
             state: JobState = kind
             error, log = str(event.get("error", "")), str(event.get("log", ""))

@@ -89,5 +89,5 @@ def read_samples(path: Path, after: int = 0) -> StreamPart:
 
 
 def _sample(row: list[Any]) -> LiveSample:
-    *figures, reasons = row
-    return LiveSample(*figures, throttle_reasons=tuple(reasons))
+    at, time_us, clock, power, temperature, reasons = row
+    return LiveSample(at, time_us, clock, power, temperature, tuple(reasons))

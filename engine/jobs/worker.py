@@ -3,6 +3,9 @@
 Started by `engine.jobs.manager` as `python -m engine.jobs.worker RUN_DIR`, in a session of its own,
 so that a crash or an endless kernel ends this process and not the app, and so that it outlives a
 restart of the app. It owns the CUDA context and the CPU backend's child.
+
+Single evaluations are served between the points of a sweep and between a live job's samples: a
+person who turns a knob does not wait for hours of sweep.
 """
 
 from __future__ import annotations
@@ -36,10 +39,11 @@ def main(argv: list[str]) -> int:
     run.write_worker(os.getpid())
     idle_since = time.monotonic()
     with Evaluator() as evaluator:
+        worker = Worker(run, evaluator)
         while True:
-            job_file = run.next_request()
-            if job_file is not None:
-                _serve(run, evaluator, job_file)
+            waiting = run.waiting_requests()
+            if waiting:
+                worker.serve(waiting[0])
                 idle_since = time.monotonic()
             elif os.getppid() == 1 and time.monotonic() - idle_since > ORPHAN_IDLE_S:
                 return 0
@@ -47,33 +51,90 @@ def main(argv: list[str]) -> int:
                 time.sleep(POLL_S)
 
 
-def _serve(run: RunDir, evaluator: Evaluator, job_file: Path) -> None:
-    """Run one job. Every way out of it is an event in the journal."""
-    job_id = job_file.stem
+class Worker:
+    """Serves the jobs of one folder with one set of backends."""
 
-    def event(kind: str, **fields: Any) -> None:
-        journal.append(run.journal, {"job": job_id, "event": kind, "t": time.time(), **fields})
+    def __init__(self, run: RunDir, evaluator: Evaluator) -> None:
+        self.run = run
+        self.evaluator = evaluator
 
-    try:
-        payload = json.loads(job_file.read_text())
-    except FileNotFoundError:
-        return  # cancelled while it was queued
-    event("started", pid=os.getpid())
-    job_file.unlink(missing_ok=True)
-    try:
-        request = EvaluationRequest.from_dict(payload)
-        outcome = evaluator.evaluate(request, lambda stage: event("stage", stage=stage))
+    def event(self, job_id: str, kind: str, **fields: Any) -> None:
+        journal.append(self.run.journal, {"job": job_id, "event": kind, "t": time.time(), **fields})
+
+    def serve(self, job_file: Path) -> None:
+        """Run one job. Every way out of it is an event in the journal."""
+        job_id = job_file.stem
+        try:
+            payload = json.loads(job_file.read_text())
+        except FileNotFoundError:
+            return  # cancelled while it was queued
+        kind = payload["kind"]
+        self.event(job_id, "started", pid=os.getpid())
+        if kind == "evaluate":
+            # One that takes the worker with it is not tried again.
+            job_file.unlink(missing_ok=True)
+        try:
+            if kind == "evaluate":
+                self._evaluate(job_id, payload)
+            elif kind == "sweep":
+                from engine.jobs.sweep_job import run_sweep_job
+
+                run_sweep_job(self, job_id, payload)
+            else:
+                from engine.jobs.live_job import run_live_job
+
+                run_live_job(self, job_id, payload)
+        except AttuneError as error:
+            self.event(job_id, "failed", error=str(error))
+        except Exception as error:  # a defect of ours: the page gets a sentence, the log the rest
+            self.event(
+                job_id,
+                "failed",
+                error=f"Attune itself failed ({type(error).__name__}: {error}); see the log.",
+                log=traceback.format_exc(),
+            )
+        self.run.drop_request(job_id)
+        self.restart_if_lost()
+
+    def serve_waiting_evaluations(self) -> None:
+        """Serve the single evaluations that came in while a long job runs."""
+        for job_file in self.waiting_evaluations():
+            self.serve(job_file)
+
+    def waiting_evaluations(self) -> list[Path]:
+        """Queued single evaluations, oldest first."""
+        waiting = self.run.waiting_requests()
+        # Mostly the long job's own request is the only one.
+        return [path for path in waiting if _kind(path) == "evaluate"] if len(waiting) > 1 else []
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """The manager takes a long job's request away to end it."""
+        return not self.run.has_request(job_id)
+
+    def restart_if_lost(self) -> None:
+        """Become a new process when this one can use the GPU no more.
+
+        The process keeps its id, so that nobody takes it for dead; a long job's request is still
+        there and is taken up where its journal ends.
+        """
+        if self.evaluator.lost is None:
+            return
+        self.evaluator.close()
+        os.execv(sys.executable, [sys.executable, "-m", "engine.jobs.worker", str(self.run.root)])
+
+    def _evaluate(self, job_id: str, payload: dict[str, Any]) -> None:
+        request = EvaluationRequest.from_dict(payload["request"])
+        outcome = self.evaluator.evaluate(request, lambda s: self.event(job_id, "stage", stage=s))
         if outcome.maps is not None:
-            run.write_maps(job_id, outcome.maps)
-        event("finished", result=outcome.evaluation.to_dict())
-    except AttuneError as error:
-        event("failed", error=str(error))
-    except Exception as error:  # a defect of ours: the page gets a sentence, the log the traceback
-        event(
-            "failed",
-            error=f"Attune itself failed ({type(error).__name__}: {error}); see the log.",
-            log=traceback.format_exc(),
-        )
+            self.run.write_maps(job_id, outcome.maps)
+        self.event(job_id, "finished", result=outcome.evaluation.to_dict())
+
+
+def _kind(job_file: Path) -> str:
+    try:
+        return str(json.loads(job_file.read_text())["kind"])
+    except FileNotFoundError:
+        return ""  # cancelled
 
 
 if __name__ == "__main__":

@@ -23,6 +23,15 @@ def gpu_lock(
 
 
 @contextmanager
+def measuring(
+    purpose: str, on_wait: Callable[[str], None] = lambda _: None
+) -> Iterator[Callable[[], GpuState]]:
+    """Hold that GPU and read its state, as every measurement does. Not to be nested."""
+    with gpu_lock(purpose, on_wait), gpu_states() as read_state:
+        yield read_state
+
+
+@contextmanager
 def gpu_states() -> Iterator[Callable[[], GpuState]]:
     """A function that reads clocks, power, temperature and throttle reasons of that GPU."""
     uuid = _uuid()

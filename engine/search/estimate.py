@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 
-from engine.request import EvaluationRequest
+from engine.request import Effort, EvaluationRequest
 from engine.search.space import SweepPoint
 
 # Seconds, from runs on 2 cores of a desktop CPU. The first finished points correct them.
 _COMPILE_S = 0.2  # NVRTC takes 0.05 to 0.3 s a kernel
+_HOST_COMPILE_S = 0.6  # the same kernel for the CPU
 _CHECK_S = 0.1  # reference, SDPA and the comparison of a small problem
 _CPU_FLOPS_PER_S = 1.1e9  # the CPU backend's fast build: v01 at S=512, D=64 in 60 ms
 _CHECK_BUILD_SLOWDOWN = 20.0
 _REFERENCE_FLOPS_PER_S = 2e10
 _RUNS = 2  # every kernel is executed twice and compared with itself
-_MEASURE_S = 5.0  # warm, cold, end to end, and the baselines
+# Warm-up and rounds: of the kernel alone, or of warm, cold and end to end beside the baselines.
+_MEASURE_S: Mapping[Effort, float] = {"quick": 1.0, "full": 12.0}
 
 _RECENT = 100  # evaluations that say how fast this machine is
 
@@ -29,9 +31,9 @@ def prior_s(request: EvaluationRequest, on_gpu: bool) -> float:
     flops = request.problem.flops
     seconds += _CHECK_S + flops / _REFERENCE_FLOPS_PER_S
     if on_gpu:
-        return seconds + _MEASURE_S
+        return seconds + _MEASURE_S[request.effort]
     slowdown = _CHECK_BUILD_SLOWDOWN if request.check else 1.0
-    return seconds + _RUNS * slowdown * flops / _CPU_FLOPS_PER_S
+    return seconds + _HOST_COMPILE_S + _RUNS * slowdown * flops / _CPU_FLOPS_PER_S
 
 
 class Estimator:

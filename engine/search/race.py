@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from engine.measure.sampler import SamplerSettings, SamplingRun, TimedDevice, run_rounds
+from engine.measure.rounds import Sample
+from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.verdict import Verdict
 from engine.search.ranking import Place, rank_run
 
 FINALISTS = 5
 # Rounds of each heat. Fewer than 6 have no interval, and 6 already find what is 10 % slower.
 HEAT_ROUNDS = (6, 12, 24)
+
+
+class Entrants(Protocol):
+    """Candidates that are ready to be timed side by side. `engine.measure.field.Field` is one."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Who cannot take part (any more), and why; a run may add to it."""
+        ...
+
+    def run(
+        self,
+        incumbent: str,
+        settings: SamplerSettings,
+        candidates: Sequence[str],
+        on_round: Callable[[Sequence[Sample]], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> SamplingRun: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +48,38 @@ class RaceResult:
 
 
 def race(
-    device: TimedDevice,
-    candidates: Sequence[str],
-    settings: SamplerSettings | None = None,
+    entrants: Entrants,
+    settings: SamplerSettings,
     finalists: int = FINALISTS,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RaceResult:
     """Successive halving, then a paired shoot-out of those that are left.
 
     After each heat the slower half leaves, except who is not yet known to be slower than the
-    leader. The final runs by the full stopping rule.
+    leader. The final runs by the full stopping rule. Who fails on the way has no place.
 
     Raises:
         ValueError: no candidates.
     """
-    field = list(dict.fromkeys(candidates))
+    field = list(entrants.names)
     if not field:
         raise ValueError("a race needs a candidate")
-    settings = settings or SamplerSettings()
     left: dict[str, int] = {}
     for heat, rounds in enumerate(HEAT_ROUNDS, start=1):
         if len(field) <= finalists or should_stop():
             break
-        staying = _survivors(device, field, rounds, settings, finalists, should_stop)
+        staying = _survivors(entrants, field, rounds, settings, finalists, should_stop)
         left |= {c: heat for c in field if c not in staying}
         field = staying
-    out_before_final = field[finalists:]
-    left |= {c: len(HEAT_ROUNDS) for c in out_before_final}
+    left |= {c: len(HEAT_ROUNDS) for c in field[finalists:]}
     field = field[:finalists]
-    final = run_rounds(device, field[0], field[1:], settings, should_stop=should_stop)
-    return RaceResult(tuple(rank_run(final)), final, left, final.throttled)
+    final = entrants.run(field[0], settings, field[1:], should_stop=should_stop)
+    places = rank_run(final, without=entrants.failures)
+    return RaceResult(tuple(places), final, left, final.throttled)
 
 
 def _survivors(
-    device: TimedDevice,
+    entrants: Entrants,
     field: Sequence[str],
     rounds: int,
     settings: SamplerSettings,
@@ -67,15 +88,16 @@ def _survivors(
 ) -> list[str]:
     """The field after one heat, fastest first."""
     heat = replace(settings, kinds=settings.kinds[:1], min_rounds=rounds, max_rounds=rounds)
-    run = run_rounds(device, field[0], field[1:], heat, should_stop=should_stop)
-    kind = heat.kinds[0]
-    ordered = [place.point for place in rank_run(run)]
-    if len(ordered) < len(field):  # cut short before everybody ran
+    run = entrants.run(field[0], heat, field[1:], should_stop=should_stop)
+    if run.stop == "cancelled":
         return list(field)
+    kind = heat.kinds[0]
+    ordered = [place.point for place in rank_run(run, without=entrants.failures)]
     half = max(finalists, (len(ordered) + 1) // 2)
-    return [
+    staying = [
         candidate
         for position, candidate in enumerate(ordered)
         if position < half
         or run.table.compare(candidate, ordered[0], kind).verdict is not Verdict.SLOWER
     ]
+    return staying or list(field[:1])

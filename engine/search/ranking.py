@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.evaluation import Origin
-from engine.measure.sample import LatencyKind
 from engine.measure.sampler import SamplingRun
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import Verdict
@@ -43,13 +42,13 @@ def places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> list[int]
     return found
 
 
-def rank_run(run: SamplingRun, kind: LatencyKind | None = None) -> list[Place]:
-    """From an interleaved run: paired ratios within rounds decide."""
-    kind = kind or run.settings.kinds[0]
+def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[Place]:
+    """From an interleaved run, by its first kind of time: paired ratios within rounds decide."""
+    kind = run.settings.kinds[0]
     intervals: dict[str, MedianInterval] = {}
     for candidate in (run.incumbent, *run.candidates):
         interval = run.table.interval(candidate, kind)
-        if interval is not None:
+        if interval is not None and candidate not in without:
             intervals[candidate] = interval
     return _rank(
         intervals,

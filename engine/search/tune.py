@@ -1,34 +1,32 @@
 """Autotuning: search under a budget, race the best against each other, keep the winner.
 
-Where candidates can be measured side by side (a `DeviceFactory`), the best of the search run a race
+Where candidates can be measured side by side (`OpenEntrants`), the best of the search run a race
 with paired rounds. Elsewhere the evaluations' own times rank them, and what runs differ by, or that
 a time is only predicted, is taken into account: the origin is always said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
 from engine.evaluation import Origin
-from engine.measure.sampler import SamplerSettings, TimedDevice
+from engine.measure.sampler import SamplerSettings
 from engine.problem import Problem
-from engine.request import EvaluationRequest
-from engine.search.race import race
+from engine.search.race import Entrants, RaceResult, race
 from engine.search.ranking import Place, by_problem, rank_rows, ranking_origin
 from engine.search.rows import SweepRow
 from engine.search.strategies import StrategyName
 from engine.search.tuned import TunedConfig, problem_class
 
-# Prepares compiled, checked candidates on a device; their names there are the keys given here.
-DeviceFactory: TypeAlias = Callable[
-    [dict[str, EvaluationRequest]], AbstractContextManager[TimedDevice]
-]
+# Makes the kernels of correct rows ready to be timed side by side; points are their names there.
+OpenEntrants: TypeAlias = Callable[[Sequence[SweepRow]], AbstractContextManager[Entrants]]
 
 RACERS = 16  # best of the search that enter the race
+FINAL = SamplerSettings(kinds=("device_warm", "device_cold"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,7 @@ class TuneResult:
 
 def tune_results(
     rows: Sequence[SweepRow],
-    open_device: DeviceFactory | None = None,
-    requests: Callable[[SweepRow], EvaluationRequest] | None = None,
+    open_entrants: OpenEntrants | None = None,
     settings: SamplerSettings | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[TuneResult]:
@@ -58,8 +55,11 @@ def tune_results(
 
     Args:
         rows: all rows of the sweep, of any strategy.
-        open_device: for paired measurements; None where there is no GPU.
-        requests: the request of a row; needed with `open_device`.
+        open_entrants: for paired measurements; None where there is no GPU.
+        settings: of the final.
+
+    Raises:
+        MeasureError: the GPU failed in a race.
     """
     found = []
     for (device, problem), group in by_problem(rows).items():
@@ -68,27 +68,34 @@ def tune_results(
         if not ranked or origin is None:
             continue
         places, reason = tuple(ranked), _how(origin, len(ranked))
-        if open_device is not None and requests is not None and origin == "measured":
+        if open_entrants is not None and origin == "measured":
             by_point = {row.point: row for row in group}
-            racers = {p.point: requests(by_point[p.point]) for p in ranked[:RACERS]}
-            with open_device(racers) as timed:
-                result = race(timed, list(racers), settings, should_stop=should_stop)
-            places = _behind(result.places, ranked)
-            reason = (
-                f"Measured side by side in {result.final.rounds} rounds, "
-                f"{result.final.stop_reason}."
-            )
-            if result.throttled:
-                reason = f"THROTTLED: {result.throttled}"
+            with open_entrants([by_point[p.point] for p in ranked[:RACERS]]) as entrants:
+                if entrants.names:
+                    result = race(entrants, settings or FINAL, should_stop=should_stop)
+                    places = _behind(result.places, ranked, entrants.failures)
+                    reason = _raced(result)
         found.append(TuneResult(device, problem, origin, places, reason))
     return found
 
 
-def _behind(finalists: Sequence[Place], ranked: Sequence[Place]) -> tuple[Place, ...]:
-    """The finalists, and after them everybody else as the search ranked them."""
+def _behind(
+    finalists: Sequence[Place], ranked: Sequence[Place], failures: Container[str]
+) -> tuple[Place, ...]:
+    """The finalists, and after them everybody else in the order that the search found."""
     names = {place.point for place in finalists}
-    others = [place for place in ranked if place.point not in names]
-    return (*finalists, *(replace(p, place=len(names) + p.place, tied=False) for p in others))
+    others = [p for p in ranked if p.point not in names and p.point not in failures]
+    behind = enumerate(others, start=len(finalists) + 1)
+    return (*finalists, *(replace(p, place=n, tied=False) for n, p in behind))
+
+
+def _raced(result: RaceResult) -> str:
+    if result.throttled:
+        return f"THROTTLED: {result.throttled}"
+    return (
+        f"Measured side by side in {result.final.rounds} rounds, {result.final.stop_reason}; "
+        "from the sixth place on by the search's own times."
+    )
 
 
 def _how(origin: Origin, points: int) -> str:

@@ -60,7 +60,7 @@ def setup_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
     passed = sum(e.status is Status.PASSED for e in evaluations)
     rows += [
         ("GPU", ", ".join(dict.fromkeys(e.device for e in evaluations))),
-        ("evaluations", f"{len(evaluations):,}, of which {passed:,} passed here"),
+        ("evaluations", f"{len(evaluations):,}, of which {passed:,} passed"),
         ("problems", f"{len(snapshot.problems):,}"),
         ("begun", snapshot.created),
         ("saved", snapshot.updated),

@@ -87,6 +87,13 @@ def test_it_stops_when_the_time_is_up() -> None:
     assert "3 s" in run.stop_reason
 
 
+def test_a_first_impression_takes_the_rounds_asked_for() -> None:
+    few = replace(WARM, min_rounds=6, max_rounds=6)
+    run = run_rounds(SimulatedDevice(TRUE_US, SimulatedConditions(noise=0.05)), "a", ["b"], few)
+    assert (run.stop, run.rounds) == ("rounds", 6)
+    assert run.latency("b", "device_warm") is not None
+
+
 def test_it_can_be_stopped_between_any_two_samples() -> None:
     device = SimulatedDevice(TRUE_US, QUIET)
     stop_at = 200  # well behind the warm-up, and within the 30 rounds that it wants

@@ -126,12 +126,15 @@ def test_too_many_points_are_one_sentence() -> None:
 
 def test_ids_name_the_evaluation_and_nothing_else() -> None:
     request = point("v05", num_splits=2).request
-    same = EvaluationRequest("v05_kv_split", SMALL, {"num_splits": 2}, gpu="L4", timeout_s=5.0)
+    same = EvaluationRequest(
+        "v05_kv_split", SMALL, {"num_splits": 2}, gpu="L4", timeout_s=5.0, effort="quick"
+    )
     assert point_id(request) == point_id(same)  # defaults filled in, time limit left out
     different = [
         replace(request, gpu="H100 SXM"),
         replace(request, seed=1),
         replace(request, execute=False),
+        replace(request, effort="full"),
         replace(request, config={**request.config, "num_splits": 4}),
         replace(request, problem=replace(SMALL, causal=True)),
         replace(request, problem=replace(SMALL, seqlen=129)),

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from search_data import SMALL, point, row
+from search_data import SMALL, SimulatedEntrants, row
 
 from engine.evaluation import Status
-from engine.measure.sampler import SamplerSettings, TimedDevice
+from engine.measure.sampler import SamplerSettings
 from engine.measure.simulated import SimulatedConditions, SimulatedDevice
-from engine.request import EvaluationRequest
+from engine.search.race import Entrants
 from engine.search.rows import SweepRow
 from engine.search.tune import RACERS, tune_results, tuned_config
 from engine.search.tuned import problem_class
 
 WARM = SamplerSettings(kinds=("device_warm",))
-
-
-def requests(of: SweepRow) -> EvaluationRequest:
-    return point(of.variant, of.problem, **of.config).request
 
 
 def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
@@ -29,16 +25,14 @@ def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
     seen = {1: 10.2, 2: 10.3, 4: 10.1, 8: 12.0}
     rows = [row("v05", t, config={"num_splits": s}) for s, t in seen.items()]
     true_us = {r.point: truth[r.config["num_splits"]] for r in rows}
-    opened: list[dict[str, EvaluationRequest]] = []
 
     @contextmanager
-    def open_device(racers: dict[str, EvaluationRequest]) -> Iterator[TimedDevice]:
-        opened.append(racers)
-        yield SimulatedDevice(true_us, SimulatedConditions(noise=0.004), 5)
+    def opened(racers: Sequence[SweepRow]) -> Iterator[Entrants]:
+        assert list(racers) == sorted(rows, key=lambda r: r.median_us or 0.0)
+        device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), 5)
+        yield SimulatedEntrants(device, [r.point for r in racers])
 
-    (result,) = tune_results(rows, open_device, requests, WARM)
-    assert set(opened[0]) == set(true_us)
-    assert all(requests(r) == opened[0][r.point] for r in rows)
+    (result,) = tune_results(rows, opened, WARM)
     by_point = {r.point: r.config["num_splits"] for r in rows}
     assert {by_point[w] for w in result.winners} == {1, 2}
     assert [p.place for p in result.places] == [1, 1, 3, 4]
@@ -54,11 +48,11 @@ def test_without_a_device_what_runs_differ_by_is_a_tie() -> None:
 
 
 def test_predictions_are_never_raced_and_always_called_so() -> None:
-    def open_device(_: object) -> None:
+    def opened(_: Sequence[SweepRow]) -> AbstractContextManager[Entrants]:
         raise AssertionError("nothing to measure")
 
     rows = [row("v05", 10.0 + s, config={"num_splits": s}, origin="predicted") for s in (1, 2)]
-    (result,) = tune_results(rows, open_device, requests)  # type: ignore[arg-type]
+    (result,) = tune_results(rows, opened)
     assert result.origin == "predicted"
     assert "not measured" in result.reason
 
@@ -72,15 +66,18 @@ def test_only_the_best_of_the_search_race_and_nobody_gets_lost() -> None:
     ]
     true_us = {r.point: r.median_us or 0.0 for r in many}
 
-    @contextmanager
-    def open_device(racers: dict[str, EvaluationRequest]) -> Iterator[TimedDevice]:
-        assert len(racers) == RACERS
-        yield SimulatedDevice(true_us, SimulatedConditions(noise=0.004))
+    failing = many[1].point
 
-    (result,) = tune_results(many, open_device, requests, WARM)
-    assert sorted(p.point for p in result.places) == sorted(true_us)
-    assert [p.place for p in result.places] == sorted(p.place for p in result.places)
-    assert result.places[0].point == many[0].point
+    @contextmanager
+    def opened(racers: Sequence[SweepRow]) -> Iterator[Entrants]:
+        assert len(racers) == RACERS
+        device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004))
+        yield SimulatedEntrants(device, [r.point for r in racers], [failing])
+
+    (result,) = tune_results(many, opened, WARM)
+    assert sorted(p.point for p in result.places) == sorted(set(true_us) - {failing})
+    assert [p.place for p in result.places] == list(range(1, len(many)))
+    assert [p.point for p in result.places[:2]] == [many[0].point, many[2].point]
 
 
 def test_a_kept_config_says_where_it_comes_from() -> None:

@@ -45,7 +45,8 @@ def h200_baselines() -> Snapshot:
         title="H200: PyTorch SDPA, every backend",
         hypothesis="What a kernel has to beat.",
         notes="device_us is device time by CUDA graph replay, eager_us the time of one eager call "
-        "of torch.nn.functional.scaled_dot_product_attention. FP16.",
+        "of torch.nn.functional.scaled_dot_product_attention. The table names no dtype; the text "
+        "that came with it says FP16.",
         provenance="Measured on an H200 with torch 2.11 and cuDNN 9.19; driver and clocks are not "
         "known.",
         environment={

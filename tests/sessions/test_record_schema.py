@@ -12,7 +12,7 @@ from sessions_data import evaluation_maker, make_latency
 
 from engine import evaluation as nouns
 from engine.errors import SnapshotError
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import BaselineTiming, Evaluation, Status
 from engine.problem import Problem
 from engine.sessions import record as records
 from engine.sessions.codec import evaluation_from_dict
@@ -120,12 +120,19 @@ def test_texts_are_made_fit_for_a_file() -> None:
 
 def test_opened_figures_are_recorded_and_predictions_stay_predictions() -> None:
     predicted = make_latency(9.0, 0, origin="predicted")
-    shown = as_recorded(evaluation_maker(other_latencies=(predicted, make_latency(5.0, 1))))
+    eager = make_latency(30.0, 0, kind="end_to_end")
+    flash = BaselineTiming("flash", make_latency(25.0, 0), other_latencies=(eager, predicted))
+    original = evaluation_maker(
+        other_latencies=(predicted, make_latency(5.0, 1)), baselines=(flash,)
+    )
+    assert evaluation_from_dict(through_json(original)) == original
+    shown = as_recorded(original)
     assert shown.latency is not None
     assert shown.latency.origin == "recorded"
     assert [x.origin for x in shown.other_latencies] == ["predicted", "recorded"]
     assert shown.baselines[0].latency is not None
     assert shown.baselines[0].latency.origin == "recorded"
+    assert [x.origin for x in shown.baselines[0].other_latencies] == ["recorded", "predicted"]
     assert shown.latency.samples_us == evaluation_maker().latency.samples_us  # type: ignore[union-attr]
 
 

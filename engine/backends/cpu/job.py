@@ -27,7 +27,7 @@ DEFAULT_SLACK_BYTES = 4096
 class Buffer:
     """One piece of global memory.
 
-    With `data` its bytes are copied in; otherwise it has `size_bytes` bytes, zero or poisoned (a NaN
+    With `data` its bytes are copied in; otherwise it has `size_bytes` bytes, zero or poisoned (NaN
     in every format, and "uninitialised" to the check build).
     """
 

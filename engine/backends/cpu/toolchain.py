@@ -67,6 +67,8 @@ class Toolchain:
     def runtime_flags(self) -> tuple[str, ...]:
         """Flags for the runtime library, which is never instrumented."""
         flags = ["-std=c++17", "-fPIC", "-w", "-march=native", "-g1", "-gdwarf-4", "-O2"]
+        # Its functions call each other directly.
+        flags += ["-fvisibility=hidden", "-fno-semantic-interposition"]
         if self.family == "zig":
             flags.append("-fno-sanitize=undefined")
         return tuple(flags)
@@ -78,6 +80,10 @@ def find_toolchain() -> Toolchain:
     Raises:
         ToolMissing: there is none; the sentence says how to get one.
     """
+    if sys.platform == "win32":
+        raise ToolMissing(
+            "The CPU backend runs on Linux and macOS: on Windows, start Attune inside WSL 2."
+        )
     return _find(os.environ.get("ATTUNE_CXX", ""), os.environ.get("PATH", ""))
 
 

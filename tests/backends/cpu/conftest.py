@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from engine.backends.cpu.client import Client
@@ -9,9 +11,12 @@ from engine.backends.cpu.client import Client
 
 @pytest.fixture(scope="session", autouse=True)
 def cpu_cache(tmp_path_factory):
-    """All of a worker's builds in one temporary cache: tests neither use nor fill the user's."""
+    """One temporary cache for all test workers: tests neither use nor fill the user's."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the whole run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ATTUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cpu_cache")))
+        patch.setenv("ATTUNE_CACHE_DIR", str(folder / "cpu_cache"))
         yield
 
 

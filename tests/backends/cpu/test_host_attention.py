@@ -10,6 +10,7 @@ from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
 from engine.evaluation import Status
 from engine.plan import ScalarArg, TensorArg
+from engine.tensors import decode, encode
 
 ATTENTION = ("fa1", "fa_split", "fa_mma", "fa_wgmma")
 SHAPES = ((1, 1, 128), (1, 2, 1), (2, 1, 65), (1, 2, 203))
@@ -136,6 +137,56 @@ def test_tma_there_and_back(client, check, schedule):
     assert result.status is Status.PASSED, result.reason
     got = result.returned["negated"].view(np.float16).reshape(rows, 64)
     np.testing.assert_array_equal(got, -values)
+
+
+@pytest.mark.parametrize(
+    ("n", "a_transposed", "b_transposed", "dtype"),
+    [
+        (8, False, False, "float16"),
+        (96, False, False, "bfloat16"),
+        (256, False, False, "float16"),
+        (128, True, False, "float16"),
+        (64, False, True, "bfloat16"),
+        (192, True, True, "float16"),
+    ],
+)
+def test_wgmma_of_every_width_and_layout(client, n, a_transposed, b_transposed, dtype):
+    rng = np.random.default_rng(n)
+    a = encode(rng.standard_normal((64, 64), dtype=np.float32), dtype)
+    b = encode(rng.standard_normal((n, 64), dtype=np.float32), dtype)  # D = A @ B^T
+    stored = {"a": a.T if a_transposed else a, "b": b.T if b_transposed else b}
+    stored = {name: np.ascontiguousarray(x) for name, x in stored.items()}
+    maps = tuple(
+        TensorMap(name, 2, x.shape[::-1], (2 * x.shape[1],), (64, 64)) for name, x in stored.items()
+    )
+    defines = {
+        "N": n,
+        "A_TRANSPOSED": int(a_transposed),
+        "B_TRANSPOSED": int(b_transposed),
+        "IS_BF16": int(dtype == "bfloat16"),
+    }
+    source = KERNELS / "wgmma_tile.cu"
+    job = Job(
+        library=build_kernels(source, ["wgmma_tile"], [(k, str(v)) for k, v in defines.items()]),
+        buffers=(
+            *(Buffer(name, data=x, read_only=True) for name, x in stored.items()),
+            Buffer("d", size_bytes=4 * 64 * n, returned=True),
+        ),
+        launches=(
+            KernelLaunch(
+                "wgmma_tile",
+                (1, 1, 1),
+                (128, 1, 1),
+                (*maps, TensorArg("d")),
+                8192 * (1 + -(-n // 64)) + 8,
+            ),
+        ),
+    )
+    result = client.run(job)
+    assert result.status is Status.PASSED, result.reason
+    expected = decode(a, dtype).astype(float) @ decode(b, dtype).astype(float).T
+    got = result.returned["d"].view(np.float32).reshape(64, n)
+    np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("defines", [(), (("COH_SOFT_HALF", "1"),)])

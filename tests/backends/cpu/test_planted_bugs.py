@@ -9,6 +9,7 @@ from host_kernels import KERNELS, Attention, changed_source, line_of, run_attent
 
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
+from engine.backends.cpu.toolchain import find_toolchain
 from engine.evaluation import Status
 
 BUGS = "planted_bugs.cu"
@@ -72,6 +73,8 @@ def test_every_planted_bug_has_an_expectation():
 
 @pytest.mark.parametrize("entry", KINDS)
 def test_planted_bug(client, bugs, entry):
+    if entry.startswith("misaligned_") and find_toolchain().family != "gcc":
+        pytest.skip("clang does not check the alignment of whole-structure copies")
     line = f"{BUGS}:{line_of(KERNELS / BUGS, f'BUG {entry}')}"
     for schedule in ("in_order", "random", "reverse"):
         result = planted.run(client, bugs, entry, schedule=schedule)

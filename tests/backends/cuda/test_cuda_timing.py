@@ -12,10 +12,10 @@ from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, v
 from engine.backends.cuda import CudaBackend
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
-from engine.evaluate import measure_evaluation
 from engine.evaluation import Evaluation, Latency, Status
 from engine.measure.field import ALL_KINDS, Field
 from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.timed import time_evaluation
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 
@@ -146,7 +146,9 @@ def passed() -> Evaluation:
 
 def test_the_pipeline_measures_kernel_and_baselines_in_one_run(inputs: Inputs) -> None:
     backend = CudaBackend(slow_gpu())
-    found = measure_evaluation(backend, make_plan(), inputs, passed(), steady, settings=SHORT)
+    found = time_evaluation(
+        backend, make_plan(), inputs, passed(), steady, full=True, settings=SHORT
+    )
     assert found.status is Status.PASSED
     assert found.latency is not None
     assert found.latency.kind == "device_warm"
@@ -158,8 +160,14 @@ def test_the_pipeline_measures_kernel_and_baselines_in_one_run(inputs: Inputs) -
 
 def test_quick_measures_the_kernel_alone(inputs: Inputs) -> None:
     short = replace(SHORT, kinds=("device_warm",))
-    found = measure_evaluation(
-        CudaBackend(slow_gpu()), make_plan(), inputs, passed(), steady, "quick", short
+    found = time_evaluation(
+        CudaBackend(slow_gpu()),
+        make_plan(),
+        inputs,
+        passed(),
+        steady,
+        full=False,
+        settings=short,
     )
     assert found.latency is not None
     assert (found.other_latencies, found.baselines) == ((), ())
@@ -167,8 +175,14 @@ def test_quick_measures_the_kernel_alone(inputs: Inputs) -> None:
 
 def test_a_throttled_gpu_is_a_status_with_its_numbers(inputs: Inputs) -> None:
     hot = replace(STEADY, throttle_reasons=("hardware thermal slowdown",))
-    found = measure_evaluation(
-        CudaBackend(slow_gpu()), make_plan(), inputs, passed(), lambda: hot, "quick", SHORT
+    found = time_evaluation(
+        CudaBackend(slow_gpu()),
+        make_plan(),
+        inputs,
+        passed(),
+        lambda: hot,
+        full=False,
+        settings=SHORT,
     )
     assert found.status is Status.THROTTLED
     assert "hardware thermal slowdown" in found.reason
@@ -182,4 +196,4 @@ def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> No
     gpu = slow_gpu()
     gpu.capture = full  # type: ignore[method-assign]
     with pytest.raises(MeasureError, match="ran out of memory"):
-        measure_evaluation(CudaBackend(gpu), make_plan(), inputs, passed(), steady)
+        time_evaluation(CudaBackend(gpu), make_plan(), inputs, passed(), steady, full=True)

@@ -2,6 +2,7 @@
 namespace coh {
 
 static void copy_now(const PendingCopy &copy) {
+    const Touching touching(copy.site);
     memcpy(copy.destination, copy.source, copy.source_bytes);
     memset((char *)copy.destination + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
 }

@@ -50,6 +50,7 @@ static void require_alignment(const void *address, size_t bytes, Site site) {
 uint32_t atomic_32(AtomicOp op, void *address, uint32_t value, Site site) {
     require_alignment(address, 4, site);
     order_by_atomic(address, 4, site);
+    const Touching touching(site);
     uint32_t *p = (uint32_t *)address;
     switch (op) {
         case AtomicOp::add: return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
@@ -77,12 +78,14 @@ uint32_t atomic_32(AtomicOp op, void *address, uint32_t value, Site site) {
 uint64_t atomic_add_64(void *address, uint64_t value, Site site) {
     require_alignment(address, 8, site);
     order_by_atomic(address, 8, site);
+    const Touching touching(site);
     return __atomic_fetch_add((uint64_t *)address, value, __ATOMIC_SEQ_CST);
 }
 
 float atomic_add_float(float *address, float value, Site site) {
     require_alignment(address, 4, site);
     order_by_atomic(address, 4, site);
+    const Touching touching(site);
     uint32_t *p = (uint32_t *)address;
     uint32_t old = __atomic_load_n(p, __ATOMIC_SEQ_CST), sum_bits;
     float old_value;
@@ -99,6 +102,7 @@ template <class Word>
 static Word compare_and_swap(void *address, Word expected, Word desired, Site site) {
     require_alignment(address, sizeof(Word), site);
     order_by_atomic(address, sizeof(Word), site);
+    const Touching touching(site);
     __atomic_compare_exchange_n((Word *)address, &expected, desired, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     return expected;  // what was there

@@ -35,8 +35,8 @@ void order_whole_cta(Worker *w) {
 }
 
 inline bool happened_before(Worker *w, const Access &access, unsigned thread) {
-    return access.clock <= w->floor_clock || access.thread == thread ||
-           clocks_of(w, thread)[access.thread] >= access.clock;
+    return access.clock() <= w->floor_clock || access.thread() == thread ||
+           clocks_of(w, thread)[access.thread()] >= access.clock();
 }
 
 // Before a launch: the records of earlier launches stay, all of them below the floor.
@@ -72,11 +72,13 @@ static const char *verb(AccessKind kind) {
     return kind == AccessKind::read ? "read" : kind == AccessKind::write ? "write" : "atomic";
 }
 
-[[noreturn]] static void shared_race(Worker *w, const Access &earlier, const char *earlier_verb,
-                                     AccessKind kind, const void *pointer, Place place) {
+[[noreturn]] static void shared_race(Worker *w, const Access &earlier, AccessKind kind,
+                                     const void *pointer, Place place) {
     char where[160];
     describe_shared(pointer, where, sizeof where);
-    const uint3 &other = w->fibers[earlier.thread].thread_idx;
+    const char *earlier_verb =
+        earlier.is(Access::atomic) ? "atomic" : earlier.is(Access::read) ? "read" : "write";
+    const uint3 &other = w->fibers[earlier.thread()].thread_idx;
     fail_at_two("shared memory race", place, earlier.place,
                 "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: a "
                 "__syncthreads() or __syncwarp() is missing",
@@ -94,16 +96,19 @@ static const char *verb(AccessKind kind) {
     fail_at("uninitialised shared memory", place, "%s is read, which this CTA never wrote", where);
 }
 
-static void check_shared_bounds(Worker *w, const char *pointer, size_t bytes, AccessKind kind,
-                                Place place) {
+static inline bool in_shared_memory(Worker *w, const char *pointer) {
+    // Offsets below the window wrap around to large ones, which are in no dynamic memory.
     const size_t offset = pointer - w->window;
+    if (offset < STATIC_WINDOW_BYTES) return launch.module->valid && launch.module->valid[offset];
+    return (size_t)(pointer - self->dynamic_smem) < self->dynamic_smem_bytes;
+}
+
+static inline void check_shared_bounds(Worker *w, const char *pointer, size_t bytes,
+                                       AccessKind kind, Place place) {
+    const bool small = bytes <= SHARED_ARRAY_GAP_BYTES;  // both ends are then in one array
+    if (small && in_shared_memory(w, pointer) && in_shared_memory(w, pointer + bytes - 1)) return;
     for (size_t i = 0; i < bytes; i++) {
-        // Offsets below the window wrap around to large ones, which are in no dynamic memory.
-        const bool inside = offset + i < STATIC_WINDOW_BYTES
-                                ? launch.module->valid && launch.module->valid[offset + i]
-                                : (size_t)(pointer + i - self->dynamic_smem) <
-                                      self->dynamic_smem_bytes;
-        if (inside) continue;
+        if (in_shared_memory(w, pointer + i)) continue;
         char where[160];
         describe_shared(pointer + i, where, sizeof where);
         fail_at("shared memory out of bounds", place, "%zu-byte %s reaches %s", bytes, verb(kind),
@@ -111,74 +116,90 @@ static void check_shared_bounds(Worker *w, const char *pointer, size_t bytes, Ac
     }
 }
 
-// Keeps a read (or an atomic that another one follows) for later writes: in the place of one that it
-// makes redundant, else of a random one.
+// Keeps a read (or an atomic that another one follows) for later writes: in a free slot or one from
+// before the last barrier, else in a random one.
 static inline void remember(Worker *w, SharedShadow &shadow, const Access &access) {
     uint32_t slot = 0;
-    while (slot < shadow.num_others && shadow.others[slot].thread != access.thread &&
-           !happened_before(w, shadow.others[slot], access.thread)) {
-        slot++;
-    }
-    if (slot == KEPT_ACCESSES) {
-        slot = (uint32_t)(random_bits(w) % KEPT_ACCESSES);
-    } else if (slot == shadow.num_others) {
-        shadow.num_others++;
-    }
+    while (slot < shadow.num_others && shadow.others[slot].clock() > w->floor_clock) slot++;
+    if (slot == KEPT_ACCESSES) slot = (uint32_t)(random_bits(w) >> 20) % KEPT_ACCESSES;
+    if (slot == shadow.num_others) shadow.num_others++;
     shadow.others[slot] = access;
+    shadow.last_slot = (uint8_t)slot;
 }
 
-static void check_granule(Worker *w, SharedShadow &shadow, uint8_t bytes, AccessKind kind,
-                          const void *pointer, Place place) {
-    const unsigned me = self->linear;
-    Access access;
-    access.clock = clock_of(w, me);
-    access.thread = (uint16_t)me;
-    access.bytes = bytes;
-    access.is_atomic = kind == AccessKind::atomic;
-    access.place = place;
-    auto unordered = [&](const Access &earlier) {
-        return (earlier.bytes & bytes) && !happened_before(w, earlier, me);
-    };
-    auto conflicts = [&](const Access &earlier) {
-        return !(earlier.is_atomic && access.is_atomic) && unordered(earlier);
-    };
+static inline Access make_access(Worker *w, AccessKind kind, Place place) {
+    uint64_t flags = 0;
+    if (kind == AccessKind::read) flags = Access::read;
+    if (kind == AccessKind::atomic) flags = Access::atomic;
+    return Access(self->linear, clock_of(w, self->linear), flags, place);
+}
 
-    const bool initialised =
-        shadow.initialised_by == w->cta_serial && (shadow.initialised_bytes & bytes) == bytes;
-    if (kind != AccessKind::write && !initialised) not_initialised(shadow, pointer, place);
-    if (conflicts(shadow.write)) {
-        shared_race(w, shadow.write, shadow.write.is_atomic ? "atomic" : "write", kind, pointer,
-                    place);
+static inline bool unordered(Worker *w, const Access &earlier, const Access &now) {
+    return (earlier.bytes() & now.bytes()) && !happened_before(w, earlier, now.thread());
+}
+
+static inline void read_granule(Worker *w, SharedShadow &shadow, const Access &read,
+                                const void *pointer) {
+    if (unordered(w, shadow.write, read)) {
+        shared_race(w, shadow.write, AccessKind::read, pointer, read.place);
     }
-    for (uint32_t i = 0; i < shadow.num_others; i++) {
-        const Access &earlier = shadow.others[i];
-        if ((kind != AccessKind::read || earlier.is_atomic) && conflicts(earlier)) {
-            shared_race(w, earlier, earlier.is_atomic ? "atomic" : "read", kind, pointer, place);
+    if (shadow.has_atomics) {
+        for (uint32_t i = 0; i < shadow.num_others; i++) {
+            const Access &earlier = shadow.others[i];
+            if (earlier.is(Access::atomic) && unordered(w, earlier, read)) {
+                shared_race(w, earlier, AccessKind::read, pointer, read.place);
+            }
         }
     }
-    if (kind == AccessKind::read) {
-        remember(w, shadow, access);
-        return;
+    if (!shadow.others[shadow.last_slot].same(read)) remember(w, shadow, read);
+}
+
+static inline void write_granule(Worker *w, SharedShadow &shadow, const Access &write,
+                                 AccessKind kind, const void *pointer) {
+    auto conflicts = [&](const Access &earlier) {
+        return !(earlier.is(Access::atomic) && write.is(Access::atomic)) &&
+               unordered(w, earlier, write);
+    };
+    if (conflicts(shadow.write)) shared_race(w, shadow.write, kind, pointer, write.place);
+    for (uint32_t i = 0; i < shadow.num_others; i++) {
+        if (conflicts(shadow.others[i])) {
+            shared_race(w, shadow.others[i], kind, pointer, write.place);
+        }
     }
     if (kind == AccessKind::write) {
         shadow.num_others = 0;
-    } else if (unordered(shadow.write)) {
+        shadow.has_atomics = false;
+    } else if (unordered(w, shadow.write, write)) {  // an atomic, or it would have been a race
         remember(w, shadow, shadow.write);
+        shadow.has_atomics = true;
     }
-    shadow.write = access;
+    shadow.write = write;
     if (shadow.initialised_by != w->cta_serial) shadow.initialised_bytes = 0;
     shadow.initialised_by = w->cta_serial;
-    shadow.initialised_bytes |= bytes;
+    shadow.initialised_bytes |= write.bytes();
+}
+
+static inline void check_granule(Worker *w, SharedShadow &shadow, const Access &access,
+                                 AccessKind kind, const void *pointer) {
+    const bool initialised = shadow.initialised_by == w->cta_serial &&
+                             (shadow.initialised_bytes & access.bytes()) == access.bytes();
+    if (kind != AccessKind::write && !initialised) {
+        not_initialised(shadow, pointer, access.place);
+    }
+    if (kind == AccessKind::read) {
+        read_granule(w, shadow, access, pointer);
+    } else {
+        write_granule(w, shadow, access, kind, pointer);
+    }
 }
 
 template <class Visit>
 static inline void each_granule(size_t offset, size_t bytes, Visit visit) {
-    for (size_t g = offset / GRANULE_BYTES; g <= (offset + bytes - 1) / GRANULE_BYTES; g++) {
-        const size_t first = std::max(offset, g * GRANULE_BYTES);
-        const size_t last = std::min(offset + bytes, (g + 1) * GRANULE_BYTES);
-        uint8_t mask = 0;
-        for (size_t byte = first; byte < last; byte++) mask |= 1u << (byte % GRANULE_BYTES);
-        visit(g, first, mask);
+    static_assert(GRANULE_BYTES == 2, "the masks below are of two bytes");
+    const size_t end = offset + bytes;
+    for (size_t g = offset / 2; 2 * g < end; g++) {
+        const uint8_t mask = (2 * g >= offset ? 1 : 0) | (2 * g + 1 < end ? 2 : 0);
+        visit(g, std::max(offset, 2 * g), mask);
     }
 }
 
@@ -197,13 +218,10 @@ void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint
     Worker *w = worker;
     each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t, uint8_t mask) {
         SharedShadow &shadow = w->shadow[g];
-        shadow.write = Access();
-        shadow.write.clock = clock;
-        shadow.write.thread = thread;
-        shadow.write.bytes = mask;
-        shadow.write.is_async = 1;
-        shadow.write.place = site;
+        shadow.write = Access(thread, clock, Access::async, site);
+        shadow.write.set_bytes(mask);
         shadow.num_others = 0;
+        shadow.has_atomics = false;
         shadow.initialised_by = w->cta_serial;
         shadow.initialised_bytes = mask;
     });
@@ -224,10 +242,9 @@ void check_proxy_fence(const void *pointer, size_t bytes, Site site) {
     Worker *w = worker;
     each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t byte, uint8_t) {
         const Access &write = w->shadow[g].write;
-        if (write.is_async || write.clock <= w->fibers[write.thread].proxy_fence_clock ||
-            write.clock <= current_fiber()->proxy_fence_floor) {
-            return;
-        }
+        const uint32_t writers_fence = w->fibers[write.thread()].proxy_fence_clock;
+        const uint32_t own_fence = current_fiber()->proxy_fence_floor;
+        if (write.is(Access::async) || write.clock() <= std::max(writers_fence, own_fence)) return;
         char where[160];
         describe_shared(w->window + byte, where, sizeof where);
         fail_at_two("proxy fence missing", site, write.place,
@@ -282,13 +299,15 @@ static void check_global(Worker *w, Buffer &b, uintptr_t address, size_t bytes, 
                          Place place) {
     const long long offset = (long long)(address - (uintptr_t)b.base);
     if (offset < 0 || offset + (long long)bytes > (long long)b.size) {
-        fail_at("global memory out of bounds", place, "%zu-byte %s at byte %lld of buffer '%s' (%zu "
-                "bytes)", bytes, verb(kind), offset, b.name, b.size);
+        fail_at("global memory out of bounds", place,
+                "%zu-byte %s at byte %lld of buffer '%s' (%zu bytes)", bytes, verb(kind), offset,
+                b.name, b.size);
     }
     if (kind != AccessKind::read && b.read_only) {
         fail_at("write to an input", place, "%s of input buffer '%s' at byte %lld", verb(kind),
                 b.name, offset);
     }
+    if (b.read_only) return;  // nobody writes it
     each_granule((size_t)offset, bytes, [&](size_t g, size_t byte, uint8_t) {
         check_global_granule(w, b, g, byte, kind, place);
     });
@@ -305,8 +324,10 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     const size_t offset = address - (uintptr_t)w->window;
     if (address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES) {
         check_shared_bounds(w, (const char *)address, bytes, kind, place);
+        Access access = make_access(w, kind, place);
         each_granule(offset, bytes, [&](size_t g, size_t byte, uint8_t mask) {
-            check_granule(w, w->shadow[g], mask, kind, w->window + byte, place);
+            access.set_bytes(mask);
+            check_granule(w, w->shadow[g], access, kind, w->window + byte);
         });
         return;
     }

@@ -15,8 +15,8 @@
 // is declared, with its contract, in host_runtime.h (threads, barriers, collectives, cp.async,
 // ldmatrix, mma) and host_hopper.h (mbarrier, TMA, wgmma).
 //
-// Standard headers come first, because the CUDA keyword macros at the end would break them; a kernel
-// must not include any of its own.
+// Standard headers come first, because the CUDA keyword macros at the end would break them; a
+// kernel must not include any of its own.
 #pragma once
 
 #include <float.h>

@@ -123,9 +123,8 @@ COH_INLINE __half __hsub(__half a, __half b) { return a - b; }
 COH_INLINE __half __hmul(__half a, __half b) { return a * b; }
 COH_INLINE __half __hdiv(__half a, __half b) { return a / b; }
 COH_INLINE __half __hneg(__half a) { return -a; }
-// A product of two halves is exact in float, so double only has to keep the sum from rounding twice.
 COH_INLINE __half __hfma(__half a, __half b, __half c) {
-    return __half((double)((float)a * (float)b) + (double)(float)c);
+    return __half(fmaf((float)a, (float)b, (float)c));
 }
 COH_INLINE __half __hmax(__half a, __half b) { return __half(fmaxf((float)a, (float)b)); }
 COH_INLINE __half __hmin(__half a, __half b) { return __half(fminf((float)a, (float)b)); }

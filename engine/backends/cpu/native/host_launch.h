@@ -49,14 +49,16 @@ void call_kernel(void (*kernel)(Args...), void **values) {
         return coh::describe_kernel(NAME, out);                                          \
     }
 
-#if defined(COH_CHECK)
-// The UBSan handlers stand in the kernel library, or zig would link its own ones there.
+// What the compiler's bounds and alignment checks report in a check build.
 #pragma GCC visibility push(default)
 namespace coh {
 void array_index_out_of_bounds(const void *data, uintptr_t index);
 void misaligned_access(const void *data, uintptr_t address);
 }  // namespace coh
 #pragma GCC visibility pop
+
+#if defined(COH_CHECK)
+// The handlers themselves stand in the kernel library, or zig would link its own ones there.
 #define COH_MODULE                                                                       \
     extern "C" {                                                                         \
     COH_VISIBLE coh::Module coh_module;                                                  \

@@ -99,6 +99,7 @@ static void start_cta(Worker *w, uint64_t index) {
     w->random_state = (s.seed + 1) * 0x9E3779B97F4A7C15ull ^ (index + 1) * 0xD1B54A32D192ED03ull;
     w->spins = 0;
     w->cta = (uint32_t)index;
+    w->touching = Site{};
     for (Barrier &barrier : w->barriers) {
         barrier.arrived = barrier.expected = 0;
         barrier.waiting.clear();
@@ -274,6 +275,7 @@ static bool acceptable(const LaunchSettings &s) {
 
 }  // namespace coh
 
+#pragma GCC visibility push(default)  // the rest of the runtime is hidden
 extern "C" {
 
 // Runs one kernel over its grid. `values[i]` points to argument i of `sizes[i]` bytes (at most
@@ -313,3 +315,4 @@ int coh_launch(coh::Module *module, void (*entry)(void **), void **values, const
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -29,7 +29,7 @@ uint32_t shared_address(const void *pointer) {
 }
 void *shared_pointer(uint32_t address) {
     if (address >= WINDOW_BYTES) {
-        fail_at("illegal address", Place(), "shared address %u lies outside shared memory", address);
+        fail_at("illegal address", Place(), "shared address %u is outside shared memory", address);
     }
     return worker->window + (address + STATIC_WINDOW_BYTES) % WINDOW_BYTES;
 }
@@ -61,13 +61,20 @@ void describe_shared(const void *pointer, char *text, size_t size) {
 // that nothing was written to yet.
 constexpr uint16_t POISON = 0x7FA5;
 
-static void poison(char *begin, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {  // by address parity, so that odd ends keep the pattern
-        begin[i] = (char)(((uintptr_t)(begin + i) & 1) ? POISON >> 8 : POISON & 0xff);
-    }
+// By address parity, so that a zone with odd ends holds the same pattern.
+static char poison_byte(const char *p) {
+    return (char)(((uintptr_t)p & 1) ? POISON >> 8 : POISON & 0xff);
 }
-static bool is_poison(const char *p) {
-    return *p == (char)(((uintptr_t)p & 1) ? POISON >> 8 : POISON & 0xff);
+static bool is_poison(const char *p) { return *p == poison_byte(p); }
+
+static void poison(char *begin, size_t bytes) {
+    const size_t first = std::min<size_t>(bytes, 64);
+    for (size_t i = 0; i < first; i++) begin[i] = poison_byte(begin + i);
+    for (size_t done = first; done < bytes;) {  // copies of the beginning, up to a page at once
+        const size_t piece = std::min({done, bytes - done, PAGE_BYTES});
+        memcpy(begin + done, begin, piece);
+        done += piece;
+    }
 }
 
 static char *data_begin(const Buffer &b) { return b.mapping + b.guard_size; }
@@ -113,6 +120,7 @@ static bool make_shadow(Buffer &b) {
 }  // namespace coh
 
 using namespace coh;
+#pragma GCC visibility push(default)  // the rest of the runtime is hidden
 extern "C" {
 
 // A buffer of `size` bytes with at least `slack` writable bytes that are checked after a launch and
@@ -163,4 +171,5 @@ int coh_start_run(int check) {
     return 1;
 }
 
-}
+}  // extern "C"
+#pragma GCC visibility pop

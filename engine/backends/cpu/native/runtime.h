@@ -87,14 +87,27 @@ constexpr unsigned WARP = 32;
 // Shared memory is tracked in granules of two bytes, so neighbouring 16-bit elements stay apart;
 // the byte mask keeps neighbouring 8-bit ones apart.
 constexpr size_t GRANULE_BYTES = 2;
-struct Access {
-    uint32_t clock = 0;  // of the thread when it made the access; 0: none
-    uint16_t thread = 0;
-    uint8_t bytes = 0;       // mask of the granule's bytes
-    uint8_t is_atomic : 1;   // atomics do not race with each other
-    uint8_t is_async : 1;    // written by TMA: needs no proxy fence before TMA or wgmma reads it
+class Access {
+public:
+    enum Flag : uint64_t {
+        atomic = 1ull << 56,  // atomics do not race with each other
+        read = 1ull << 57,
+        async = 1ull << 58,  // written by TMA: needs no proxy fence before TMA or wgmma reads it
+    };
+    Access() = default;
+    Access(unsigned thread, uint32_t clock, uint64_t flags, Place place)
+        : place(place), packed_(clock | (uint64_t)thread << 32 | flags) {}
+    void set_bytes(uint8_t mask) { packed_ = (packed_ & ~(0xffull << 48)) | (uint64_t)mask << 48; }
+    uint32_t clock() const { return (uint32_t)packed_; }  // of the thread then; 0: no access
+    unsigned thread() const { return (uint16_t)(packed_ >> 32); }
+    uint8_t bytes() const { return (uint8_t)(packed_ >> 48); }  // mask of the granule's bytes
+    bool is(Flag flag) const { return packed_ & flag; }
+    bool same(const Access &other) const { return packed_ == other.packed_; }  // but for the place
+
     Place place;
-    Access() : is_atomic(0), is_async(0) {}
+
+private:
+    uint64_t packed_ = 0;  // in one word, which is compared and copied for every access
 };
 constexpr uint32_t KEPT_ACCESSES = 4;
 constexpr uint32_t COPY_PENDING = 0xffffffffu;
@@ -104,6 +117,8 @@ struct SharedShadow {
     uint32_t num_others;
     uint32_t initialised_by;  // serial of the CTA that wrote it, or COPY_PENDING
     uint8_t initialised_bytes;
+    bool has_atomics;   // among `others`
+    uint8_t last_slot;  // of `others`
 };
 // Global memory: the last write of every granule. `launch` 0 means never written.
 struct GlobalShadow {
@@ -187,6 +202,7 @@ struct Worker {
     uint64_t spins = 0;  // yields since something last made progress
     std::chrono::steady_clock::time_point spinning_since;
     uint32_t cta = 0;  // linear index
+    Site touching{};  // the kernel's line on whose behalf the runtime touches memory
 
     Barrier barriers[NUM_BARRIERS];
     int barrier_result = 0;
@@ -209,6 +225,12 @@ struct Worker {
 
 extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
 inline Fiber *current_fiber() { return static_cast<Fiber *>(self); }
+// Names the kernel's line should the runtime fault in its place.
+class Touching {
+public:
+    explicit Touching(Site site) { worker->touching = site; }
+    ~Touching() { worker->touching = Site{}; }
+};
 inline bool checking() { return worker->settings->check != 0; }
 
 // ---- the launch in flight ----
@@ -240,7 +262,8 @@ extern void *argument_pointers[MAX_ARGUMENTS];
     __attribute__((format(printf, 3, 4)));
 [[noreturn]] void fail_at_two(const char *kind, Place place, Place other, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-void record_error(const char *kind, Place place, Place other, const char *format, va_list arguments);
+void record_error(const char *kind, Place place, Place other, const char *format,
+                  va_list arguments);
 [[noreturn]] void leave_cta();
 
 // ---- scheduler.cpp ----
@@ -265,7 +288,7 @@ inline uint32_t *clocks_of(Worker *w, unsigned thread) {
     return &w->clocks[(size_t)thread * w->num_threads];
 }
 void join_clock(uint32_t *into, const uint32_t *from, unsigned n);
-const uint32_t *released_clocks(Worker *w, unsigned thread);  // to join: own clock brought up to date
+const uint32_t *released_clocks(Worker *w, unsigned thread);  // to join; own clock up to date
 void advance_clock(Worker *w, unsigned thread);
 void order_whole_cta(Worker *w);  // after a barrier of all threads
 bool happened_before(Worker *w, const Access &access, unsigned thread);

@@ -1,5 +1,6 @@
 // What the compiler calls in a check build (-fsanitize=thread,bounds,alignment): the sanitizers'
 // instrumentation with our own answers instead of their runtime libraries.
+#pragma GCC visibility push(default)  // the rest of the runtime is hidden
 extern "C" {
 
 #define COH_HERE coh::Place::at_program_counter((uint64_t)__builtin_return_address(0))
@@ -64,6 +65,7 @@ void __tsan_func_exit() {}
 #undef COH_HERE
 
 }  // extern "C"
+#pragma GCC visibility pop
 
 namespace coh {
 

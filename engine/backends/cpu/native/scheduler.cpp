@@ -34,13 +34,14 @@ inline Fiber *next_ready(Worker *w) {
     return &w->fibers[w->ready[w->ready_head++ & mask]];
 }
 
-// Says who waits where. Written without line numbers twice: the first barrier's is the place.
+// Says who waits where; the place is that of the first one found waiting.
 [[noreturn]] static void deadlock(Worker *w) {
     char text[500] = "";
     size_t used = 0;
     Site first{};
     auto note = [&](const char *format, auto... values) {
-        if (used < sizeof text) used += snprintf(text + used, sizeof text - used, format, values...);
+        if (used >= sizeof text) return;
+        used += snprintf(text + used, sizeof text - used, format, values...);
     };
     for (int id = 0; id < NUM_BARRIERS; id++) {
         const Barrier &barrier = w->barriers[id];

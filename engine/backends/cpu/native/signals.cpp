@@ -59,7 +59,8 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
         return;
     }
     // As for a return address: one past the instruction, which the line table's reader takes off.
-    const Place place = Place::at_program_counter(program_counter(context) + 1);
+    Place place = Place::at_program_counter(program_counter(context) + 1);
+    if (w->touching.file) place = w->touching;
     switch (signal_number) {
         case INTERRUPT_SIGNAL:
             record_fault("time limit", place, "the kernel was still running here");
@@ -102,7 +103,7 @@ static void unblock_fault_signals() {
 }  // namespace coh
 
 // Stops the launch in flight, from any thread; it then reports the line that was running.
-extern "C" void coh_interrupt() {
+extern "C" __attribute__((visibility("default"))) void coh_interrupt() {
     std::lock_guard<std::mutex> lock(coh::launch.workers_mutex);
     for (coh::Worker *w : coh::launch.running) pthread_kill(w->host_thread, coh::INTERRUPT_SIGNAL);
 }

@@ -31,8 +31,8 @@ static long long tile_bytes(const TensorMapOnHost &map) {
 static PendingTile make_tile(const TensorMapOnHost &map, void *shared, const int *coordinates,
                              Site site) {
     if (shared_address(shared) % 128) {
-        fail_at("misaligned address", site, "TMA tile at shared address %u needs 128-byte alignment",
-                shared_address(shared));
+        fail_at("misaligned address", site,
+                "TMA tile at shared address %u needs 128-byte alignment", shared_address(shared));
     }
     PendingTile tile{};
     tile.map = map;
@@ -95,6 +95,7 @@ void land_tiles(Mbarrier &mbarrier) {
     std::vector<PendingTile> tiles;
     tiles.swap(mbarrier.tiles);
     for (const PendingTile &tile : tiles) {
+        const Touching touching(tile.site);
         const unsigned element = tile.map.element_bytes;
         each_chunk(tile, [&](char *shared, const char *global, uint32_t present) {
             char chunk[16] = {};
@@ -140,6 +141,7 @@ void bulk_commit() {
 static void land_stores(std::vector<PendingTile> &stores, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const PendingTile &tile = stores[i];
+        const Touching touching(tile.site);
         const unsigned element = tile.map.element_bytes;
         each_chunk(tile, [&](char *shared, char *global, uint32_t present) {
             check_access(shared, 16, AccessKind::read, tile.site);

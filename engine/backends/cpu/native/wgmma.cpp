@@ -30,11 +30,11 @@ struct IssueOperand {
 
 static size_t find_or_start_accumulator(Warpgroup &group, void **threads, int n, bool accumulate) {
     const auto &first = *(IssueOperand *)threads[0];
+    auto is_same = [&](const Accumulator &known) {
+        return known.registers[0] == first.d && known.n == n;
+    };
     size_t index = 0;
-    while (index < group.accumulators.size() &&
-           (group.accumulators[index].registers[0] != first.d || group.accumulators[index].n != n)) {
-        index++;
-    }
+    while (index < group.accumulators.size() && !is_same(group.accumulators[index])) index++;
     if (index == group.accumulators.size()) group.accumulators.emplace_back();
     Accumulator &accumulator = group.accumulators[index];
     if (accumulator.pending) return index;
@@ -48,7 +48,8 @@ static size_t find_or_start_accumulator(Warpgroup &group, void **threads, int n,
                                      [accumulator_register(row, column)];
         }
     }
-    for (int t = 0; t < WARPGROUP; t++) memset(accumulator.registers[t], 0xff, n / 2 * sizeof(float));
+    const size_t register_bytes = n / 2 * sizeof(float);
+    for (int t = 0; t < WARPGROUP; t++) memset(accumulator.registers[t], 0xff, register_bytes);
     return index;
 }
 

@@ -4,8 +4,9 @@
 
 #define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
 
-extern "C" __global__ void to_float(const unsigned short *half_bits, const unsigned short *bf16_bits,
-                                    float *from_half, float *from_bf16, int n) {
+extern "C" __global__ void to_float(const unsigned short *half_bits,
+                                    const unsigned short *bf16_bits, float *from_half,
+                                    float *from_bf16, int n) {
     if ((int)INDEX >= n) return;
     from_half[INDEX] = __half2float(__ushort_as_half(half_bits[INDEX]));
     from_bf16[INDEX] = __bfloat162float(__ushort_as_bfloat16(bf16_bits[INDEX]));

@@ -1,4 +1,4 @@
-// FlashAttention-1 order with static shared arrays: 256 threads load, 64 of them compute a row each.
+// FlashAttention-1 order with static shared arrays: 256 threads load, 64 compute a row each.
 // Grid (num_heads, batch, ceil(seqlen / 64)), D = 64; lse is [batch, num_heads, seqlen].
 #include "ptx.cuh"
 

@@ -24,7 +24,7 @@ fa_mma(const element *__restrict__ q, const element *__restrict__ k, const eleme
     extern __shared__ __align__(128) unsigned char smem[];
     element *q_smem = reinterpret_cast<element *>(smem);
     element *k_smem = q_smem + BLOCK_M * LD, *v_smem = k_smem + 2 * BLOCK_N * LD;  // two stages
-    const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32, group = lane / 4, pair = lane % 4;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
     const int m0 = blockIdx.z * BLOCK_M;
     const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
     const size_t head = head_index * seqlen * HEAD_DIM;

@@ -107,7 +107,9 @@ fa_split_merge(const float *__restrict__ o_partial, const float *__restrict__ ls
     if (row >= heads * seqlen) return;
     const size_t rows = (size_t)heads * seqlen;
     float largest = -INFINITY, total = 0.f, low = 0.f, high = 0.f;
-    for (int s = lane; s < num_splits; s += 32) largest = fmaxf(largest, lse_partial[s * rows + row]);
+    for (int s = lane; s < num_splits; s += 32) {
+        largest = fmaxf(largest, lse_partial[s * rows + row]);
+    }
     largest = warp_max(largest);
     for (int s = lane; s < num_splits; s += 32) {
         total += __expf(lse_partial[s * rows + row] - largest);

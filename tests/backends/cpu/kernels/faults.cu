@@ -2,7 +2,8 @@
 #include "ptx.cuh"
 
 #define KERNEL(NAME)                                                                     \
-    extern "C" __global__ void NAME(const float *in, float *out, float *scratch, int *counter, int n)
+    extern "C" __global__ void NAME(const float *in, float *out, float *scratch,         \
+                                    int *counter, int n)
 #define TID ((int)threadIdx.x)
 
 KERNEL(well_behaved) { out[blockIdx.x * 64 + TID] = 2.f * in[TID]; }
@@ -28,6 +29,17 @@ KERNEL(behind_shared) {
 KERNEL(behind_odd_shared) {  // launched with 1,000 bytes: 24 more up to the window's end
     extern __shared__ float smem[];
     smem[TID == 3 ? 251 : TID] = in[TID];
+    out[blockIdx.x * 64 + TID] = in[TID];
+}
+KERNEL(copy_from_far_away) {
+    __shared__ __align__(16) float s[256];
+    cp_async_16(s + TID * 4, in + (size_t)n * 4096, true);  // BUG copy_from_far_away
+    cp_async_commit();
+    cp_async_wait<0>();
+    out[blockIdx.x * 64 + TID] = s[TID * 4];
+}
+KERNEL(atomic_far_away) {
+    atomicAdd(counter + n * 4096, 1);  // BUG atomic_far_away
     out[blockIdx.x * 64 + TID] = in[TID];
 }
 KERNEL(integer_division) {
@@ -62,6 +74,3 @@ KERNEL(forgets_elements) {
     if (TID != 9) out[blockIdx.x * 64 + TID] = in[TID];
 }
 KERNEL(counts_its_runs) { out[blockIdx.x * 64 + TID] = (float)atomicAdd(counter, 1); }
-KERNEL(twice) {
-    if (TID < 64) out[blockIdx.x * 64 + TID] = 2.f * in[TID];
-}

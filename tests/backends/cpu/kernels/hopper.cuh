@@ -13,7 +13,9 @@ PTX_FN uint64_t wgmma_descriptor(const void *tile) {
 }
 
 #if defined(__CUDA_ON_HOST__)
-PTX_FN void mbarrier_init(uint64_t *b, int arrivals SITE_) { coh::mbarrier_init(b, arrivals, site); }
+PTX_FN void mbarrier_init(uint64_t *b, int arrivals SITE_) {
+    coh::mbarrier_init(b, arrivals, site);
+}
 PTX_FN void mbarrier_fence_init() {}
 PTX_FN void mbarrier_expect(uint64_t *b, int bytes SITE_) { coh::mbarrier_arrive(b, bytes, site); }
 PTX_FN void mbarrier_arrive(uint64_t *b SITE_) { coh::mbarrier_arrive(b, 0, site); }
@@ -78,10 +80,10 @@ PTX_FN void tma_load(void *tile, const TensorMap *map, uint64_t *b, int column, 
         : "memory");
 }
 PTX_FN void tma_store(const TensorMap *map, const void *tile, int column, int row) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(
-                     map),
-                 "r"(smem_address(tile)), "r"(column), "r"(row)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(map),
+        "r"(smem_address(tile)), "r"(column), "r"(row)
+        : "memory");
 }
 PTX_FN void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 PTX_FN void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }

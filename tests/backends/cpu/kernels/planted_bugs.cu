@@ -4,7 +4,8 @@
 #include "ptx.cuh"
 
 #define KERNEL(NAME)                                                                     \
-    extern "C" __global__ void NAME(const float *in, float *out, float *scratch, int *counter, int n)
+    extern "C" __global__ void NAME(const float *in, float *out, float *scratch,         \
+                                    int *counter, int n)
 #define TID ((int)threadIdx.x)
 
 // ---- races in shared memory ----

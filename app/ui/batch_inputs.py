@@ -1,0 +1,306 @@
+"""What the page "Batch size" asks for beyond the sidebar, and where measured points come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import streamlit as st
+
+from app.ui.state import Chosen
+from app.ui.terms import TERMS
+from engine.devices import all_devices
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError
+from engine.evaluation import Evaluation
+from engine.model.measurements import Measurement, parse_measurements
+from engine.model.request import BatchRequest
+from engine.model.validate import from_evaluations
+from engine.problem import Problem
+from engine.sessions.codec import loads
+from engine.sessions.store import SnapshotInfo, Store, default_store
+
+NO_POINTS = "none"
+UPLOAD = "a CSV file"
+LIMITS = (256, 1024, 4096, 16384)
+PRICES = "prices"
+_BOUND: dict[str, Any] = {"bind": "query-params"}
+# Choices of the two sliders; typing a number in the sidebar is always possible.
+DRAG = {
+    "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
+    "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Measured points to calibrate on or to validate against."""
+
+    source: str
+    measurements: tuple[Measurement, ...]
+    why: str  # why there are none, in a sentence
+
+
+def _drag(key: str) -> None:
+    st.session_state[key] = st.session_state[f"drag_{key}"]
+
+
+def drag_sliders() -> None:
+    """Heads and S by dragging; the sidebar's numbers follow."""
+    columns = st.columns(2)
+    for column, (key, values) in zip(columns, DRAG.items(), strict=True):
+        present = st.session_state[key]
+        st.session_state[f"drag_{key}"] = min(values, key=lambda v: abs(v - present))
+        column.select_slider(
+            {"H": "Drag heads", "S": "Drag sequence length"}[key],
+            values,
+            key=f"drag_{key}",
+            on_change=_drag,
+            args=(key,),
+        )
+
+
+def axis_inputs() -> dict[str, Any]:
+    """What is varied, and how far."""
+    left, right = st.columns(2, vertical_alignment="bottom")
+    free = left.toggle("Vary B × H", key="heads_free", help=TERMS["heads_free"], **_BOUND)
+    most = right.segmented_control(
+        "Largest batch",
+        LIMITS,
+        default=4096,
+        required=True,
+        format_func=lambda n: f"{n:,}",
+        key="max_batch",
+        help=TERMS["max_batch"],
+        persist_state="session",
+    )
+    return {"heads_free": free, "max_batch": int(most)}
+
+
+def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
+    """Price, traffic, utilisation."""
+    left, middle, right = st.columns(3)
+    prices: dict[str, float] = st.session_state.setdefault(PRICES, {})
+    price = left.number_input(
+        f"Price of {device.name}, $ per hour",
+        min_value=0.0,
+        value=prices.get(device.name, device.price_usd_per_hour),
+        step=0.05,
+        key=f"price.{device.name}",
+        help=device.price_source or TERMS["price"],
+        persist_state="session",
+    )
+    traffic = middle.number_input(
+        "Traffic, million queries per day",
+        min_value=0.001,
+        value=1000.0,
+        step=100.0,
+        key="traffic",
+        help=TERMS["traffic"],
+        **_BOUND,
+    )
+    utilisation = right.number_input(
+        "Planned utilisation, %",
+        min_value=1,
+        max_value=100,
+        value=100,
+        key="utilisation",
+        help=TERMS["utilisation"],
+        **_BOUND,
+    )
+    return {
+        "price_usd_per_hour": price,
+        "queries_per_day": million(traffic),
+        "utilisation": percent(utilisation),
+    }
+
+
+def million(count: float) -> float:
+    """The field counts in millions, the engine in queries."""
+    return count * 1e6
+
+
+def percent(value: float) -> float:
+    """The field counts in percent, the engine in shares."""
+    return value / 100
+
+
+def waiting_inputs() -> dict[str, Any]:
+    """Arrival rate and time budget; both 0 means that waiting is not asked about."""
+    left, right = st.columns(2)
+    rate = left.number_input(
+        "Requests arriving per second",
+        min_value=0.0,
+        value=0.0,
+        step=100.0,
+        key="arrivals",
+        help=TERMS["arrivals"],
+        **_BOUND,
+    )
+    budget = right.number_input(
+        "Latency that waiting may add, ms",
+        min_value=0.0,
+        value=0.0,
+        step=1.0,
+        key="budget",
+        help=TERMS["budget"],
+        **_BOUND,
+    )
+    if not rate and not budget:
+        return {}
+    return {"arrivals_per_s": rate, "budget_ms": budget}
+
+
+def request(
+    chosen: Chosen,
+    device: DeviceSpec,
+    inputs: Mapping[str, Any],
+    measurements: tuple[Measurement, ...] | None,
+) -> BatchRequest:
+    """The question to the model. `measurements` calibrate it."""
+    problem = chosen.problem
+    assert problem is not None  # the page stops before this without one
+    return BatchRequest(
+        variant=chosen.variant.id,
+        gpu=device,
+        seqlen=problem.seqlen,
+        head_dim=problem.head_dim,
+        heads=problem.num_heads,
+        causal=problem.causal,
+        dtype=problem.dtype,
+        config=chosen.config,
+        batch_now=problem.batch,
+        measured=measurements,
+        **inputs,
+    )
+
+
+def points(chosen: Chosen, device: DeviceSpec, own: tuple[Evaluation, ...]) -> Points:
+    """Choose where measured points come from: a snapshot, a CSV, or what was measured here."""
+    sources: dict[str, SnapshotInfo | str] = {NO_POINTS: NO_POINTS, UPLOAD: UPLOAD}
+    mine = from_evaluations(own, chosen.variant, chosen.config, device)
+    if mine:
+        sources["measured here"] = "measured here"
+    store: Store | None = None
+    try:
+        store = default_store()
+        for info in store.list():
+            if _may_hold(info, chosen.variant.id, device.name):
+                sources[info.title] = info
+    except AttuneError as error:
+        st.caption(str(error))
+    if st.session_state.get("points") not in sources:
+        st.session_state["points"] = NO_POINTS
+    source = st.selectbox(
+        "Measured points",
+        list(sources),
+        key="points",
+        help=TERMS["points"],
+        persist_state="session",
+    )
+    if source == NO_POINTS:
+        return Points(source, (), "No measured points are chosen.")
+    if source == UPLOAD:
+        return _uploaded()
+    if source == "measured here":
+        return Points(source, _with_sdpa(mine, own), "")
+    info = sources[source]
+    assert isinstance(info, SnapshotInfo)
+    assert store is not None
+    return _from_snapshot(store, info, chosen, device)
+
+
+def _may_hold(info: SnapshotInfo, variant: str, device: str) -> bool:
+    s = info.summary
+    return (
+        s is not None
+        and variant in s.variants
+        and device in s.devices
+        and s.origins != ("predicted",)
+    )
+
+
+def _uploaded() -> Points:
+    upload = st.file_uploader(
+        "CSV: batch, num_heads, seqlen, head_dim, kernel_ms, and if known sdpa_ms, ctas",
+        type=["csv"],
+        key="points_csv",
+    )
+    if upload is None:
+        return Points(UPLOAD, (), "Choose a CSV file of measurements.")
+    try:
+        text = upload.getvalue().decode("utf-8-sig")
+        return Points(upload.name, parse_measurements(text, upload.name), "")
+    except UnicodeDecodeError:
+        return Points(upload.name, (), f"{upload.name} is not UTF-8 text: save it as CSV.")
+    except AttuneError as error:
+        return Points(upload.name, (), str(error))
+
+
+@lru_cache(maxsize=8)
+def _opened(data: bytes, name: str) -> tuple[Evaluation, ...]:
+    return loads(data, name=name).opened()
+
+
+def _from_snapshot(store: Store, info: SnapshotInfo, chosen: Chosen, device: DeviceSpec) -> Points:
+    try:
+        evaluations = _opened(store.read(info.name), info.name)
+    except AttuneError as error:
+        return Points(info.title, (), str(error))
+    found = from_evaluations(evaluations, chosen.variant, chosen.config, device)
+    if not found:
+        return Points(
+            info.title, (), f"{info.title} has no latency of this variant, config and GPU."
+        )
+    return Points(info.title, _with_sdpa(found, evaluations), "")
+
+
+def _with_sdpa(
+    found: tuple[Measurement, ...], evaluations: tuple[Evaluation, ...]
+) -> tuple[Measurement, ...]:
+    """The fastest SDPA of the same problem beside each point."""
+    best: dict[Problem, float] = {}
+    for e in evaluations:
+        for baseline in e.baselines:
+            if baseline.latency is not None:
+                us = baseline.latency.median_us
+                best[e.problem] = min(us, best.get(e.problem, us))
+    return tuple(replace(m, sdpa_us=best.get(m.problem)) for m in found)
+
+
+def price_table() -> None:
+    """Prices of every GPU, editable; they hold for this browser session."""
+    edited: dict[str, float] = st.session_state.setdefault(PRICES, {})
+    st.data_editor(
+        [
+            {
+                "GPU": d.name,
+                "$ per hour": edited.get(d.name, d.price_usd_per_hour),
+                "price from": d.price_source,
+            }
+            for d in all_devices()
+        ],
+        disabled=["GPU", "price from"],
+        hide_index=True,
+        key="price_editor",
+        on_change=_take_prices,
+        column_config={"$ per hour": st.column_config.NumberColumn(min_value=0.0, format="%.2f")},
+    )
+
+
+def _take_prices() -> None:
+    names = [d.name for d in all_devices()]
+    for row, change in st.session_state["price_editor"]["edited_rows"].items():
+        name, price = names[int(row)], change.get("$ per hour")
+        if price is not None:
+            st.session_state[PRICES][name] = price
+            st.session_state[f"price.{name}"] = price
+
+
+def price_of(device: str) -> float | None:
+    """The price in force: edited, or the table's."""
+    edited: dict[str, float] = st.session_state.get(PRICES, {})
+    listed = next((d.price_usd_per_hour for d in all_devices() if d.name == device), None)
+    return edited.get(device, listed)

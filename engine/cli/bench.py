@@ -1,0 +1,205 @@
+"""`bench`: our kernels beside every SDPA backend, interleaved in one run per problem."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict, replace
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench, bench_problems
+from engine.cli.output import print_json, print_table
+from engine.errors import InvalidProblem, MeasureError, ToolMissing
+from engine.names import find_variant
+
+if TYPE_CHECKING:
+    from engine.evaluation import Latency
+    from engine.measure.verdict import Comparison
+
+_COLUMNS = (
+    "kernel",
+    "device µs",
+    "cold µs",
+    "end-to-end µs",
+    "TFLOP/s",
+    "% of peak",
+    "speed-up",
+    "95 % interval",
+    "verdict",
+)
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("bench", help="our kernels beside PyTorch's attention, on this GPU")
+    p.add_argument("--against", choices=("sdpa",), default="sdpa", help="the baselines")
+    p.add_argument("--preset", choices=tuple(PRESETS), required=True, help="which problems")
+    p.add_argument(
+        "--variant",
+        action="append",
+        metavar="NAME[:TUNABLE=VALUE,…]",
+        help="a kernel, for instance v05:num_splits=4; repeatable (default: the ladder's fastest)",
+    )
+    p.add_argument(
+        "--mode",
+        choices=("sustained", "burst"),
+        default="sustained",
+        help="hot and back to back, as a loaded server runs (default), or with rests",
+    )
+    p.add_argument(
+        "--seconds",
+        type=float,
+        default=BENCH.max_s,
+        help="per problem at most (default %(default)g)",
+    )
+    p.add_argument("--out", type=Path, metavar="FILE", help="write a snapshot; .jsonl: a journal")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from engine.backends.cuda import why_not_cuda
+    from engine.evaluate import Evaluator
+    from engine.export import exists_already
+
+    if (why := why_not_cuda()) is not None:
+        raise ToolMissing(why)
+    problems = bench_problems(args.preset)
+    entrants = [parse_entrant(text) for text in args.variant] if args.variant else None
+    if args.seconds <= 0:
+        raise InvalidProblem(f"--seconds must be more than 0, not {args.seconds:g}.")
+    if args.out is not None and args.out.exists():
+        raise exists_already(args.out)
+    settings = replace(BENCH, mode=args.mode, max_s=args.seconds)
+    results: list[BenchResult] = []
+    failures = 0
+    try:
+        with Evaluator() as evaluator:
+            for problem in problems:
+                try:
+                    found = bench(problem, entrants, evaluator, settings, _show_stage(args.json))
+                except MeasureError as error:
+                    failures += 1
+                    print(f"error: {error}", file=sys.stderr)
+                    if evaluator.lost is not None:
+                        break
+                    continue
+                results.append(found)
+                if not args.json:
+                    _print_result(found)
+    finally:  # an interrupted run keeps what it has measured
+        _export(args, results)
+    if args.json:
+        print_json({"preset": args.preset, "results": [_as_dict(r) for r in results]})
+    complete = not failures and all(result.is_complete for result in results)
+    return 0 if complete else 1
+
+
+def _export(args: argparse.Namespace, results: list[BenchResult]) -> None:
+    from engine.export import export_evaluations
+
+    evaluations = [e for result in results for e in result.evaluations]
+    if args.out is not None and evaluations:
+        title = f"bench {args.preset} against SDPA on {results[0].device}"
+        print(export_evaluations(args.out, evaluations, title), file=sys.stderr)
+
+
+def parse_entrant(text: str) -> Entrant:
+    """`v05:num_splits=4,block_n=64`.
+
+    Raises:
+        InvalidProblem: not of that form.
+        UnknownName: no such variant.
+    """
+    name, _, rest = text.partition(":")
+    config: dict[str, int] = {}
+    for item in filter(None, rest.split(",")):
+        key, _, value = item.partition("=")
+        try:
+            config[key.strip()] = int(value)
+        except ValueError:
+            raise InvalidProblem(
+                f"--variant takes a name and whole numbers, for instance v05:num_splits=4, not "
+                f"{text!r}."
+            ) from None
+    return Entrant(find_variant(name).id, config)
+
+
+def _show_stage(quiet: bool) -> Any:
+    return (lambda _: None) if quiet else (lambda stage: print(f"{stage} …", file=sys.stderr))
+
+
+def _print_result(result: BenchResult) -> None:
+    timed = [line for line in result.lines if line.device is not None]
+    title = f"{result.problem.label()} on {result.device}, measured; {result.stop_reason}"
+    print_table(title, _COLUMNS, [_row(line, result.best_baseline) for line in timed])
+    for line in result.lines:
+        if line.device is None:
+            print(f"{line.name}: {line.reason}")
+    for note in result.notes:
+        print(f"Note: {note}")
+    if result.throttled:
+        print(f"THROTTLED: {result.throttled}")
+
+
+def _row(line: BenchLine, best: str | None) -> list[object]:
+    name = f"SDPA {line.name}" if line.is_baseline else line.name
+    times = [_median(x) for x in (line.device, line.cold, line.end_to_end)]
+    rates = [line.tflops, None if line.peak_share is None else f"{line.peak_share:.1%}"]
+    if line.against_best is None:
+        beside: list[object] = ["best SDPA" if line.name == best else None, None, None]
+    elif isnan(line.against_best.ratio):
+        beside = [None, None, str(line.against_best.verdict)]
+    else:
+        c = line.against_best
+        beside = [f"{c.speedup:.3f}×", f"{1 / c.high:.3f} – {1 / c.low:.3f}", str(c.verdict)]
+    return [name, *times, *rates, *beside]
+
+
+def _median(latency: Latency | None) -> float | None:
+    return None if latency is None else latency.median_us
+
+
+def _as_dict(result: BenchResult) -> dict[str, Any]:
+    return {
+        "problem": asdict(result.problem),
+        "device": result.device,
+        "best_baseline": result.best_baseline,
+        "stop_reason": result.stop_reason,
+        "throttled": result.throttled,
+        "notes": list(result.notes),
+        "lines": [_line_dict(line) for line in result.lines],
+    }
+
+
+def _line_dict(line: BenchLine) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "is_baseline": line.is_baseline,
+        "origin": line.device.origin if line.device else None,
+        "device_us": _median(line.device),
+        "cold_us": _median(line.cold),
+        "end_to_end_us": _median(line.end_to_end),
+        "tflops": line.tflops,
+        "peak_share": line.peak_share,
+        "against_best": _comparison_dict(line.against_best),
+        "reason": line.reason,
+    }
+
+
+def _comparison_dict(comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    speedup = {
+        "speedup": comparison.speedup,
+        "low": 1 / comparison.high,
+        "high": 1 / comparison.low,
+    }
+    return {
+        **speedup,
+        "verdict": str(comparison.verdict),
+        "floor": comparison.floor,
+        "rounds": comparison.pairs,
+        "reason": comparison.reason,
+    }

@@ -1,0 +1,55 @@
+"""The final on this machine's GPU: the kernels of a sweep's best rows, timed side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from engine.evaluation import Correctness
+from engine.measure.field import Field
+from engine.measure.local_gpu import gpu_lock, gpu_states
+from engine.names import find_variant
+from engine.plan import make_plan
+from engine.search.race import Entrants
+from engine.search.rows import SweepRow
+from engine.search.tune import OpenEntrants
+from engine.tensors import make_inputs
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.evaluate import Evaluator
+
+
+def gpu_entrants(
+    evaluator: Evaluator, on_wait: Callable[[str], None] = lambda _: None
+) -> OpenEntrants:
+    """How rows that passed on this GPU are made ready for a race.
+
+    Args:
+        evaluator: whose CUDA context is used; it stays the caller's.
+        on_wait: hears whom the GPU's lock is waited for.
+    """
+
+    @contextmanager
+    def opened(rows: Sequence[SweepRow]) -> Iterator[Entrants]:
+        backend = cast("CudaBackend", evaluator.backend("cuda"))
+        problem = rows[0].problem
+        inputs = make_inputs(problem)
+        with (
+            gpu_lock(f"the final of {problem.label()}", on_wait),
+            gpu_states() as read_state,
+            Field(read_state) as field,
+        ):
+            for row in rows:
+                plan = make_plan(find_variant(row.variant), problem, row.config)
+                timer = backend.timer(plan, inputs, _verdict(row.result["correctness"]))
+                field.add(row.point, timer)
+            yield field
+
+    return opened
+
+
+def _verdict(correctness: dict[str, Any]) -> Correctness:
+    """The row's verdict as an object; a pass has no findings."""
+    return Correctness(**{**correctness, "findings": ()})

@@ -1,0 +1,196 @@
+"""The page "Batch size" without a browser."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from app_driver import metric, texts, until
+
+from engine.sessions.store import default_store
+
+SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
+1,1,128,64,0.543,0.026
+8,1,128,64,0.560,0.027
+32,1,128,64,0.750,0.030
+256,1,128,64,3.62,0.12
+"""
+
+
+def ready(at) -> bool:
+    return any(m.label == "90% of the plateau" for m in at.metric)
+
+
+def open_batch(open_app, **params):
+    return until(open_app("batch", gpu="L4", **params), ready)
+
+
+def upload(at, text: str):
+    at.selectbox(key="points").set_value("a CSV file").run()
+    at.file_uploader(key="points_csv").set_value(("series.csv", text.encode(), "text/csv"))
+    return at.run()
+
+
+def test_it_recommends_with_an_interval_a_gain_and_a_reason(open_app):
+    at = open_batch(open_app)
+    assert not at.exception
+    batches = [int(metric(at, f"{t}% of the plateau").split("= ")[1]) for t in (70, 90, 95)]
+    assert 1 < batches[0] <= batches[1] <= batches[2]
+    assert f"B={batches[1]} reaches" in texts(at)
+    assert len(at.get("plotly_chart")) == 1
+
+
+def test_heads_and_length_move_the_recommendation(open_app):
+    at = open_batch(open_app)
+    before = metric(at, "90% of the plateau")
+    at.select_slider(key="drag_H").set_value(16).run()
+    assert at.number_input(key="H").value == 16
+    assert metric(at, "90% of the plateau") != before
+    at.select_slider(key="drag_S").set_value(1024).run()
+    assert at.number_input(key="S").value == 1024
+    assert not at.exception
+
+
+def test_a_drag_costs_at_most_a_tenth_of_a_second(open_app):
+    """Script time of one rerun, the best of several: the machine of a test is shared."""
+    at = open_batch(open_app)
+    times = []
+    for heads in (2, 3, 4, 6, 8, 12, 16):
+        start = time.perf_counter()
+        at.select_slider(key="drag_H").set_value(heads).run()
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.25  # AppTest's own thread and parsing included
+
+
+def test_free_heads_count_units(open_app):
+    at = open_batch(open_app, H="8", heads_free="true")
+    fixed = open_batch(open_app, H="8")
+    free_batch = int(metric(at, "90% of the plateau").split("= ")[1])
+    assert free_batch > int(metric(fixed, "90% of the plateau").split("= ")[1])
+
+
+@pytest.mark.parametrize("tab", ["Table", "Cost", "Validate", "Batch cannot grow"])
+def test_each_tab_opens(open_app, tab):
+    at = open_batch(open_app, batch_tab=tab)
+    assert not at.exception
+    assert not at.error
+
+
+def test_the_table_shows_both_readings(open_app):
+    at = open_batch(open_app, batch_tab="Table")
+    frame = at.dataframe[0].value
+    assert frame["latency µs"].is_monotonic_increasing
+    assert frame["per unit µs"].iloc[-1] < frame["per unit µs"].iloc[0]
+    at.toggle(key="every_batch").set_value(True).run()
+    assert len(at.dataframe[0].value) == 4096
+
+
+def test_cost_is_that_of_the_price_and_the_traffic(open_app):
+    at = open_batch(open_app, batch_tab="Cost")
+    costs = at.dataframe[0].value.set_index("")
+    before = costs.loc["now", "$ per day"]
+    at.number_input(key="price.L4").set_value(1.20).run()
+    at.number_input(key="traffic").set_value(2000.0).run()
+    after = at.dataframe[0].value.set_index("").loc["now", "$ per day"]
+    assert after == pytest.approx(4 * before)
+
+
+def test_a_gpu_without_a_price_says_so(open_app):
+    at = until(open_app("batch", gpu="A30", batch_tab="Cost"), ready)
+    assert not at.exception
+    assert at.number_input(key="price.A30").value is None
+    assert "No list price" in texts(at)
+
+
+def test_waiting_takes_rate_and_budget(open_app):
+    at = open_batch(open_app, batch_tab="Batch cannot grow")
+    at.number_input(key="arrivals").set_value(5000.0).run()
+    assert "needs both an arrival rate and a time budget" in texts(at) or at.error
+    at.number_input(key="budget").set_value(20.0).run()
+    assert not at.exception
+    assert "requests a second" in texts(at)
+
+
+def test_points_of_a_csv_validate_and_calibrate(open_app):
+    at = upload(open_batch(open_app, batch_tab="Validate"), SERIES)
+    assert not at.exception
+    assert "4 of 4 measured values" in texts(at)
+    wide = at.dataframe[0].value
+    assert list(wide["measured µs"]) == [543.0, 560.0, 750.0, 3620.0]
+    at.toggle(key="calibrate").set_value(True).run()
+    assert not at.exception
+    assert "each predicted by the others" in texts(at)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SERIES.replace("0.543", "-1"), "line 2, column kernel"),
+        (SERIES.replace("kernel_ms", "kernel_us"), "times belong into the column"),
+        (SERIES.replace("0.560", "0.560 ms"), "line 3, column kernel"),
+        ("", "is empty"),
+        ("a,b\n1,2\n", "lacks the column"),
+    ],
+)
+def test_a_wrong_csv_names_line_and_column(open_app, text, words):
+    at = upload(open_batch(open_app, batch_tab="Validate"), text)
+    assert not at.exception
+    assert words in texts(at)
+    assert metric(at, "90% of the plateau")  # the prediction stands without it
+
+
+def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
+    at = open_batch(open_app, batch_tab="Validate")
+    options = at.selectbox(key="points").options
+    assert any("L4 study" in o for o in options)
+    at.selectbox(key="points").set_value(next(o for o in options if "L4 study" in o)).run()
+    until(at, lambda page: "measured values" in texts(page))
+    assert not at.exception
+
+
+def test_saving_keeps_prediction_measurements_and_words(open_app):
+    at = upload(open_batch(open_app), SERIES)
+    at.button(key="batch_save").click().run()
+    assert not at.exception
+    assert "Saved as" in texts(at)
+    (info,) = [i for i in default_store().list() if not i.shipped]
+    snapshot = default_store().open(info.name)
+    origins = [e.latency.origin for e in snapshot.opened()]
+    assert origins.count("recorded") == 4
+    assert origins.count("predicted") >= 3
+    assert "of the plateau" in snapshot.notes
+    assert "Validation: 4 of 4" in snapshot.notes
+
+
+def test_no_feasible_batch_is_one_sentence(open_app):
+    at = open_app("batch", gpu="L4", H="4096", S="4000000")
+    until(at, lambda page: bool(page.error))
+    assert not at.exception
+    assert len(at.error) == 1
+
+
+def test_an_unsupported_head_dim_is_one_sentence(open_app):
+    at = open_app("batch", gpu="L4", variant="v02", D="80")
+    assert not at.exception
+    assert "no kernel for head\\_dim 80" in at.error[0].value
+
+
+def test_ranking_compiles_and_ranks(open_app, monkeypatch):
+    """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
+    from engine.devices import all_devices
+    from engine.model import recommend
+    from kernels.ladder import LADDER
+
+    monkeypatch.setattr(recommend, "LADDER", LADDER[:2])
+    monkeypatch.setattr(
+        recommend, "all_devices", lambda: [d for d in all_devices() if d.name in ("L4", "T4")]
+    )
+    at = open_batch(open_app, batch_tab="Batch cannot grow")
+    assert "Not ranked yet" in texts(at)
+    at.toggle(key="rank").set_value(True).run()
+    until(at, lambda page: "still to be compiled" not in texts(page))
+    assert not at.exception
+    frame = at.dataframe[0].value
+    assert {"Accept it", "Use a T4"} <= set(frame["option"])
+    assert any(option.startswith("Use v02") for option in frame["option"])
+    assert frame["$ per 10⁹ queries"].dropna().is_monotonic_increasing

@@ -1,0 +1,142 @@
+"""What a page waits for when the journal has 10,000 evaluations.
+
+`python tests/bench/bench_journal.py`
+
+Once the cost of opening (a server that starts), then of one update: an evaluation is added by the
+worker, and the page asks how things stand, for all rows, and for the table of them.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from engine.evaluate import evaluate
+from engine.evaluation import BaselineTiming, Evaluation
+from engine.jobs import journal
+from engine.jobs.layout import RunDir
+from engine.jobs.manager import JobManager
+from engine.measure.sample import measured_latency
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+from engine.search.results import sweep_frame
+from engine.search.rows import SweepRow
+from engine.search.space import Space, SweepOptions, SweepPoint, point_id
+from engine.search.sweep_journal import SweepJournal, SweepSpec
+
+EVALUATIONS = 10_000
+UPDATES = 20
+GOAL_MS = 300.0
+
+
+def realistic() -> tuple[EvaluationRequest, Evaluation]:
+    """An evaluation as a GPU machine writes it: three kinds of 60 samples, four baselines."""
+    request = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
+    found = evaluate(request).evaluation
+    samples = tuple(5.0 + 0.001 * i for i in range(60))
+    warm, cold, end = (
+        measured_latency(samples, kind, "made up for this benchmark")
+        for kind in ("device_warm", "device_cold", "end_to_end")
+    )
+    baselines = tuple(
+        BaselineTiming(name, warm, other_latencies=(cold, end))
+        for name in ("flash", "cudnn", "efficient", "math")
+    )
+    return request, replace(found, latency=warm, other_latencies=(cold, end), baselines=baselines)
+
+
+def timed_ms(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1000
+
+
+def report(what: str, values_ms: list[float], *, goal: bool = False) -> None:
+    worst = f", worst {max(values_ms):.1f} ms" if len(values_ms) > 1 else ""
+    judged = f"  (goal {GOAL_MS:.0f} ms)" if goal else ""
+    print(f"{what:<58} {median(values_ms):9.1f} ms{worst}{judged}", flush=True)
+
+
+def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> None:
+    """10,000 jobs of the Tune page."""
+    run = RunDir(root / "server0")
+    run.create()
+    result = evaluation.to_dict()
+
+    def add(i: int) -> None:
+        job = f"{i:020d}-0-0"
+        queued = {"job": job, "event": "queued", "t": 0.0, "kind": "evaluate"}
+        journal.append(run.journal, {**queued, "request": request.to_dict()})
+        journal.append(run.journal, {"job": job, "event": "started", "t": 0.0, "pid": 1})
+        journal.append(run.journal, {"job": job, "event": "finished", "t": 0.0, "result": result})
+
+    add(0)
+    line = run.journal.read_bytes()
+    with run.journal.open("wb") as file:
+        for i in range(EVALUATIONS):
+            file.write(line.replace(b"00000000000000000000-0-0", f"{i:020d}-0-0".encode()))
+    print(f"{EVALUATIONS:,} single evaluations, {run.journal.stat().st_size >> 20} MiB")
+    # As a server that has been running: the journal is not rotated under it.
+    RunDir.tidy, tidy = (lambda *_: None), RunDir.tidy  # type: ignore[method-assign]
+    start = time.perf_counter()
+    manager = JobManager(root)
+    report("  server starts", [(time.perf_counter() - start) * 1000])
+    RunDir.tidy = tidy  # type: ignore[method-assign]
+    payload = json.loads(json.dumps(request.to_dict()))
+    updates = []
+    for i in range(UPDATES):
+        add(EVALUATIONS + i)
+        updates.append(timed_ms(lambda: [job for job in manager.jobs() if job.request == payload]))
+    report("  update: every run of one request", updates, goal=True)
+    manager.close()
+
+
+def sweep(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> None:
+    """10,000 rows of one sweep."""
+    manager = JobManager(root)
+    spec = SweepSpec(Space(("v01",), (request.problem,)), SweepOptions(gpu="L4"))
+    job = "sweep"
+    path = manager._run.sweep_journal(job)
+    queued = {"job": job, "event": "queued", "t": 0.0, "kind": "sweep", "request": spec.to_dict()}
+    journal.append(manager._run.journal, {**queued, "journal": job})
+    manager._run.put_request(job, {})  # the sweep runs, but nobody takes it up
+    book = SweepJournal(path)
+    book.begin(spec)
+
+    def point(i: int) -> SweepPoint:
+        each = replace(request, problem=Problem(1 + i % 100, 1 + i // 100, 64, 64))
+        return SweepPoint(point_id(each), each)
+
+    def add(i: int) -> None:
+        p = point(i)
+        book.add(p, SweepRow.make(p, replace(evaluation, problem=p.request.problem), 0.5))
+
+    for i in range(EVALUATIONS):
+        add(i)
+    print(f"{EVALUATIONS:,} rows of a sweep, {path.stat().st_size >> 20} MiB")
+    report("  first look at its rows", [timed_ms(lambda: manager.rows(job))])
+    rows, frames = [], []
+    for i in range(UPDATES):
+        add(EVALUATIONS + i)
+        rows.append(timed_ms(lambda: manager.rows(job)))
+        frames.append(timed_ms(lambda: sweep_frame(manager.rows(job))))
+    report("  update: its rows", rows, goal=True)
+    report("  update: its rows as a table", frames, goal=True)
+    manager.close()
+
+
+def main() -> None:
+    request, evaluation = realistic()
+    for bench in (single_evaluations, sweep):
+        with tempfile.TemporaryDirectory() as folder:
+            bench(Path(folder), request, evaluation)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Figures of sweeps: `python tests/bench/bench_sweep.py`.
+
+Evaluations per minute on the CPU backend (new compiles, then from the cache), how good the
+estimates were, and what a journal of 10,000 evaluations costs a page that follows it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "search")]
+
+from search_data import Landscape, bowl  # noqa: E402
+
+from engine.evaluate import Evaluator  # noqa: E402
+from engine.problem import Problem  # noqa: E402
+from engine.search import results  # noqa: E402
+from engine.search.estimate import Estimator  # noqa: E402
+from engine.search.space import ProblemAxes, Space, SweepOptions, make_point  # noqa: E402
+from engine.search.sweep import Progress, run_sweep  # noqa: E402
+from engine.search.sweep_journal import SweepJournal, SweepSpec  # noqa: E402
+
+CPU = SweepOptions(gpu="L4", backend="cpu")
+NUM_ROWS = 10_000
+
+
+def on_the_cpu(folder: Path) -> None:
+    """The configs of three variants at one small problem, with an empty and then a full cache."""
+    os.environ["ATTUNE_CACHE_DIR"] = str(folder / "cache")
+    space = Space(("v01", "v02", "v05"), (Problem(1, 1, 128, 64),), {"block_n": (64,)})
+    spec = SweepSpec(space, CPU)
+    points = space.points(CPU)
+    for what in ("compiles new", "compiles cached"):
+        told: list[Progress] = []
+        with Evaluator() as evaluator:
+
+            def evaluate(request: Any, evaluator: Evaluator = evaluator) -> Any:
+                return evaluator.evaluate(request).evaluation
+
+            book = SweepJournal(folder / f"{what}.jsonl")
+            run_sweep(spec, evaluate, book, told.append)
+        took_s = told[-1].elapsed_s
+        early = told[len(points) // 4]
+        before_s = Estimator(points, on_gpu=False).left_s()
+        after_s = early.elapsed_s + (early.eta_s or 0)
+        print(
+            f"CPU backend, {what:<16} {60 * len(points) / took_s:6.0f} evaluations/min "
+            f"({len(points)} in {took_s:.1f} s; expected before the start {before_s:.1f} s, "
+            f"after a quarter {after_s:.1f} s)"
+        )
+
+
+def timed(what: str, goal_s: float | None, action: Callable[[], Any]) -> Any:
+    start, cpu = time.perf_counter(), time.process_time()
+    result = action()
+    wall, used = time.perf_counter() - start, time.process_time() - cpu
+    goal = f"   (goal ≤ {goal_s:g} s)" if goal_s else ""
+    print(f"{what:<58} {wall:7.3f} s wall, {used:7.3f} s CPU{goal}")
+    return result
+
+
+def large_journal(folder: Path) -> None:
+    axes = ProblemAxes(batch=tuple(range(1, 15)), num_heads=tuple(range(1, 21)))
+    space = Space(("v05",), axes.problems())
+    spec = SweepSpec(space, CPU)
+    path = folder / "large.jsonl"
+    print(f"A journal of {space.count():,} made-up evaluations:")
+    timed("points with constraints and ids", None, lambda: space.points(CPU))
+    timed(
+        "run and write",
+        None,
+        lambda: run_sweep(spec, Landscape(bowl), SweepJournal(path), lambda _: None),
+    )
+    follower = SweepJournal(path)
+    timed("open", None, follower.poll)
+    rows = list(follower.rows.values())
+    print(f"{path.stat().st_size / 1e6:.0f} MB, {len(rows):,} rows")
+    writer = SweepJournal.open(path)
+    point = make_point_of(rows[0])
+    writer.add(point, replace(rows[0], point=point.id))
+    timed("follow: one more row", 0.3, follower.poll)
+    results.sweep_frame(rows[:10])  # the first call imports pandas
+    frame = timed("all rows as a table", 0.3, lambda: results.sweep_frame(rows))
+    timed("winner map", 0.3, lambda: results.winner_map(rows))
+    timed("importance", 0.3, lambda: results.tunable_importance(frame))
+    timed("latency against occupancy", 0.3, lambda: results.occupancy_frame(frame))
+    timed("parallel coordinates", 0.3, lambda: results.parallel_coordinates(frame))
+
+
+def make_point_of(row: Any) -> Any:
+    from engine.names import find_variant
+
+    problem = replace(row.problem, seqlen=77)
+    return make_point(find_variant(row.variant), problem, row.config, CPU, None)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        on_the_cpu(Path(folder))
+        large_journal(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

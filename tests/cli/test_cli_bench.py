@@ -1,0 +1,185 @@
+"""`bench` without a GPU, its options, and the file that it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.bench import BenchLine, BenchResult, Entrant
+from engine.cli import main
+from engine.cli.bench import _as_dict, _print_result, parse_entrant
+from engine.errors import InvalidProblem, StoreError, UnknownName
+from engine.evaluation import Evaluation, Latency, Status
+from engine.export import export_evaluations
+from engine.measure.verdict import Comparison, Verdict
+from engine.problem import Problem
+
+PROBLEM = Problem(1, 8, 128, 64)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "engine.backends.cuda.why_not_cuda", lambda: "No NVIDIA driver is installed here."
+    )
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("preset", ["small", "large", "decode"])
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_without_a_gpu_there_is_one_sentence_and_no_number(
+    preset: str, extra: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--against", "sdpa", "--preset", preset, *extra]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "error: No NVIDIA driver is installed here.\n"
+
+
+def test_a_file_that_exists_is_found_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
+    out = tmp_path / "there.json"
+    out.write_text("precious")
+    assert main(["bench", "--preset", "small", "--out", str(out)]) == 1
+    assert "is not overwritten" in capsys.readouterr().err
+    assert out.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--preset", "decode"], "one query against a long KV cache"),
+        (["--preset", "small", "--variant", "v0l"], "did you mean v0"),
+        (["--preset", "small", "--variant", "v05:splits"], "num_splits=4"),
+        (["--preset", "small", "--seconds", "0"], "more than 0"),
+    ],
+)
+def test_bad_usage(
+    options: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
+    assert main(["bench", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_entrants() -> None:
+    assert parse_entrant("v02") == Entrant("v02", {})
+    found = parse_entrant("v05_kv_split:num_splits=4,block_n=64")
+    assert found == Entrant("v05", {"num_splits": 4, "block_n": 64})
+    assert found.name == "v05 num_splits=4 block_n=64"
+    with pytest.raises(InvalidProblem):
+        parse_entrant("v05:num_splits=four")
+    with pytest.raises(UnknownName):
+        parse_entrant("w05")
+
+
+def latency(time_us: float) -> Latency:
+    samples = (0.99 * time_us, time_us, 1.01 * time_us)
+    return Latency("measured", time_us, samples[0], samples[2], "so", samples_us=samples)
+
+
+def line(name: str, time_us: float | None, comparison: Comparison | None) -> BenchLine:
+    found = latency(time_us) if time_us else None
+    return BenchLine(
+        name, not name.startswith("v"), found, found, None, 1.25, 0.5, comparison, "refused"
+    )
+
+
+FASTER = Comparison(Verdict.FASTER, 0.5, 0.49, 0.51, 0.001, 30, "50.0 % faster")
+UNDECIDED = Comparison(Verdict.UNDECIDED, math.nan, math.nan, math.nan, 0.001, 2, "too few")
+
+
+def result() -> BenchResult:
+    lines = (
+        line("v02", 5.0, FASTER),
+        line("cudnn", 10.0, None),
+        line("math", 90.0, UNDECIDED),
+        line("flash", None, None),
+    )
+    return BenchResult(PROBLEM, "H200", lines, "cudnn", (), ("a note",), "enough", "")
+
+
+def test_the_table_has_the_ratio_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_result(result())
+    out = capsys.readouterr().out
+    assert "B1 H8 S128 D64 fp16 on H200, measured" in out
+    (ours,) = [x for x in out.splitlines() if x.lstrip().startswith("v02")]
+    assert "2.000×" in ours
+    assert "1.961 – 2.041" in ours
+    assert "50.0%" in ours
+    (best,) = [x for x in out.splitlines() if "SDPA cudnn" in x]
+    assert "best SDPA" in best
+    assert "nan" not in out
+    assert "flash: refused" in out
+    assert "Note: a note" in out
+
+
+def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    from engine.cli.output import print_json
+
+    print_json(_as_dict(result()))
+    found = json.loads(capsys.readouterr().out)
+    ours, _, undecided, refused = found["lines"]
+    assert ours["against_best"]["speedup"] == 2.0
+    assert ours["origin"] == "measured"
+    assert undecided["against_best"]["speedup"] is None
+    assert (refused["device_us"], refused["reason"]) == (None, "refused")
+
+
+EVALUATION = Evaluation(
+    status=Status.SKIPPED,
+    reason="It was \x1b[31mnot\x1b[0m executed.",
+    variant="v02",
+    problem=PROBLEM,
+    config={"block_n": 64},
+    device="H200",
+    when="2026-01-01T00:00:00+00:00",
+    latency=latency(5.0),
+    log="x" * 100_000,
+)
+
+
+def test_a_snapshot_opens_again(tmp_path: Path) -> None:
+    from engine.sessions.codec import loads
+
+    for name in ("a.json", "a.json.gz"):
+        path = tmp_path / name
+        said = export_evaluations(path, [EVALUATION], "bench small")
+        assert said == f"Wrote {path}: a snapshot."
+        (found,) = loads(path.read_bytes(), name=name).opened()
+        assert found.latency is not None
+        assert (found.latency.median_us, found.latency.origin) == (5.0, "recorded")
+    with pytest.raises(StoreError, match="not overwritten"):
+        export_evaluations(path, [EVALUATION], "again")
+    with pytest.raises(StoreError, match="cannot be written"):
+        export_evaluations(tmp_path / "no" / "a.json", [EVALUATION], "nowhere")
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_journal_is_what_a_session_reads(
+    missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.sessions.session import Session
+
+    if missing:
+        monkeypatch.setitem(sys.modules, "pydantic", None)
+    wanted = tmp_path / ("a.json" if missing else "a.json.jsonl")
+    said = export_evaluations(wanted, [EVALUATION, replace(EVALUATION, log="")], "bench small")
+    path = tmp_path / "a.json.jsonl"
+    assert str(path) in said
+    session = Session(path)
+    assert session.damaged_lines == 0
+    assert session.title == "bench small"
+    assert [e.config for e in session.evaluations] == [{"block_n": 64}] * 2
+    assert "\x1b" not in session.evaluations[0].reason
+    assert session.to_snapshot().opened()[0].latency is not None

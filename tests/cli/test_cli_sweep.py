@@ -1,0 +1,216 @@
+"""`python -m engine sweep` as a script sees it."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli import sweep
+from engine.errors import InvalidProblem, StoreError, UnknownName
+from engine.evaluate import EvaluationOutcome, Evaluator
+from engine.evaluation import Evaluation, Status
+from engine.request import EvaluationRequest
+from engine.search.tuned import load_tuned
+
+SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
+SMALL_SWEEP += ["--tunable", "num_splits=1,3", "--defaults-only"]
+
+
+@pytest.fixture(autouse=True)
+def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+
+
+def run(*argv: str) -> int:
+    parser = argparse.ArgumentParser()
+    sweep.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["sweep", *argv])
+    code: int = args.run(args)
+    return code
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
+    code = run(*argv, "--json")
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_whole_pipeline_over_a_small_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Really compiled for the L4 and really executed on the CPU."""
+    journal = tmp_path / "sweep.jsonl"
+    code, out = run_json(
+        capsys, *SMALL_SWEEP, "--backend", "cpu", "--journal", str(journal), "--keep"
+    )
+    assert code == 0, out["rows"]
+    assert out["state"] == "finished"
+    assert (out["done"], out["passed"], out["skipped"], out["failed"]) == (3, 2, 1, 0)
+    by_variant = {(r["variant"], r["status"]): r for r in out["rows"]}
+    one, five = by_variant["v01", "PASSED"], by_variant["v05", "PASSED"]
+    for row in (one, five):
+        assert row["origin"] == "predicted"
+        assert 0 < row["low_us"] <= row["median_us"] <= row["high_us"]
+        assert row["max_abs_err"] <= row["tolerance"]
+        assert row["cpu_execution_ms"] > 0
+        assert row["registers_per_thread"] > 0
+    assert "num_splits=3" in by_variant["v05", "SKIPPED"]["reason"]
+    (best,) = out["best"]
+    assert best["origin"] == "predicted"
+    assert "not measured" in best["reason"]
+    assert best["places"][0]["median_us"] == min(one["median_us"], five["median_us"])
+    kept = load_tuned()
+    assert {k.variant for k in kept} == {"v01", "v05"}
+    assert all(k.origin == "predicted" and k.gpu == "L4" for k in kept)
+
+    code, again = run_json(capsys, "--resume", str(journal))
+    assert code == 0
+    assert again["resumed"] == 3
+    assert again["rows"] == out["rows"]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
+    """Evaluations without compiler and kernel: num_splits=4 is INCORRECT, none has a time."""
+    asked: list[EvaluationRequest] = []
+
+    def evaluate(_: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+        asked.append(request)
+        wrong = request.config.get("num_splits") == 4
+        return EvaluationOutcome(
+            Evaluation(
+                status=Status.INCORRECT if wrong else Status.SKIPPED,
+                reason="Wrong in 12 elements." if wrong else "Not executed.",
+                variant=request.variant,
+                problem=request.problem,
+                config=dict(request.config),
+                device=request.gpu or "unknown",
+                when="2026-01-01T00:00:00+00:00",
+            )
+        )
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    return asked
+
+
+def test_options_become_requests(
+    tmp_path: Path, made_up: list[EvaluationRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["v05", "--batch", "1,2", "--heads", "4", "--seqlen", "64:256:x2", "--head-dim", "64"]
+    argv += ["--causal", "both", "--dtype", "fp16,bf16", "--defaults-only"]
+    argv += ["--tunable", "num_splits=1,2", "--gpu", "l4", "--no-execute", "--seed", "7"]
+    run(*argv, "--journal", str(tmp_path / "s.jsonl"), "--timeout", "9", "--csv")
+    assert len(made_up) == 2 * 3 * 2 * 2 * 2
+    first = made_up[0]
+    assert (first.gpu, first.execute, first.seed, first.timeout_s) == ("L4", False, 7, 9.0)
+    assert {r.problem.seqlen for r in made_up} == {64, 128, 256}
+    assert {r.problem.num_heads for r in made_up} == {4}
+    assert {(r.problem.causal, r.problem.dtype) for r in made_up} == {
+        (c, d) for c in (False, True) for d in ("float16", "bfloat16")
+    }
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(lines) == len(made_up)
+    assert {line["config.num_splits"] for line in lines} == {"1", "2"}
+
+
+def test_presets_stand_alone_or_beside_the_axes(
+    tmp_path: Path, made_up: list[EvaluationRequest]
+) -> None:
+    base = ["v01", "--defaults-only", "--gpu", "L4", "--no-execute", "--preset", "l4-s64"]
+    run(*base, "--preset", "l4-s128", "--journal", str(tmp_path / "a.jsonl"))
+    assert [r.problem.seqlen for r in made_up] == [64, 128]
+    made_up.clear()
+    run(*base, "--seqlen", "64,96", "--journal", str(tmp_path / "b.jsonl"))
+    assert [r.problem.seqlen for r in made_up] == [64, 96]
+
+
+@pytest.mark.usefixtures("made_up")
+def test_failures_are_shown_and_end_in_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["v05", "--tunable", "num_splits=2,4", "--defaults-only", "--gpu", "L4"]
+    assert run(*argv, "--journal", str(tmp_path / "s.jsonl")) == 1
+    shown = capsys.readouterr()
+    assert "INCORRECT" in shown.out
+    assert "Wrong in 12 elements." in shown.out
+    assert "1 failed" in shown.out
+    assert str(tmp_path / "s.jsonl") in shown.err
+    assert "2 points, 2 to evaluate" in shown.err
+
+
+def test_a_search_keeps_to_its_budget(tmp_path: Path, made_up: list[EvaluationRequest]) -> None:
+    argv = ["v05", "--gpu", "L4", "--strategy", "random", "--budget-evaluations", "5"]
+    run(*argv, "--journal", str(tmp_path / "s.jsonl"), "--json")
+    assert len(made_up) == 5
+
+
+def test_a_dry_run_counts_estimates_and_runs_nothing(
+    tmp_path: Path, made_up: list[EvaluationRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["v01", "v02", "--head-dim", "4,64", "--gpu", "L4", "--dry-run"]
+    code, plan = run_json(capsys, *argv, "--journal", str(tmp_path / "s.jsonl"))
+    assert code == 0
+    assert (plan["points"], plan["runnable"], plan["excluded"]) == (16, 10, 6)
+    assert plan["estimate_s"] > 0
+    assert any("head_dim 4" in reason for reason in plan["excluded_because"])
+    assert made_up == []
+    assert list(tmp_path.iterdir()) == []
+    assert run(*argv) == 0
+    assert "16 points, 10 to evaluate and 6 excluded" in capsys.readouterr().out
+
+
+def test_a_stopped_sweep_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def evaluate(*_: object) -> EvaluationOutcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    journal = tmp_path / "s.jsonl"
+    assert run("v01", "--gpu", "L4", "--journal", str(journal)) == 130
+    assert f"sweep --resume {journal}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "words"),
+    [
+        (["v5"], UnknownName, "v05"),
+        (["v01", "--gpu", "L44"], UnknownName, "L4"),
+        (["v05", "--tunable", "splits=1"], UnknownName, "num_splits"),
+        (["v05", "--tunable", "num_splits"], InvalidProblem, "NAME=VALUES"),
+        (["v05", "--tunable", "num_splits=x"], InvalidProblem, "whole numbers"),
+        (["v01", "--seqlen", "0"], InvalidProblem, "at least 1"),
+        (["v01", "--dtype", "fp8"], InvalidProblem, "bf16"),
+        (["v01", "--preset", "gpt9"], UnknownName, "gpt2"),
+        (["--resume", "missing.jsonl"], StoreError, "does not exist"),
+    ],
+)
+def test_mistakes_are_one_sentence(argv: list[str], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        run(*argv)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_resume_takes_no_other_axes_and_a_journal_is_never_overwritten(tmp_path: Path) -> None:
+    journal = str(tmp_path / "s.jsonl")
+    run("v01", "--gpu", "L4", "--journal", journal, "--json")
+    with pytest.raises(InvalidProblem, match="leave out --seqlen"):
+        run("--resume", journal, "--seqlen", "64")
+    with pytest.raises(InvalidProblem, match="leave out variants"):
+        run("v01", "--resume", journal)
+    with pytest.raises(InvalidProblem, match="--resume"):
+        run("v01", "--gpu", "L4", "--journal", journal)
+
+
+@pytest.mark.parametrize(
+    "argv", [["--budget-evaluations", "0"], ["--budget-seconds", "-1"], ["--strategy", "magic"]]
+)
+def test_bad_usage_is_exit_code_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run("v01", *argv)
+    assert stopped.value.code == 2

@@ -1,0 +1,299 @@
+"""Bugs planted in the real kernels: the mutated `.cu` is executed, the words point at the bug."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.correctness import check_output
+from engine.evaluation import Correctness, Status
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.ladder import by_id
+from kernels.variant import KERNELS_DIR
+
+LONG = Problem(1, 2, 512, 64)
+ODD = Problem(1, 3, 200, 64)
+CAUSAL = Problem(1, 2, 200, 64, causal=True)
+LONG_CAUSAL = Problem(1, 2, 512, 64, causal=True)
+
+VISIBLE = "key < seqlen && (!IS_CAUSAL || key <= query)"
+LOAD_Q = "load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);"
+LOAD_K = "load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);"
+LOAD_V = "load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change to a kernel's text, and what the diagnosis must say of it."""
+
+    name: str
+    variants: tuple[str, ...]
+    problem: Problem
+    old: str
+    new: str
+    pattern: str
+    words: tuple[str, ...] = ()
+    config: dict[str, int] = field(default_factory=dict)
+
+
+BUGS = (
+    Bug(
+        "query tile taken from the split",
+        ("v05",),
+        LONG,
+        LOAD_Q,
+        "load_tile<BLOCK_M>(q_smem, q + head, split * BLOCK_M, seqlen);",
+        "query_index",
+        ("KV-split partial pass", "query tile s"),
+    ),
+    Bug(
+        "query tile's offset forgotten",
+        ("v05",),
+        LONG_CAUSAL,
+        LOAD_Q,
+        "load_tile<BLOCK_M>(q_smem, q + head, 0, seqlen);",
+        "query_index",
+        ("KV-split partial pass", "the first query tile"),
+    ),
+    Bug(
+        "query row off by one",
+        ("v02",),
+        ODD,
+        LOAD_Q,
+        "load_tile<BLOCK_M>(q_smem, q + head, m0 + 1, seqlen);",
+        "query_index",
+        ("the next row",),
+    ),
+    Bug(
+        "fusion without the rescale",
+        ("v05",),
+        LONG,
+        "const float weight = __expf(m_split - m);",
+        "const float weight = 1.0f;",
+        "fusion_rescale",
+        ("without the rescale by exp(m_i − m)", "fusion pass"),
+    ),
+    Bug(
+        "fusion without the rescale, causal",
+        ("v05",),
+        LONG_CAUSAL,
+        "const float weight = __expf(m_split - m);",
+        "const float weight = 1.0f;",
+        "fusion_rescale",
+        ("without the rescale by exp(m_i − m)",),
+    ),
+    Bug(
+        "fusion that forgets the weight of l",
+        ("v05",),
+        LONG,
+        "l += weight * l_partial",
+        "l += l_partial",
+        "fusion_rescale",
+        ("rescales O_i but not l_i",),
+    ),
+    Bug(
+        "fusion that skips the last split",
+        ("v05",),
+        LONG,
+        "for (int split = 0; split < NUM_SPLITS; split++) {\n        const size_t partial_row",
+        "for (int split = 0; split < NUM_SPLITS - 1; split++) {\n        const size_t partial_row",
+        "split_missing",
+        ("leaving out split 3 (keys 384 to 511)",),
+    ),
+    Bug(
+        "chunks that overlap by a tile",
+        ("v05",),
+        LONG,
+        "(split + 1) * chunk_rows)",
+        "(split + 1) * chunk_rows + BLOCK_N)",
+        "kv_split_seam",
+        ("first key tile of every split but the first twice",),
+    ),
+    Bug(
+        "fusion that reads what no CTA wrote",
+        ("v05",),
+        LONG_CAUSAL,
+        "if (m_split == -INFINITY) continue;",
+        "",
+        "nan_row",
+        ("partial result that no CTA wrote",),
+    ),
+    Bug(
+        "missing tail mask",
+        ("v01", "v02", "v05"),
+        ODD,
+        VISIBLE,
+        "(!IS_CAUSAL || key <= query)",
+        "tail_mask",
+        ("missing tail mask", "the 56 padded keys", "S = 200"),
+    ),
+    Bug(
+        "causal mask off by one, too many",
+        ("v01", "v02", "v05"),
+        CAUSAL,
+        "key <= query",
+        "key <= query + 1",
+        "causal_diagonal",
+        ("off by one", "sees one key too many"),
+    ),
+    Bug(
+        "causal mask off by one, too few",
+        ("v01", "v02", "v05"),
+        CAUSAL,
+        "key <= query",
+        "key < query",
+        "causal_diagonal",
+        ("off by one", "misses its own key"),
+    ),
+    Bug(
+        "causal mask forgotten inside the visited tiles",
+        ("v02",),
+        CAUSAL,
+        "(!IS_CAUSAL || key <= query)",
+        "true",
+        "causal_mask",
+        ("by whole tiles",),
+    ),
+    Bug(
+        "one head's K one head early",
+        ("v02", "v05"),
+        ODD,
+        LOAD_K,
+        "load_tile<BLOCK_N>(k_smem, k + (head == (size_t)2 * seqlen * HEAD_DIM ? head / 2 : head),"
+        " n0, seqlen);",
+        "head_stride",
+        ("K of a head", "one head before"),
+    ),
+    Bug(
+        "one head's V a row too far on",
+        ("v01", "v02"),
+        ODD,
+        LOAD_V,
+        "load_tile<BLOCK_N>(v_smem, v + head + (blockIdx.x == 1 ? HEAD_DIM : 0), n0, seqlen);",
+        "head_stride",
+        ("V of a head", "one row too"),
+    ),
+    Bug(
+        "a NaN row",
+        ("v01", "v02"),
+        ODD,
+        "const float inv_l = 1.0f /",
+        "const float inv_l = (query == 17 && blockIdx.x == 1 ? INFINITY - INFINITY : 1.0f) /",
+        "nan_row",
+        ("row 17 of batch 0, head 1", "every column"),
+    ),
+    Bug(
+        "a last row that is not stored",
+        ("v01", "v02"),
+        ODD,
+        "query < seqlen) {",
+        "query < seqlen - 1) {",
+        "unwritten",
+        ("row 199 of every head, every column",),
+    ),
+    Bug(
+        "online softmax without the rescale",
+        ("v01", "v02"),
+        LONG,
+        "*= correction;",
+        "*= 1.0f;",
+        "online_rescale",
+        ("without the rescale of O and l",),
+    ),
+    Bug(
+        "scores that are not scaled",
+        ("v01", "v02", "v05"),
+        ODD,
+        "score * softmax_scale",
+        "score",
+        "softmax_scale",
+        ("without the scale",),
+    ),
+    Bug(
+        "neighbouring columns of d swapped",
+        ("v02",),
+        ODD,
+        "out_row[d] =",
+        "out_row[d ^ 1] =",
+        "columns_of_d",
+        ("column 0 holds column 1",),
+    ),
+    Bug(
+        "the rows of one warp",
+        ("v02",),
+        Problem(1, 2, 256, 64),
+        "const float inv_l = 1.0f /",
+        "const float inv_l = (threadIdx.x / 32 == 3 ? 1.25f : 1.0f) /",
+        "rows_of_one_warp",
+        ("rows 24–31", "warp 3"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[CpuBackend]:
+    backend = CpuBackend()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(shared / "kernel-cache"))
+
+
+def executed(cpu: CpuBackend, variant_id: str, bug: Bug | None, folder: Path) -> Correctness:
+    """The verdict on a variant, mutated or as it is."""
+    variant = by_id(variant_id)
+    problem = bug.problem if bug else ODD
+    plan = make_plan(variant, problem, {**variant.default_config(), **(bug.config if bug else {})})
+    if bug is not None:
+        text = variant.source.read_text()
+        assert bug.old in text, f"{variant.name}.cu no longer holds {bug.old!r}"
+        for header in KERNELS_DIR.glob("*.cuh"):
+            shutil.copy(header, folder)
+        mutated = folder / variant.source.name
+        mutated.write_text(text.replace(bug.old, bug.new))
+        plan = dataclasses.replace(plan, source=mutated)
+    inputs = make_inputs(problem)
+    result = cpu.run(plan, inputs, RunOptions())
+    assert result.status is Status.PASSED, result.reason
+    return check_output(inputs, result, plan=plan)
+
+
+@pytest.mark.parametrize("variant_id", sorted({v for b in BUGS for v in b.variants}))
+def test_without_a_bug_there_is_no_finding(
+    cpu: CpuBackend, variant_id: str, tmp_path: Path
+) -> None:
+    found = executed(cpu, variant_id, None, tmp_path)
+    assert found.passed, found.reason
+    assert found.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("variant_id", "bug"),
+    [pytest.param(v, b, id=f"{v}-{b.name}") for b in BUGS for v in b.variants],
+)
+def test_the_words_point_at_the_bug(
+    cpu: CpuBackend, variant_id: str, bug: Bug, tmp_path: Path
+) -> None:
+    found = executed(cpu, variant_id, bug, tmp_path)
+    assert not found.passed
+    sentences = [f.sentence for f in found.findings if f.pattern == bug.pattern]
+    assert sentences, found.findings
+    for word in bug.words:
+        assert any(word in s for s in sentences), sentences
+    # No other cause is named: at most one finding claims to match the whole output.
+    assert sum("The output matches" in f.sentence for f in found.findings) <= 1

@@ -1,0 +1,118 @@
+"""Each remaining suspect against a textbook computation of its bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.backends.base import RunResult
+from engine.correctness import check_output
+from engine.evaluation import Correctness, Status
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import decode, encode, make_inputs
+from kernels.ladder import by_id
+
+SEQLEN, BLOCK, SPLITS = 200, 64, 4
+KEYS = np.arange(SEQLEN)
+ROWS = KEYS[:, None]
+
+# One head: (q, k, v, the rows of K and V that follow in memory) → its output.
+HeadBug = Callable[[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]], Any]
+
+
+def weighted(q: np.ndarray, k: np.ndarray, v: np.ndarray, weights: Any = 1.0) -> np.ndarray:
+    """Softmax attention with every exp(score) multiplied by `weights`, `[rows, keys]`."""
+    e = np.exp(q @ k.T / np.sqrt(q.shape[1])) * weights
+    return np.asarray(e @ v / e.sum(axis=1, keepdims=True))
+
+
+def judged(bug: HeadBug, causal: bool = False) -> Correctness:
+    """The verdict on the bug's output, with the plan of v05."""
+    problem = Problem(1, 3, SEQLEN, 32, causal)
+    inputs = make_inputs(problem)
+    q, k, v = (decode(x, "float16").astype(np.float64)[0] for x in (inputs.q, inputs.k, inputs.v))
+    out = [
+        bug(q[h], k[h], v[h], (k[(h + 1) % 3], v[(h + 1) % 3])) for h in range(problem.num_heads)
+    ]
+    raw = encode(np.stack(out)[None].astype(np.float32), "float16")
+    variant = by_id("v05")
+    plan = make_plan(variant, problem, {**variant.default_config(), "num_splits": SPLITS})
+    return check_output(inputs, RunResult(status=Status.PASSED, out=raw), plan=plan)
+
+
+def _exp2(q: Any, k: Any, v: Any, _: Any) -> Any:
+    e = np.exp2(q @ k.T / np.sqrt(q.shape[1]))
+    return e @ v / e.sum(axis=1, keepdims=True)
+
+
+def _not_divided(q: Any, k: Any, v: Any, _: Any) -> Any:
+    s = q @ k.T / np.sqrt(q.shape[1])
+    return np.exp(s - s.max(axis=1, keepdims=True)) @ v
+
+
+def _past_the_end(q: Any, k: Any, v: Any, following: Any) -> Any:
+    padding = -SEQLEN % BLOCK
+    return weighted(
+        q, np.vstack([k, following[0][:padding]]), np.vstack([v, following[1][:padding]])
+    )
+
+
+def _mean_of_splits(q: Any, k: Any, v: Any, _: Any) -> Any:
+    parts = [weighted(q, k[a : a + BLOCK], v[a : a + BLOCK]) for a in range(0, SEQLEN, BLOCK)]
+    return sum(parts) / len(parts)
+
+
+def _times(weights: Any) -> HeadBug:
+    return lambda q, k, v, _: weighted(q, k, v, weights)
+
+
+@pytest.mark.parametrize(
+    ("bug", "pattern", "words"),
+    [
+        (_exp2, "softmax_scale", "exp2 of scores"),
+        (_not_divided, "not_normalised", "never divided by l"),
+        (_past_the_end, "tail_mask", "56 rows past the end of its head"),
+        (_mean_of_splits, "fusion_rescale", "plain mean of their normalised outputs"),
+        (_times(KEYS < 192), "tail_tile", "last, partial key tile (keys 192 to 199)"),
+        (_times(KEYS < 199), "tail_tile", "leaves out the last key"),
+        (_times(KEYS > 0), "first_key", "leaves out the first key"),
+        (_times(KEYS // 64 == 1), "split_missing", "using split 1 (keys 64 to 127) alone"),
+        (_times(1 + (KEYS // 64 == 1)), "split_missing", "counting split 1"),
+        (_times(KEYS % 64 > 0), "kv_split_seam", "the first key of every split "),
+        (
+            _times((KEYS % 64 > 0) | (KEYS == 0)),
+            "kv_split_seam",
+            "the first key of every split but the first",
+        ),
+        (
+            _times(1 + ((KEYS % 64 == 0) & (KEYS > 0))),
+            "kv_split_seam",
+            "counting the first key of every split but the first twice",
+        ),
+        (_times(KEYS <= ROWS), "causal_mask", "a causal mask that this problem does not have"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_suspect_is_named(bug: HeadBug, pattern: str, words: str) -> None:
+    found = judged(bug)
+    assert not found.passed
+    assert found.findings[0].pattern == pattern, found.findings
+    assert words in found.findings[0].sentence, found.findings
+
+
+@pytest.mark.parametrize(
+    ("mask", "pattern", "words"),
+    [
+        (KEYS >= ROWS, "causal_mask", "the wrong way round"),
+        (KEYS >= 0 * ROWS, "causal_mask", "without the causal mask"),
+        (KEYS < (ROWS // BLOCK + 1) * BLOCK, "causal_mask", "by whole tiles"),
+    ],
+)
+def test_a_causal_suspect_is_named(mask: np.ndarray, pattern: str, words: str) -> None:
+    found = judged(_times(mask), causal=True)
+    assert found.findings[0].pattern == pattern, found.findings
+    assert words in found.findings[0].sentence, found.findings

@@ -1,0 +1,95 @@
+"""Compiling ahead: the cache is filled beside the evaluations, and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.compile import cached_kernel
+from engine.jobs.ahead import CompileAhead
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.request import EvaluationRequest, resolve, target_arch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+
+
+def requests(count: int) -> list[EvaluationRequest]:
+    dims = [32, 64, 96, 128][:count]
+    return [EvaluationRequest("v02", Problem(1, 1, 64, d), gpu="L4", execute=False) for d in dims]
+
+
+def is_cached(request: EvaluationRequest) -> bool:
+    target = resolve(request)
+    assert target.device is not None
+    plan = make_plan(target.variant, request.problem, target.config)
+    return cached_kernel(plan, target_arch(target.variant, target.device)) is not None
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+
+
+def test_the_cache_is_filled_before_anybody_asks() -> None:
+    wanted = requests(3)
+    with CompileAhead(wanted, on_cpu=False, processes=1) as ahead:
+        wait_until(lambda: all(map(is_cached, wanted)))
+        for _ in wanted:
+            ahead.next_point()
+
+
+def test_what_does_not_compile_stops_nobody() -> None:
+    wrong = EvaluationRequest("v02", Problem(1, 1, 64, 80), gpu="L4", execute=False)
+    good = requests(1)
+    with CompileAhead([wrong, *good], on_cpu=False, processes=1):
+        wait_until(lambda: is_cached(good[0]))
+
+
+def test_one_point_or_none_starts_no_process() -> None:
+    before = psutil.Process().children()
+    with CompileAhead(requests(1), on_cpu=False) as ahead:
+        ahead.next_point()
+        assert psutil.Process().children() == before
+
+
+def test_a_killed_parent_leaves_no_process_behind() -> None:
+    code = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_ahead import requests
+from engine.jobs.ahead import CompileAhead
+if __name__ == "__main__":
+    with CompileAhead(requests(4), on_cpu=False, processes=1):
+        print("up", flush=True)
+        time.sleep(600)
+"""
+    argv = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        children = psutil.Process(parent.pid).children(recursive=True)
+        assert children
+        time.sleep(0.5)
+        os.kill(parent.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    for process in alive:
+        process.kill()
+    assert not alive

@@ -1,0 +1,104 @@
+"""A live job on the CPU backend: one stream, many readers, and it ends when it is told to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.devices.nvml import GpuState
+from engine.jobs.manager import JobManager, JobStatus
+from engine.jobs.stream import LiveSample, append_samples, begin_stream, read_samples
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+
+REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[JobManager]:
+    made = JobManager(tmp_path / "jobs")
+    yield made
+    made.close()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def standing(manager: JobManager, job_id: str) -> JobStatus:
+    status = manager.status(job_id)
+    assert status is not None
+    return status
+
+
+def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
+    job_id = manager.submit_live(REQUEST)
+    assert manager.read_stream(job_id).samples == ()
+    wait_until(lambda: len(manager.read_stream(job_id).samples) >= 3)
+    first = manager.read_stream(job_id)
+    # It is a CPU's execution time and says so: nothing of a GPU is claimed.
+    assert (first.kind, first.device) == ("cpu_execution", "this machine's CPU")
+    assert all(s.sm_clock_mhz is None and s.time_us > 0 for s in first.samples)
+    wait_until(lambda: bool(manager.read_stream(job_id, first.after).samples))
+    rest = manager.read_stream(job_id, first.after)
+    other_tab = manager.read_stream(job_id)
+    assert other_tab.samples[: len(first.samples)] == first.samples
+    assert other_tab.samples[len(first.samples)] == rest.samples[0]
+
+    begin = time.monotonic()
+    manager.cancel(job_id)
+    assert standing(manager, job_id).state == "cancelled"
+    assert time.monotonic() - begin < 0.5
+    worker = manager._run.live_worker()
+    after = manager.submit(REQUEST)
+    wait_until(lambda: standing(manager, after).is_over)
+    assert standing(manager, after).state == "done"
+    assert manager._run.live_worker() == worker  # it was asked to stop, not killed
+    end = manager.read_stream(job_id).after
+    time.sleep(0.3)
+    assert manager.read_stream(job_id, end).samples == ()
+
+
+def test_an_evaluation_is_served_in_between(manager: JobManager) -> None:
+    live = manager.submit_live(REQUEST)
+    wait_until(lambda: bool(manager.read_stream(live).samples))
+    single = manager.submit(REQUEST)
+    wait_until(lambda: standing(manager, single).is_over)
+    assert standing(manager, single).state == "done"
+    seen = manager.read_stream(live).after
+    wait_until(lambda: bool(manager.read_stream(live, seen).samples))
+    assert standing(manager, live).state == "running"
+
+
+def test_a_kernel_that_does_not_run_gets_no_stream(manager: JobManager) -> None:
+    job_id = manager.submit_live(
+        EvaluationRequest("v01", Problem(1, 1, 64, 80), gpu="L4", backend="cpu")
+    )
+    wait_until(lambda: standing(manager, job_id).is_over)
+    job = standing(manager, job_id)
+    assert job.state == "done"
+    assert job.result is not None
+    assert job.result["status"] == "SKIPPED"
+    assert manager.read_stream(job_id).samples == ()
+
+
+def test_samples_survive_the_file_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "stream.jsonl"
+    state = GpuState(1980, 1980, 2619, 412.5, 700.0, 61, None, ("power cap",))
+    rounds = [[LiveSample.of(100.0 + i, 4.25, state)] * 2 for i in range(3)]
+    begin_stream(path, "device_warm", "H200")
+    for samples in rounds:
+        append_samples(path, samples)
+    append_samples(path, [])
+    part = read_samples(path)
+    assert (part.kind, part.device) == ("device_warm", "H200")
+    assert part.samples == tuple(s for samples in rounds for s in samples)
+    assert part.samples[0].throttle_reasons == ("power cap",)
+    again = read_samples(path, part.after)
+    assert (again.kind, again.device, again.samples, again.after) == (None, "", (), part.after)

@@ -1,0 +1,259 @@
+"""Sweeps in a real worker process: rows, progress, cancel and resume, evaluations in between."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.jobs.layout import RunDir
+from engine.jobs.manager import ENDED, JobManager, JobStatus
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+from engine.search.space import Space, SweepOptions
+from engine.search.sweep_journal import SweepJournal, SweepSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+FAST = SweepOptions(gpu="L4", backend="cpu", execute=False)  # compile and predict: no CPU run
+
+
+def spec(seqlens: int = 4, options: SweepOptions = FAST) -> SweepSpec:
+    problems = tuple(Problem(1, 1, 16 * (i + 1), 64) for i in range(seqlens))
+    return SweepSpec(Space(("v01",), problems), options)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[JobManager]:
+    made = JobManager(tmp_path / "jobs")
+    yield made
+    made.close()
+
+
+def wait_for(manager: JobManager, job_id: str, done: Callable[[JobStatus], bool]) -> JobStatus:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        status = manager.status(job_id)
+        assert status is not None
+        if done(status):
+            return status
+        assert status.state not in ENDED, (status.state, status.error, status.log)
+        time.sleep(0.02)
+    raise AssertionError(f"still {status} after 120 s")
+
+
+def ended(status: JobStatus) -> bool:
+    return status.is_over
+
+
+def worker_pid(manager: JobManager) -> int:
+    pid = manager._run.live_worker()
+    assert pid is not None
+    return pid
+
+
+def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> None:
+    wanted = spec()
+    job = wait_for(manager, manager.submit_sweep(wanted), ended)
+    assert (job.state, job.end, job.kind) == ("done", "finished", "sweep"), job.error + job.log
+    rows = manager.rows(job.job_id)
+    assert len(rows) == wanted.space.count()
+    assert job.progress is not None
+    assert job.progress.done == job.progress.total == len(rows)
+    assert {b.problem for b in job.progress.best} == {p.label() for p in wanted.space.problems}
+    fastest = min((r for r in rows if r.median_us), key=lambda r: (r.problem.seqlen, r.median_us))
+    assert job.progress.best[0].median_us == fastest.median_us
+    path = manager.sweep_path(job.job_id)
+    assert path is not None
+    assert SweepJournal.open(path).ended == "finished"
+
+
+def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:
+    wanted = spec(60)
+    first = manager.submit_sweep(wanted)
+    wait_for(manager, first, lambda _: len(manager.rows(first)) >= 3)
+    begin = time.monotonic()
+    manager.cancel(first)
+    assert time.monotonic() - begin < 0.5
+    status = manager.status(first)
+    assert status is not None
+    assert status.state == "cancelled"
+    before = {row.point: row for row in manager.rows(first)}
+    assert 3 <= len(before) < wanted.space.count()
+    second = manager.resume_sweep(first)
+    assert second is not None
+    job = wait_for(manager, second, ended)
+    assert (job.state, job.end) == ("done", "finished"), job.error + job.log
+    after = {row.point: row for row in manager.rows(second)}
+    assert len(after) == wanted.space.count()
+    assert job.progress is not None
+    assert job.progress.resumed >= len(before)
+    assert all(after[point] == row for point, row in before.items())  # nothing done twice
+    assert manager.resume_sweep("no such job") is None
+
+
+def test_an_evaluation_does_not_wait_for_the_sweep(manager: JobManager) -> None:
+    sweep = manager.submit_sweep(spec(200))
+    wait_for(manager, sweep, lambda _: len(manager.rows(sweep)) >= 2)
+    single = manager.submit(
+        EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
+    )
+    job = wait_for(manager, single, ended)
+    assert job.result is not None
+    assert job.result["status"] == "PASSED"
+    running = manager.status(sweep)
+    assert running is not None
+    assert running.state == "running"
+    manager.cancel(sweep)
+
+
+def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager) -> None:
+    wanted = spec(40)
+    job_id = manager.submit_sweep(wanted)
+    seen: dict[str, object] = {}
+    for rows in (2, 10, 25):
+        wait_for(manager, job_id, lambda _, rows=rows: len(manager.rows(job_id)) >= rows)
+        seen |= {row.point: row for row in manager.rows(job_id)}
+        time.sleep(random.uniform(0, 0.1))
+        os.killpg(worker_pid(manager), signal.SIGKILL)
+    job = wait_for(manager, job_id, ended)
+    assert (job.state, job.end) == ("done", "finished"), job.error + job.log
+    rows = {row.point: row for row in manager.rows(job_id)}
+    assert len(rows) == wanted.space.count()
+    assert all(rows[point] == row for point, row in seen.items())
+
+
+def test_a_killed_server_loses_nothing_and_the_next_one_finds_the_sweep(tmp_path: Path) -> None:
+    """The server is a process of its own and is killed; its worker goes on meanwhile."""
+    code = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_sweep_jobs import spec
+from engine.jobs.manager import JobManager
+manager = JobManager(Path(sys.argv[1]))
+job = manager.submit_sweep(spec(60))
+while len(manager.rows(job)) < 3:
+    time.sleep(0.02)
+print(job, flush=True)
+time.sleep(600)
+"""
+    argv = [sys.executable, "-c", code, str(tmp_path / "jobs"), str(Path(__file__).parent)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stdout is not None
+        job_id = server.stdout.readline().strip()
+        assert job_id
+        server.kill()
+    found = JobManager(tmp_path / "jobs")
+    try:
+        status = found.status(job_id)
+        assert status is not None
+        assert status.state == "running"
+        assert len(found.rows(job_id)) >= 3
+        job = wait_for(found, job_id, ended)
+        assert (job.state, job.end) == ("done", "finished"), job.error + job.log
+        assert len(found.rows(job_id)) == spec(60).space.count()
+    finally:
+        found.close()
+
+
+def test_server_and_worker_killed_together(tmp_path: Path) -> None:
+    first = JobManager(tmp_path / "jobs")
+    job_id = first.submit_sweep(spec(30))
+    wait_for(first, job_id, lambda _: len(first.rows(job_id)) >= 3)
+    os.killpg(worker_pid(first), signal.SIGKILL)
+    os.close(first._slot_lock)
+    assert first._worker is not None
+    first._worker.wait()
+    kept = {row.point for row in first.rows(job_id)}
+    second = JobManager(tmp_path / "jobs")
+    try:
+        job = wait_for(second, job_id, ended)
+        assert (job.state, job.end) == ("done", "finished"), job.error + job.log
+        rows = {row.point for row in second.rows(job_id)}
+        assert kept <= rows
+        assert len(rows) == spec(30).space.count()
+    finally:
+        second.close()
+
+
+DIES = """
+import os, signal, sys
+import engine.evaluate
+real = engine.evaluate.Evaluator.evaluate
+
+def evaluate(self, request, on_stage=None):
+    if request.problem.seqlen == 32:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, request, on_stage)
+
+engine.evaluate.Evaluator.evaluate = evaluate
+from engine.jobs.worker import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_point_that_kills_the_worker_is_crashed_and_the_rest_is_done(
+    manager: JobManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+
+    def deadly(argv: list[str], **options: object) -> subprocess.Popen[bytes]:
+        if "engine.jobs.worker" in argv:
+            argv = [sys.executable, "-c", DIES, argv[-1]]
+        return real(argv, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "Popen", deadly)
+    wanted = SweepSpec(
+        Space(("v01",), tuple(Problem(1, 1, s, 64) for s in (16, 32, 48)), own_values=False), FAST
+    )
+    job = wait_for(manager, manager.submit_sweep(wanted), ended)
+    assert (job.state, job.end) == ("done", "finished"), job.error + job.log
+    found = {row.problem.seqlen: row for row in manager.rows(job.job_id)}
+    assert found[32].status == "CRASHED"
+    assert "died 2 times" in found[32].reason
+    assert {found[16].status, found[48].status} == {"SKIPPED"}  # not executed, predicted
+    assert found[16].median_us is not None
+
+
+LOST = """
+import sys
+import engine.evaluate
+real = engine.evaluate.Evaluator.evaluate
+
+def evaluate(self, request, on_stage=None):
+    outcome = real(self, request, on_stage)
+    engine.evaluate.Evaluator.lost = "the context is gone"
+    return outcome
+
+engine.evaluate.Evaluator.evaluate = evaluate
+from engine.jobs.worker import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.create()
+    payload = {"kind": "sweep", "request": spec(3).to_dict(), "journal": "s"}
+    run.put_request("s", payload)
+    with subprocess.Popen([sys.executable, "-c", LOST, str(tmp_path)], cwd=ROOT) as worker:
+        try:
+            found = SweepJournal(run.sweep_journal("s"))
+            deadline = time.monotonic() + 120
+            while found.ended != "finished" and time.monotonic() < deadline:
+                found.poll()
+                time.sleep(0.02)
+            assert found.ended == "finished"
+            assert len(found.rows) == spec(3).space.count()
+            assert run.live_worker() == worker.pid  # the same process, a new image
+            events = run.journal.read_text()
+            assert events.count('"started"') == 2
+        finally:
+            os.kill(worker.pid, signal.SIGKILL)

@@ -1,0 +1,439 @@
+"""Comparing sessions: what may be said, what may not, and in which order."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import hashlib
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import AttuneError, UnknownName
+from engine.measure.verdict import Verdict
+from engine.sessions.compare import ComparedRow, SessionComparison, compare_sessions
+from engine.sessions.compare_output import (
+    differences_frame,
+    rows_frame,
+    to_csv,
+    to_dict,
+    to_markdown,
+    unmatched_frame,
+    winners_frame,
+)
+
+ENVIRONMENT = {
+    "collected": "2026-01-01T00:00:00+00:00",
+    "gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040, "sm_clock_mhz": 300}],
+    "driver": "570.1",
+    "torch": "2.9.0",
+}
+
+
+def latency(median_us: float, samples: int = 50, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    values = np.random.default_rng(seed).normal(median_us, median_us * 0.002, samples)
+    return {
+        "origin": "measured",
+        "median_us": median_us,
+        "low_us": median_us * 0.999,
+        "high_us": median_us * 1.001,
+        "reason": "",
+        "kind": "device_warm",
+        "samples_us": values.tolist(),
+    } | changes
+
+
+def evaluation(
+    time_us: float | None = 100.0,
+    variant: str = "v05",
+    seqlen: int = 128,
+    config: dict[str, int] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    return {
+        "status": "PASSED",
+        "reason": "",
+        "variant": variant,
+        "problem": {
+            "batch": 1,
+            "num_heads": 1,
+            "seqlen": seqlen,
+            "head_dim": 64,
+            "causal": False,
+            "dtype": "float16",
+        },
+        "config": {"num_splits": 4} if config is None else config,
+        "device": "L4",
+        "when": "2026-01-01T00:00:00+00:00",
+        "latency": None if time_us is None else latency(time_us),
+        "other_latencies": [],
+        "baselines": [],
+        "source_sha256": "",
+        "flags": [],
+    } | changes
+
+
+def source(text: str, name: str = "v05_kv_split.cu", flags: tuple[str, ...] = ()) -> dict[str, Any]:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {"name": name, "text": text, "sha256": digest, "flags": list(flags)}
+
+
+def session(*evaluations: Any, sources: Any = (), **environment: Any) -> dict[str, Any]:
+    return {
+        "title": "test",
+        "environment": copy.deepcopy(ENVIRONMENT) | environment,
+        "evaluations": list(evaluations),
+        "sources": list(sources),
+    }
+
+
+def the_row(comparison: SessionComparison) -> ComparedRow:
+    assert len(comparison.rows) == 1
+    return comparison.rows[0]
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("after_us", "verdict"),
+        [(80.0, Verdict.FASTER), (125.0, Verdict.SLOWER), (100.05, Verdict.SAME), (101.5, Verdict.UNDECIDED)],
+    )
+    def test_follow_the_rule(self, after_us: float, verdict: Verdict) -> None:
+        row = the_row(
+            compare_sessions({"a": session(evaluation()), "b": session(evaluation(after_us))})
+        )
+        assert row.verdict is verdict
+        assert row.speedup == pytest.approx(100 / after_us, rel=0.002)
+        assert row.speedup_low is not None
+        assert row.speedup_high is not None
+        assert row.speedup_low <= row.speedup <= row.speedup_high
+        assert row.regressed is (verdict is Verdict.SLOWER)
+        assert "50 samples" in row.reason
+
+    def test_the_baseline_can_be_pinned(self) -> None:
+        sessions = {"a": session(evaluation()), "b": session(evaluation(50.0))}
+        assert the_row(compare_sessions(sessions)).speedup == pytest.approx(2, rel=0.01)
+        pinned = compare_sessions(sessions, baseline="b")
+        assert (pinned.baseline, pinned.sessions) == ("b", ("a",))
+        assert the_row(pinned).speedup == pytest.approx(0.5, rel=0.01)
+
+    def test_stored_intervals_serve_when_samples_are_missing_and_it_is_said(self) -> None:
+        slower = evaluation(latency=latency(120.0, samples=0))
+        row = the_row(compare_sessions({"a": session(evaluation()), "b": session(slower)}))
+        assert row.verdict is Verdict.SLOWER
+        assert "raw samples are missing" in row.reason
+
+    def test_a_single_figure_gets_a_ratio_and_no_verdict(self) -> None:
+        bare = evaluation(latency=latency(200.0, samples=0, low_us=200.0, high_us=200.0))
+        row = the_row(compare_sessions({"a": session(evaluation()), "b": session(bare)}))
+        assert row.verdict is None
+        assert row.speedup == 0.5
+        assert row.speedup_low is None
+        assert "single figure" in row.reason
+
+    def test_a_prediction_gets_no_verdict(self) -> None:
+        guess = evaluation(latency=latency(50.0, origin="predicted"))
+        row = the_row(compare_sessions({"a": session(evaluation()), "b": session(guess)}))
+        assert row.verdict is None
+        assert "predicted" in row.reason
+        assert row.origin == "predicted"
+
+    def test_only_times_of_one_kind_are_compared(self) -> None:
+        cold = evaluation(other_latencies=[latency(300.0, kind="device_cold")])
+        a, b = session(evaluation()), session(cold)
+        row = the_row(compare_sessions({"a": a, "b": b}, kind="device_cold"))
+        assert row.baseline_us is None
+        assert row.time_us == 300.0
+        assert row.verdict is None
+        assert "no such time" in row.reason
+        both = the_row(compare_sessions({"a": b, "b": b}, kind="device_cold"))
+        assert both.verdict is Verdict.SAME
+
+
+class TestAcrossConditions:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"driver": "580.2"}, "the driver is 580.2, not 570.1"),
+            ({"driver": None}, "the driver was not recorded"),
+            (
+                {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 1500}]},
+                "the SM clock is 1500, not 2040",
+            ),
+            ({"gpus": [{"name": "NVIDIA H200", "max_sm_clock_mhz": 2040}]}, "the GPU is NVIDIA H200"),
+        ],
+    )
+    def test_no_verdict_unless_asked_and_then_labelled(
+        self, change: dict[str, Any], words: str
+    ) -> None:
+        sessions = {"a": session(evaluation()), "b": session(evaluation(50.0), **change)}
+        row = the_row(compare_sessions(sessions))
+        assert row.verdict is None
+        assert not row.across
+        assert words in row.reason
+        assert row.speedup == pytest.approx(2, rel=0.01)
+        asked = the_row(compare_sessions(sessions, across=True))
+        assert asked.verdict is Verdict.FASTER
+        assert asked.across
+        assert asked.reason.startswith("Across different conditions")
+        assert words in asked.reason
+
+    def test_another_target_device_counts_too(self) -> None:
+        sessions = {"a": session(evaluation()), "b": session(evaluation(50.0, device="A10"))}
+        row = the_row(compare_sessions(sessions))
+        assert row.verdict is None
+        assert "the GPU is A10, not L4" in row.reason
+
+    def test_the_same_device_is_preferred(self) -> None:
+        base = session(evaluation(100.0), evaluation(10.0, device="H200"))
+        row = the_row(compare_sessions({"a": base, "b": session(evaluation(50.0))}))
+        assert row.baseline_us == 100.0
+        assert row.verdict is Verdict.FASTER
+
+    def test_what_passes_by_the_moment_is_no_difference(self) -> None:
+        later = {
+            "collected": "2027-01-01T00:00:00+00:00",
+            "gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040, "sm_clock_mhz": 2040}],
+        }
+        comparison = compare_sessions(
+            {"a": session(evaluation()), "b": session(evaluation(50.0), **later)}
+        )
+        assert comparison.differences[0].nothing
+        assert the_row(comparison).verdict is Verdict.FASTER
+
+    def test_across_says_nothing_where_nothing_differs(self) -> None:
+        sessions = {"a": session(evaluation()), "b": session(evaluation(50.0))}
+        assert not the_row(compare_sessions(sessions, across=True)).across
+
+
+class TestAlignment:
+    def test_other_questions_are_listed_and_not_compared(self) -> None:
+        a = session(evaluation(), evaluation(seqlen=256), evaluation(variant="v01", config={}))
+        b = session(evaluation(), evaluation(config={"num_splits": 8}))
+        comparison = compare_sessions({"a": a, "b": b})
+        assert len(comparison.rows) == 1
+        found = {(u.session, u.missing_in, u.variant) for u in comparison.unmatched}
+        assert found == {("a", "b", "v05"), ("a", "b", "v01"), ("b", "a", "v05")}
+        frame = unmatched_frame(comparison)
+        assert set(frame["config"]) == {"num_splits=4", "num_splits=8", "default"}
+
+    def test_the_newest_evaluation_counts(self) -> None:
+        old, new = evaluation(90.0), evaluation(50.0, when="2026-02-01T00:00:00+00:00")
+        a = session(evaluation())
+        for order in ((old, new), (new, old)):
+            assert the_row(compare_sessions({"a": a, "b": session(*order)})).time_us == 50.0
+
+    def test_a_kernel_that_broke_comes_first_and_is_a_regression(self) -> None:
+        broken = evaluation(None, status="INCORRECT", reason="The largest error is 3.", seqlen=512)
+        slow, slower = evaluation(110.0, seqlen=64), evaluation(150.0, seqlen=256)
+        fast = evaluation(50.0)
+        a = session(*(evaluation(seqlen=s) for s in (64, 128, 256, 512)))
+        comparison = compare_sessions({"a": a, "b": session(fast, slow, slower, broken)})
+        assert [r.problem["seqlen"] for r in comparison.rows] == [512, 256, 64, 128]
+        assert [r.problem["seqlen"] for r in comparison.regressions] == [512, 256, 64]
+        first = comparison.rows[0]
+        assert first.broken
+        assert first.verdict is None
+        assert "INCORRECT: The largest error is 3." in first.reason
+
+    def test_a_kernel_that_was_mended_is_no_regression(self) -> None:
+        a = session(evaluation(None, status="INCORRECT", reason="wrong"))
+        comparison = compare_sessions({"a": a, "b": session(evaluation())})
+        assert comparison.regressions == ()
+
+    def test_many_sessions_against_one(self) -> None:
+        sessions = {n: session(evaluation(t)) for n, t in (("a", 100.0), ("b", 80.0), ("c", 60.0))}
+        comparison = compare_sessions(sessions)
+        assert [r.session for r in comparison.rows] == ["c", "b"]
+        assert [d.session for d in comparison.differences] == ["b", "c"]
+
+    def test_nothing_and_unknown_names(self) -> None:
+        with pytest.raises(AttuneError, match="nothing to compare"):
+            compare_sessions({})
+        with pytest.raises(UnknownName, match="known are a, b"):
+            compare_sessions({"a": session(), "b": session()}, baseline="c")
+        assert compare_sessions({"a": session(evaluation())}).rows == ()
+
+
+class TestDifferences:
+    def test_environment_flags_and_source(self) -> None:
+        a = session(evaluation(), sources=[source("one\ntwo\nthree\n", flags=("-O2", "-G"))])
+        b = session(
+            evaluation(),
+            sources=[source("one\n2\nthree\n", flags=("-O3", "-G"))],
+            driver="580.2",
+            torch="2.10.0",
+        )
+        found = compare_sessions({"a": a, "b": b}).differences[0]
+        assert [(e.field, e.decisive) for e in found.environment] == [
+            ("driver", True),
+            ("torch", False),
+        ]
+        assert (found.flags[0].removed, found.flags[0].added) == (("-O2",), ("-O3",))
+        diff = found.sources[0]
+        assert "-two\n+2" in diff.diff
+        assert (diff.added_lines, diff.removed_lines) == (1, 1)
+        assert not found.nothing
+
+    def test_equal_sources_make_no_difference(self) -> None:
+        a = session(evaluation(), sources=[source("one\n", flags=("-O2",))])
+        assert compare_sessions({"a": a, "b": copy.deepcopy(a)}).differences[0].nothing
+
+    def test_a_change_whose_text_is_missing_is_mentioned(self) -> None:
+        a, b = (session(evaluation(source_sha256=c * 64)) for c in "12")
+        remarks = compare_sessions({"a": a, "b": b}).differences[0].remarks
+        assert remarks == (
+            "The source of v05 differs, and its text is not stored in both sessions.",
+        )
+        stored = session(evaluation(), sources=[source("x")])
+        remarks = compare_sessions({"a": session(evaluation()), "b": stored}).differences[0].remarks
+        assert "stored in only one" in remarks[0]
+
+    def test_line_endings_alone_are_said_in_words(self) -> None:
+        a, b = (session(evaluation(), sources=[source(t)]) for t in ("one\ntwo\n", "one\r\ntwo\r\n"))
+        assert "line endings" in compare_sessions({"a": a, "b": b}).differences[0].sources[0].diff
+
+
+class TestWinners:
+    def test_the_fastest_variant_and_by_how_much(self) -> None:
+        a = session(
+            evaluation(100.0, variant="v01"),
+            evaluation(70.0, config={"num_splits": 2}),
+            evaluation(50.0),
+            evaluation(40.0, variant="v02", status="INCORRECT", reason="wrong"),
+            evaluation(30.0, variant="v03", latency=latency(30.0, origin="predicted")),
+        )
+        winner = compare_sessions({"a": a}).winners[0]
+        assert (winner.best.variant, winner.best.config) == ("v05", {"num_splits": 4})
+        assert winner.tied == ()
+        assert winner.runner_up is not None
+        assert winner.runner_up.variant == "v01"
+        assert winner.speedup == pytest.approx(2, rel=0.01)
+
+    def test_ties_are_ties(self) -> None:
+        a = session(
+            evaluation(50.0), evaluation(50.1, variant="v02"), evaluation(90.0, variant="v01")
+        )
+        winner = compare_sessions({"a": a}).winners[0]
+        assert [e.variant for e in winner.tied] == ["v02"]
+        assert winner.runner_up is not None
+        assert winner.runner_up.variant == "v01"
+
+    def test_single_figures_tie_only_when_they_are_close(self) -> None:
+        def bare(time_us: float, variant: str) -> dict[str, Any]:
+            only = latency(time_us, samples=0, low_us=time_us, high_us=time_us)
+            return evaluation(variant=variant, latency=only)
+
+        a = session(bare(50.0, "v05"), bare(51.0, "v02"), bare(90.0, "v01"))
+        winner = compare_sessions({"a": a}).winners[0]
+        assert [e.variant for e in winner.tied] == ["v02"]
+        assert winner.speedup == pytest.approx(1.8)
+        assert winner.speedup_low is None
+
+    def test_different_conditions_do_not_compete(self) -> None:
+        a, b = session(evaluation(100.0)), session(evaluation(50.0, variant="v01"), driver="580.2")
+        found = compare_sessions({"a": a, "b": b}).winners
+        assert [(w.best.variant, w.sessions) for w in found] == [("v05", ("a",)), ("v01", ("b",))]
+        same = session(evaluation(50.0, variant="v01"))
+        pooled = compare_sessions({"a": a, "b": same}).winners
+        assert [(w.best.variant, w.sessions) for w in pooled] == [("v01", ("a", "b"))]
+
+    def test_the_best_sdpa_stands_beside_it(self) -> None:
+        timed = [
+            {"name": "flash", "latency": latency(200.0), "reason": ""},
+            {"name": "cudnn", "latency": latency(150.0), "reason": ""},
+            {"name": "math", "latency": None, "reason": "not offered"},
+        ]
+        winner = compare_sessions({"a": session(evaluation(50.0, baselines=timed))}).winners[0]
+        assert winner.best.sdpa_name == "cudnn"
+        assert winner.speedup_over_sdpa == pytest.approx(3.0)
+
+
+@pytest.fixture
+def mixed() -> SessionComparison:
+    a = session(
+        evaluation(),
+        evaluation(seqlen=256),
+        evaluation(seqlen=512),
+        sources=[source("a | b\n```\n")],
+    )
+    b = session(
+        evaluation(50.0),
+        evaluation(150.0, seqlen=256),
+        evaluation(None, seqlen=512, status="CRASHED", reason="=SUM(A1) | <b>boom</b>"),
+        evaluation(seqlen=1024),
+        sources=[source("a | c\n```\n")],
+        torch="2.10.0",
+    )
+    return compare_sessions({"monday": a, "=cmd()": b})
+
+
+class TestOutput:
+    def test_frames(self, mixed: SessionComparison) -> None:
+        rows = rows_frame(mixed)
+        assert rows["verdict"].tolist() == ["BROKEN", "SLOWER", "FASTER"]
+        assert rows["regressed"].tolist() == [True, True, False]
+        assert rows["problem"].tolist()[2] == "B1 H1 S128 D64 fp16"
+        assert differences_frame(mixed)["field"].tolist() == ["torch"]
+        assert winners_frame(mixed)["winner"].tolist() == ["v05"] * 4
+        assert len(unmatched_frame(mixed)) == 1
+
+    def test_empty_frames_keep_their_columns(self) -> None:
+        empty = compare_sessions({"a": session()})
+        for frame in (rows_frame(empty), winners_frame(empty), unmatched_frame(empty)):
+            assert frame.empty
+            assert len(frame.columns) >= 5
+
+    def test_the_json_object_is_json(self, mixed: SessionComparison) -> None:
+        data = json.loads(json.dumps(to_dict(mixed), allow_nan=False))
+        assert list(data)[3] == "differences"
+        assert len(data["regressions"]) == 2
+        assert data["rows"][1]["verdict"] == "SLOWER"
+        assert data["rows"][0]["broken"] is True
+        assert data["winners"][0]["best"]["variant"] == "v05"
+
+    def test_csv_is_one_row_per_evaluation_and_no_formula(self, mixed: SessionComparison) -> None:
+        rows = list(csv.DictReader(io.StringIO(to_csv(mixed))))
+        assert len(rows) == 3
+        assert {row["session"] for row in rows} == {"'=cmd()"}
+        assert float(rows[1]["time_us"]) == 150.0
+
+    def test_markdown_puts_differences_and_regressions_first(self, mixed: SessionComparison) -> None:
+        text = to_markdown(mixed)
+        headings = [line for line in text.splitlines() if line.startswith("#")]
+        assert [h.split(":")[0] for h in headings] == [
+            "# =cmd() against monday" if "\\" not in headings[0] else headings[0],
+            "## What differs",
+            "## Regressions",
+            "## Evaluations",
+            "## Fastest variant",
+            "## In one session only",
+        ]
+        assert "    -a | b" in text
+        assert "    +a | c" in text
+        assert "<b>boom" not in text
+        widths = {
+            line.replace("\\|", "").count("|")
+            for line in text.split("## Regressions")[1].split("## Evaluations")[0].splitlines()
+            if line.startswith("|")
+        }
+        assert widths == {9}
+
+    def test_markdown_says_when_nothing_differs(self) -> None:
+        same = compare_sessions({"a": session(evaluation()), "b": session(evaluation())})
+        assert "Nothing in environment, flags and sources." in to_markdown(same)
+
+
+def test_real_snapshots_compare() -> None:
+    """The schema's own JSON objects are what `compare_sessions` takes."""
+    from sessions_data import evaluation_maker, make_latency, snapshot_maker
+
+    now = snapshot_maker([evaluation_maker(latency=make_latency(12.5, 40))])
+    then = snapshot_maker([evaluation_maker(latency=make_latency(25.0, 40, seed=1))])
+    comparison = compare_sessions(
+        {"then": then.model_dump(mode="json"), "now": now.model_dump(mode="json")}, across=True
+    )
+    assert the_row(comparison).verdict is Verdict.FASTER
+    assert to_markdown(comparison)

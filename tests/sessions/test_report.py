@@ -1,0 +1,234 @@
+"""The report: the figures that are in the session, and every text only ever a text."""
+
+from __future__ import annotations
+
+import html
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hostile import HOSTILE_TEXTS, STRINGS, outcome, put, value_at
+from make_shipped import h200_baselines, l4_study
+from markdown_it import MarkdownIt
+from sessions_data import evaluation_maker, make_latency, snapshot_maker
+
+from engine.problem import Problem
+from engine.sessions.build import make_error_map
+from engine.sessions.codec import loads
+from engine.sessions.report import escape_markdown, to_html, to_markdown
+from engine.sessions.report_figures import MAX_MAPS, MAX_POINTS, report_figures
+from engine.sessions.report_tables import Table, report_tables
+from engine.sessions.schema import Snapshot
+
+
+def tables(snapshot: Snapshot) -> dict[str, Table]:
+    return {table.title: table for table in report_tables(snapshot)}
+
+
+def cells(table: Table, column: str) -> list[str]:
+    return [row[table.columns.index(column)] for row in table.rows]
+
+
+def test_setup_and_target() -> None:
+    setup = dict(row[:2] for row in tables(snapshot_maker())["Setup"].rows)
+    assert setup["target"] == "speed-up ≥ 1.5× over flash at S=128"
+    assert setup["result"].startswith("Met: 2× (1.98× to 2.02×)")
+    assert setup["evaluations"] == "2, of which 1 passed"
+
+
+def test_results_say_where_they_come_from() -> None:
+    predicted = make_latency(50.0, 0, origin="predicted")
+    snapshot = snapshot_maker(
+        evaluations=[evaluation_maker(), evaluation_maker(latency=predicted, variant="v01")],
+        timeline=[],
+        error_maps=[],
+    )
+    results = tables(snapshot)["Results"]
+    assert cells(results, "origin") == ["recorded", "predicted"]
+    assert cells(results, "latency") == ["12.5 µs", "50 µs"]
+    assert cells(results, "95 % interval") == ["12.4 µs to 12.6 µs", "49.8 µs to 50.2 µs"]
+    # 4 · 128² · 64 operations in 12.5 µs
+    assert cells(results, "TFLOP/s") == ["0.336", "0.0839"]
+    assert cells(results, "speed-up over the best baseline") == [
+        "2× over flash",
+        "0.5× over flash (predicted)",
+    ]
+
+
+def test_failures_are_rows_too() -> None:
+    results = tables(snapshot_maker())["Results"]
+    assert cells(results, "status") == ["PASSED", "SKIPPED"]
+    assert cells(results, "reason")[1].startswith("v01 has no kernel for head_dim 512")
+    assert cells(results, "latency")[1] == "–"
+
+
+def test_the_batch_table_of_the_l4_study() -> None:
+    batch = tables(l4_study())["Batch"]
+    assert cells(batch, "batch · heads") == ["1", "1", "32", "256"]
+    assert cells(batch, "gain per unit") == ["1.07×", "1×", "24.6×", "40.9×"]
+    assert cells(batch, "per (batch, head)")[-1] == "14.2 µs"
+    assert set(cells(batch, "origin")) == {"recorded"}
+
+
+def test_recorded_baselines_without_a_kernel() -> None:
+    found = tables(h200_baselines())
+    assert "Results" not in found
+    assert len(found["Baselines"].rows) == 152
+    assert cells(found["Baselines"], "end to end")[0] == "81.6 µs"
+
+
+def test_everything_else_has_its_table() -> None:
+    found = tables(snapshot_maker())
+    assert cells(found["Occupancy"], "limiter") == ["registers", "registers"]
+    assert cells(found["Occupancy"], "occupancy") == ["33 %", "33 %"]
+    assert cells(found["Correctness"], "SDPA's error") == ["0.00041 (math fp16)"]
+    assert cells(found["Timeline"], "gain since the start") == ["1×", "–"]
+    assert ("driver", "000.00 (test data)") in found["Environment"].rows
+    assert cells(found["Sources"], "flags") == ["-DHEAD_DIM=64"]
+
+
+def test_charts() -> None:
+    titles = [figure.title for figure in report_figures(snapshot_maker())]
+    assert titles == [
+        "Latency",
+        "Occupancy of every pass",
+        "Error map row_by_column of evaluation 0",
+    ]
+    heat = json.loads(report_figures(snapshot_maker())[2].json)["data"][0]
+    assert (len(heat["z"]), len(heat["z"][0])) == (3, 4)
+    assert heat["z"][0][0] is None  # no error: no logarithm
+    assert heat["z"][2][1] == pytest.approx(-3.0457575)
+
+
+def test_charts_of_a_large_session_are_cut_and_say_so() -> None:
+    from sessions_data import map_stub
+
+    snapshot = snapshot_maker(
+        evaluations=[evaluation_maker(problem=Problem(1, 1, s, 64)) for s in range(1, 130)],
+        error_maps=[make_error_map(0, map_stub()) for _ in range(30)],
+        timeline=[],
+    )
+    figures = report_figures(snapshot)
+    assert len(figures) == 2 + MAX_MAPS
+    data = json.loads(figures[0].json)["data"]
+    assert sum(len(trace["x"]) for trace in data) == MAX_POINTS
+    assert figures[0].remark == "The first 200 of 258; the tables hold all of them."
+
+
+def test_an_empty_session_has_a_report() -> None:
+    empty = snapshot_maker().model_copy(
+        update={"evaluations": (), "problems": (), "error_maps": (), "timeline": (), "target": None}
+    )
+    assert "plotly" not in to_html(empty).lower()
+    assert to_markdown(empty).startswith("# Test data")
+
+
+# -- texts from strangers
+
+
+def spoiled(text: str) -> Snapshot:
+    """A valid snapshot with `text` in every string that accepts it."""
+    raw = json.loads(put(("title",), "x"))
+    for path in STRINGS:
+        if path[0] not in ("format", "summary") and outcome(put(path, text)) == "":
+            at: Any = raw
+            for part in path[:-1]:
+                at = at[part]
+            at[path[-1]] = text
+    raw["sources"][0]["text"] = value_at(("sources", 0, "text"))
+    main = raw["evaluations"][0]
+    main["resources"], main["occupancy"] = (
+        main["passes"][0]["resources"],
+        main["passes"][0]["occupancy"],
+    )
+    for report in main["passes"]:
+        report["occupancy"]["reason"] = text
+        report["resources"]["entry"] = text.replace("\n", " ")
+    return loads(json.dumps(raw).encode(), name="spoiled")
+
+
+class Elements(HTMLParser):
+    """Every tag with its attributes, and the text outside of scripts."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.scripts: list[str] = []
+        self.text = ""
+        self._in_script = False
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self._in_script = tag == "script"
+        if self._in_script:
+            self.scripts.append("")
+
+    def handle_endtag(self, _tag: str) -> None:
+        self._in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+
+TAGS = set("html head meta title style body h1 h2 p div pre table thead tbody tr th td".split())
+CLEAN = Elements(to_html(snapshot_maker()))
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_TEXTS, "</script><script>alert(1)</script>", "<!--"])
+def test_html_is_only_what_the_report_writes(text: str) -> None:
+    snapshot = spoiled(text)
+    found = Elements(to_html(snapshot))
+    assert found.tags <= TAGS | {"script", "details", "summary"}
+    assert found.attributes <= {"class", "lang", "charset", "http-equiv", "content", "name", "type"}
+    assert len(found.scripts) == len(CLEAN.scripts)
+    assert found.text.count(text) > 15
+    for script in found.scripts[:-2]:
+        figure = json.loads(script)
+        assert text not in json.dumps(figure, ensure_ascii=False) or html.escape(text) == text
+
+
+def active(markdown: str) -> set[str]:
+    """What a Markdown reader makes of a text, apart from tables, headings and paragraphs."""
+    kinds = set()
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown):
+        kinds |= {token.type, *(child.type for child in token.children or [])}
+    return {k.removesuffix("_open").removesuffix("_close") for k in kinds}
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE_TEXTS, "| a | b |", "```\n# x", "https://example.org", "*a* _b_ ~~c~~", "- a"]
+)
+def test_markdown_is_only_what_the_report_writes(text: str) -> None:
+    document = to_markdown(spoiled(text))
+    table = {"table", "thead", "tbody", "tr", "th", "td"}
+    assert active(document) <= table | {"heading", "paragraph", "inline", "text", "fence"}
+    clean = to_markdown(snapshot_maker())
+    parse = MarkdownIt("commonmark").enable("table").parse
+    count = [sum(t.type == "td_open" for t in parse(d)) for d in (document, clean)]
+    assert count[0] == count[1]
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE_TEXTS, "a|b", "`x`", "www.example.org", "\\*a\\*", "&lt;"]
+)
+def test_escaped_markdown_reads_as_the_text(text: str) -> None:
+    (_, inline, _) = MarkdownIt("commonmark").parse("x " + escape_markdown(text))
+    assert "".join(c.content for c in inline.children or []) == "x " + " ".join(text.split())
+
+
+def test_the_html_can_fetch_nothing() -> None:
+    document = to_html(snapshot_maker())
+    assert "default-src 'none'" in document
+    head = document.split("<script", 1)[0]
+    assert "http://" not in head
+    assert "https://" not in head
+    assert 3_000_000 < len(document) < 8_000_000
+    assert document.count("plotly.js v") == 1
