@@ -17,8 +17,8 @@ from engine.units import format_bytes
 
 # The user half of a 48-bit address space; the only limit known where the system names none.
 _ADDRESSABLE_BYTES = 1 << 47
-# Interpreter, libraries and BLAS buffers that come with the first evaluation.
-_FIXED_BYTES = 256 << 20
+# Interpreter, PyTorch and BLAS buffers that come with the first evaluation.
+_FIXED_BYTES = 384 << 20
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
@@ -107,30 +107,26 @@ def _mem_available() -> int | None:
 
 
 def _cgroup_v2() -> int | None:
-    group = _own_group("0::")
+    group = _own_group("")
     if group is None:
         return None
     return _least_free(_CGROUP_ROOT, group, "memory.max", "memory.current", "inactive_file")
 
 
 def _cgroup_v1() -> int | None:
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
-        if ":memory:" in line:
-            group = line.split(":", 2)[2].lstrip("/")
-            return _least_free(
-                _CGROUP_ROOT / "memory",
-                group,
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-            )
-    return None
+    group = _own_group("memory")
+    if group is None:
+        return None
+    files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return _least_free(_CGROUP_ROOT / "memory", group, *files)
 
 
-def _own_group(prefix: str) -> str | None:
+def _own_group(controller: str) -> str | None:
+    """The process's group of a v1 controller, or of v2 with an empty name."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
-        if line.startswith(prefix):
-            return line[len(prefix) :].lstrip("/")
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
     return None
 
 

@@ -5,7 +5,7 @@
 // Constraints: D in {4, 32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535 (grid z and y).
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
-// Weakness: time grows with S at a fixed few CTAs; a kernel of this design took an L4 0.27 ms a tile.
+// Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;       // query rows per CTA, one computing thread each

@@ -55,6 +55,7 @@ def open_app() -> Callable[..., AppTest]:
         for name, value in params.items():
             at.query_params[name] = value
         at.run()
-        return at.switch_page(f"app_pages/{page}.py").run() if page else at
+        # The first run after a switch still carries the old page's widgets; a browser drops them.
+        return at.switch_page(f"app_pages/{page}.py").run().run() if page else at
 
     return open_

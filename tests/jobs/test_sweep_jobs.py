@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -9,16 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
+from engine.jobs.sweep_job import final_from_dict
+from engine.measure.statistics import MedianInterval
 from engine.problem import Problem
 from engine.request import EvaluationRequest
+from engine.search.ranking import Place
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep_journal import SweepJournal, SweepSpec
+from engine.search.tune import TuneResult
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = SweepOptions(gpu="L4", backend="cpu", execute=False)  # compile and predict: no CPU run
@@ -72,6 +78,16 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> 
     path = manager.sweep_path(job.job_id)
     assert path is not None
     assert SweepJournal.open(path).ended == "finished"
+    # Without a GPU there is no final: the rows rank by what the model predicts, and it says so.
+    results = manager.results(job.job_id)
+    assert len(results) == len(wanted.space.problems)
+    assert {r.origin for r in results} == {"predicted"}
+
+
+def test_a_final_survives_the_journal() -> None:
+    place = Place(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0, False)
+    found = TuneResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
+    assert final_from_dict(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:

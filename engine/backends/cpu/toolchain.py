@@ -44,6 +44,7 @@ class Toolchain:
             "-march=native",
             "-g1",
             "-gdwarf-4",  # the version engine/backends/cpu/debug_lines.py reads
+            "-fno-strict-aliasing",  # CUDA code reads vectors of other types through pointers
             "-fno-math-errno",
             "-fno-trapping-math",
             "-ffp-contract=fast",  # as nvcc's default -fmad=true

@@ -25,6 +25,7 @@ KINDS = {
     "shuffle_is_no_barrier": "shared memory race",
     "atomic_and_plain": "shared memory race",
     "barrier_of_the_wrong_threads": "shared memory",
+    "producer_does_not_wait": "shared memory race",
     "static_array_index": "array index out of bounds",
     "static_array_pointer": "shared memory out of bounds",
     "dynamic_memory_end": "shared memory out of bounds",

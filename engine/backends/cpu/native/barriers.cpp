@@ -2,9 +2,9 @@
 namespace coh {
 
 inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
-    const int arrived = barrier.arrived;
     if (w->settings->check) {
-        if (arrived >= (int)w->alive) {
+        // Only if every thread waits: one that merely arrived is ordered after nobody.
+        if (barrier.waiting.size() >= w->alive) {
             order_whole_cta(w);
         } else {
             for (Fiber *fiber : barrier.waiting) {

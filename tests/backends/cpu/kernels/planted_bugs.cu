@@ -59,6 +59,21 @@ KERNEL(barrier_of_the_wrong_threads) {
     out[blockIdx.x * 64 + TID] = s[TID ^ 32];  // BUG barrier_of_the_wrong_threads
 }
 
+KERNEL(producer_does_not_wait) {  // it arrives at the barrier and goes on to the next round
+    __shared__ float s[32];
+    float sum = 0.f;
+    for (int i = 0; i < 3; i++) {
+        if (TID < 32) {
+            s[TID] = in[TID] + i;  // BUG producer_does_not_wait
+            named_barrier_arrive(1 + i, 64);
+        } else {
+            named_barrier_sync(1 + i, 64);
+            sum += s[(TID + 1) % 32];
+        }
+    }
+    out[blockIdx.x * 64 + TID] = sum;
+}
+
 // ---- bounds and initialisation of shared memory ----
 KERNEL(static_array_index) {
     __shared__ float s[64];

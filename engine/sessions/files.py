@@ -1,0 +1,106 @@
+"""Sessions by the name a person gives: a file on disk, or a snapshot of the store."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.errors import StoreError
+from engine.sessions.codec import MAX_BYTES, loads, text_of
+from engine.sessions.explain import file_label
+from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.naming import is_snapshot_name
+from engine.sessions.schema import FORMAT, Snapshot
+from engine.sessions.store import Store, default_store
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of an ordinary file, at most one more than is ever accepted.
+
+    Raises:
+        StoreError: it is not there, cannot be read, or is a folder, pipe or device.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise StoreError(f"{path} is not an ordinary file: name a snapshot file.")
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a report. StoreError when the disk refuses."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def open_session(file: str, store: Store | None = None) -> Snapshot:
+    """The snapshot at a path, or the one of this name in the store; validated.
+
+    Raises:
+        StoreError: there is neither.
+        SnapshotError: its content is at fault.
+    """
+    path = Path(file)
+    if path.exists():
+        return loads(read_file(path), name=path.name)
+    if is_snapshot_name(file):
+        return (store or default_store()).open(file)
+    raise StoreError(
+        f"{file_label(file)} is neither a file here nor a snapshot of the store: "
+        "`python -m engine sessions` lists those."
+    )
+
+
+def open_sessions(files: Sequence[str], store: Store | None = None) -> dict[str, Snapshot]:
+    """Several sessions by the name they are shown under: the file's, numbered where two agree."""
+    found: dict[str, Snapshot] = {}
+    for file in files:
+        label = name = file_label(file)
+        number = 1
+        while label in found:
+            number += 1
+            label = f"{name} ({number})"
+        found[label] = open_session(file, store)
+    return found
+
+
+def is_snapshot(data: bytes, *, name: str) -> bool:
+    """Whether a file means to be a snapshot, and not some other tool's measurements."""
+    text = text_of(data, name=name)
+    return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text
+
+
+def snapshot_of(data: bytes, *, name: str, options: ImportOptions | None = None) -> Snapshot:
+    """A snapshot file as it is, or anything that can be imported as a recorded session.
+
+    Raises:
+        SnapshotError: it is neither, or damaged.
+    """
+    if is_snapshot(data, name=name):
+        return loads(data, name=name)
+    return import_measurements(data, name=name, options=options)
+
+
+def comparable(snapshot: Snapshot) -> dict[str, Any]:
+    """The JSON object that `compare_sessions` takes, every "measured" shown as "recorded"."""
+    raw: dict[str, Any] = snapshot.model_dump(mode="json")
+    for evaluation in raw["evaluations"]:
+        _as_recorded(evaluation)
+        for baseline in evaluation["baselines"]:
+            _as_recorded(baseline)
+    return raw
+
+
+def _as_recorded(timed: dict[str, Any]) -> None:
+    for latency in (timed["latency"], *timed["other_latencies"]):
+        if latency is not None and latency["origin"] == "measured":
+            latency["origin"] = "recorded"
+

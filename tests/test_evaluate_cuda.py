@@ -1,0 +1,223 @@
+"""Pipeline and live job on a made-up GPU: lock, check, measure, stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.backends.base import RunOptions, RunResult
+from engine.backends.sdpa import sdpa_same_dtype
+from engine.errors import MeasureError
+from engine.evaluate import Evaluator
+from engine.evaluation import Correctness, Status
+from engine.jobs import live_job
+from engine.jobs.layout import RunDir
+from engine.jobs.stream import read_samples
+from engine.jobs.worker import Worker
+from engine.measure import field, local_gpu
+from engine.measure.device_lock import device_lock, read_holder
+from engine.measure.sampler import SamplerSettings
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+from engine.tensors import Inputs, encode
+
+REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cuda")
+
+
+class MadeUpTimer:
+    """A `Launchable` of 5 µs, with noise."""
+
+    copy_bytes, l2_bytes = 1 << 20, 1 << 20
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(1)
+
+    def free_bytes(self) -> int:
+        return 1 << 30
+
+    def make_copies(self, count: int) -> None:
+        assert count > 0
+
+    def once_us(self) -> float:
+        return 5.0
+
+    def graph(self, launches: int, copies: int) -> Callable[[], float]:
+        assert launches % copies == 0
+        return lambda: launches * 5.0 * float(np.exp(0.002 * self._rng.normal()))
+
+    def flush_l2(self, size: int) -> None:
+        assert size > 0
+
+    def call_us(self, calls: int) -> float:
+        assert calls > 0
+        return 12.0
+
+    def verify(self) -> None:
+        """Its output is always the same."""
+
+    def failed(self, error: Exception) -> MeasureError:
+        raise error
+
+
+class MadeUpCuda:
+    """Right answers, for which PyTorch is asked; it notes who held the GPU meanwhile."""
+
+    name = "cuda"
+    lost = None
+
+    def __init__(self) -> None:
+        self.held_by: list[str] = []
+        self.can_time = True
+
+    def _note_holder(self) -> None:
+        holder = read_holder("GPU-1")
+        assert holder is not None
+        self.held_by.append(holder.purpose)
+
+    def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
+        assert options.repeat
+        self._note_holder()
+        out, _ = sdpa_same_dtype(inputs)
+        return RunResult(Status.PASSED, out=encode(out, plan.problem.dtype))
+
+    @contextmanager
+    def timer(
+        self, plan: LaunchPlan, inputs: Inputs, correctness: Correctness
+    ) -> Iterator[MadeUpTimer]:
+        assert plan.problem == inputs.problem
+        assert correctness.passed
+        self._note_holder()
+        if not self.can_time:
+            raise MeasureError("there is no room")
+        yield MadeUpTimer()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpCuda:
+    monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda _: None)
+    monkeypatch.setattr(local_gpu, "_uuid", lambda: "GPU-1")
+    short = SamplerSettings(kinds=field.ALL_KINDS, min_rounds=6, max_rounds=6)
+    quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
+    monkeypatch.setattr("engine.measure.timed.FULL", short)
+    monkeypatch.setattr("engine.measure.timed.QUICK", quick)
+    return MadeUpCuda()
+
+
+@pytest.fixture
+def evaluator(cuda: MadeUpCuda) -> Iterator[Evaluator]:
+    with Evaluator() as made:
+        made._backends["cuda"] = cuda
+        yield made
+
+
+def with_effort(effort: Any) -> EvaluationRequest:
+    return EvaluationRequest.from_dict({**REQUEST.to_dict(), "effort": effort})
+
+
+def test_checked_and_measured_while_the_gpu_is_held(evaluator: Evaluator, cuda: MadeUpCuda) -> None:
+    stages: list[str] = []
+    found = evaluator.evaluate(REQUEST, stages.append).evaluation
+    assert found.status is Status.PASSED, found.reason
+    assert found.execution is not None
+    assert found.execution.backend == "cuda"
+    assert found.latency is not None
+    assert (found.latency.origin, found.latency.kind) == ("measured", "device_warm")
+    assert found.latency.median_us == pytest.approx(5.0, rel=0.01)
+    assert [x.kind for x in found.other_latencies] == ["device_cold", "end_to_end"]
+    # PyTorch has no GPU here, and says so for every backend.
+    assert all(b.latency is None and b.reason for b in found.baselines)
+    assert cuda.held_by == ["v01, B1 H1 S64 D64 fp16"] * 2
+    assert read_holder("GPU-1") is None
+    assert stages[-1] == "Measuring"
+
+
+def test_quick_and_none(evaluator: Evaluator) -> None:
+    quick = evaluator.evaluate(with_effort("quick")).evaluation
+    assert quick.latency is not None
+    assert (quick.other_latencies, quick.baselines) == ((), ())
+    none = evaluator.evaluate(with_effort("none")).evaluation
+    assert (none.status, none.latency) == (Status.PASSED, None)
+
+
+def test_what_cannot_be_timed_is_right_all_the_same(evaluator: Evaluator, cuda: MadeUpCuda) -> None:
+    cuda.can_time = False
+    found = evaluator.evaluate(REQUEST).evaluation
+    assert (found.status, found.latency) == (Status.PASSED, None)
+    assert "Not measured: there is no room" in found.notes
+
+
+def test_a_gpu_that_others_hold_is_waited_for(evaluator: Evaluator) -> None:
+    stages: list[str] = []
+    waited, held = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with device_lock("GPU-1", "somebody's sweep"):
+            held.set()
+            waited.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert held.wait(60)
+
+    def hear(stage: str) -> None:
+        stages.append(stage)
+        if stage.startswith("Waiting for the GPU"):
+            waited.set()
+
+    found = evaluator.evaluate(with_effort("none"), hear).evaluation
+    thread.join()
+    assert found.status is Status.PASSED
+    assert any("(somebody's sweep)" in stage for stage in stages)
+
+
+def test_live_streams_the_sampler_and_lets_others_in(
+    evaluator: Evaluator, cuda: MadeUpCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    run.put_request("live", {"kind": "live", "request": REQUEST.to_dict()})
+    turn = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=0.2)
+    monkeypatch.setattr(live_job, "_TURN", turn)
+    worker = Worker(run, evaluator)
+    others: list[int] = []
+
+    def another_wants_it() -> None:
+        with device_lock("GPU-1", "another", timeout_s=60):
+            others.append(len(read_samples(run.stream("live")).samples))
+        run.put_request("single", {"kind": "evaluate", "request": with_effort("none").to_dict()})
+
+    def between_turns() -> None:
+        """Once the other had its turn and some more samples came: enough."""
+        Worker.serve_waiting_evaluations(worker)
+        if others and len(read_samples(run.stream("live")).samples) > others[0]:
+            thread.join()
+            Worker.serve_waiting_evaluations(worker)
+            run.drop_request("live")
+
+    monkeypatch.setattr(worker, "serve_waiting_evaluations", between_turns)
+    thread = threading.Thread(target=another_wants_it)
+    thread.start()
+    worker.serve(run.requests / "live.json")
+    thread.join()
+    part = read_samples(run.stream("live"))
+    assert (part.kind, part.device) == ("device_warm", "L4")
+    assert len(part.samples) > others[0]
+    assert all(4.9 < s.time_us < 5.1 for s in part.samples)
+    times = [s.at for s in part.samples]
+    assert times == sorted(times)
+    assert "live, v01, B1 H1 S64 D64 fp16" in cuda.held_by
+    log = run.journal.read_text()
+    assert log.count('"Measuring again and again"') == 1  # not with every turn
+    assert '"job":"single","event":"finished"' in log
+    assert '"failed"' not in log
