@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from engine.backends.base import Backend, RunOptions, RunResult
@@ -84,16 +85,23 @@ class Evaluator:
         return self._backends[name]
 
     def evaluate(
-        self, request: EvaluationRequest, on_stage: OnStage | None = None
+        self,
+        request: EvaluationRequest,
+        on_stage: OnStage | None = None,
+        *,
+        source: Path | None = None,
     ) -> EvaluationOutcome:
         """Run the whole pipeline. Expected failures come back as statuses.
+
+        Args:
+            source: a `.cu` file to take in place of the variant's own, its headers beside it.
 
         Raises:
             UnknownName: the variant or GPU is not in its list.
         """
         stage = on_stage or (lambda _: None)
         target = resolve(request)
-        return _Run(self, request, target, stage).outcome()
+        return _Run(self, request, target, stage, source).outcome()
 
 
 def evaluate(request: EvaluationRequest, on_stage: OnStage | None = None) -> EvaluationOutcome:
@@ -106,9 +114,15 @@ class _Run:
     """One pass through the pipeline; each step fills in more of the evaluation."""
 
     def __init__(
-        self, evaluator: Evaluator, request: EvaluationRequest, target: Target, stage: OnStage
+        self,
+        evaluator: Evaluator,
+        request: EvaluationRequest,
+        target: Target,
+        stage: OnStage,
+        source: Path | None,
     ) -> None:
         self.evaluator = evaluator
+        self.source = source
         self.request = request
         self.target = target
         self.stage = stage
@@ -141,6 +155,8 @@ class _Run:
             plan = make_plan(target.variant, problem, target.config)
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
+        if self.source is not None:
+            plan = replace(plan, source=self.source)
         stopped = self._compile(plan)
         if stopped is not None:
             return stopped

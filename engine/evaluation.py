@@ -128,6 +128,8 @@ class Latency:
     reason: str  # what binds (predicted) or how it was measured
     kind: Literal["device_warm", "device_cold", "end_to_end"] = "device_warm"
     samples_us: tuple[float, ...] = ()
+    # SM clock right after each of the samples; empty where nobody reads it.
+    sm_clocks_mhz: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.low_us <= self.median_us <= self.high_us:
@@ -135,6 +137,8 @@ class Latency:
                 f"latency needs 0 < low ≤ median ≤ high, not "
                 f"{self.low_us}, {self.median_us}, {self.high_us}"
             )
+        if self.sm_clocks_mhz and len(self.sm_clocks_mhz) != len(self.samples_us):
+            raise ValueError("every sample has its clock, or none has")
 
 
 @dataclass(frozen=True, slots=True)

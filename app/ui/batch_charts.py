@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from app.ui.charts import log_ticks, plain
+from app.ui.charts import Part, Trace, axis, figure, plain, time_axis, vertical
 from app.ui.palette import Theme
 from engine.units import format_us
 
 MAX_STEPS = 40  # more would be a solid line
+_LOWER_TOP = 0.44  # of the figure's height; the upper panel begins a little above
+_UPPER_BOTTOM = 0.56
 
 
 def curves(
     curve: pd.DataFrame,
     marks: pd.DataFrame,
     measured: pd.DataFrame,
-    axis: str,
+    unit: str,
     color: str,
     theme: Theme,
 ) -> go.Figure:
@@ -33,127 +34,158 @@ def curves(
     `unit_high_us`, `step`, `binds`. Of `marks`: `batch`, `label`. Of `measured`: `batch`,
     `latency_us`, `unit_us`, `what` (`kernel` or `SDPA`).
     """
-    figure = make_subplots(
-        rows=2,
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.09,
-        subplot_titles=("latency of one launch", "time per unit of work (one head of one batch)"),
-    )
-    for row, prefix in ((1, ""), (2, "unit_")):
-        middle = "latency_us" if row == 1 else "unit_us"
-        _band(figure, curve, f"{prefix}low_us", f"{prefix}high_us", color, row)
-        figure.add_scatter(
-            x=curve["batch"].to_numpy(),
-            y=curve[middle].to_numpy(np.float32),
-            mode="lines",
-            line={"color": color, "width": 2, "dash": "dash"},
-            customdata=np.stack([[format_us(v) for v in curve[middle]], curve["binds"]], axis=1),
-            hovertemplate=f"{axis} %{{x:,}}<br>%{{customdata[0]}} predicted<br>"
-            "%{customdata[1]} binds<extra></extra>",
-            row=row,
-            col=1,
-        )
-        _steps(figure, curve, middle, theme, row)
-        _measured(figure, measured, middle, color, theme, row)
-        ticks = log_ticks(
-            float(curve[f"{prefix}low_us"].min()), float(curve[f"{prefix}high_us"].max())
-        )
-        figure.update_yaxes(
-            type="log",
-            tickvals=ticks,
-            ticktext=[format_us(t) for t in ticks],
-            gridcolor=theme.grid,
-            row=row,
-            col=1,
-        )
-    _marks(figure, marks, theme)
+    data: list[Trace] = []
+    for middle, low, high, panel in (
+        ("latency_us", "low_us", "high_us", "y"),
+        ("unit_us", "unit_low_us", "unit_high_us", "y2"),
+    ):
+        data += _band(curve, low, high, color, panel)
+        data.append(_line(curve, middle, unit, color, panel))
+        data.append(_steps(curve, middle, theme, panel))
+        data += _measured(measured, middle, color, theme, panel)
     powers = [2**k for k in range(int(curve["batch"].max()).bit_length())]
-    figure.update_xaxes(
-        type="log", gridcolor=theme.grid, tickvals=powers, ticktext=[f"{n:,}" for n in powers]
+    return figure(
+        theme,
+        520,
+        data,
+        margin={"t": 28},
+        xaxis=axis(
+            theme,
+            f"{unit} (logarithmic)",
+            type="log",
+            tickvals=powers,
+            ticktext=[f"{n:,}" for n in powers],
+            anchor="y2",
+        ),
+        yaxis=time_axis(
+            theme,
+            float(curve["low_us"].min()),
+            float(curve["high_us"].max()),
+            "",
+            domain=[_UPPER_BOTTOM, 1],
+        ),
+        yaxis2=time_axis(
+            theme,
+            float(curve["unit_low_us"].min()),
+            float(curve["unit_high_us"].max()),
+            "",
+            domain=[0, _LOWER_TOP],
+            anchor="x",
+        ),
+        shapes=[vertical(float(batch), theme) for batch in marks["batch"]],
+        annotations=[
+            _heading("latency of one launch", 1.0, theme),
+            _heading("time per unit of work (one head of one batch element)", _LOWER_TOP, theme),
+            *_labels(marks, theme),
+        ],
     )
-    figure.update_xaxes(title=f"{axis} (logarithmic)", row=2, col=1)
-    figure.update_annotations(font_size=12, font_color=theme.text)
-    figure.update_layout(
-        height=520,
-        margin={"l": 8, "r": 16, "t": 28, "b": 40},
-        showlegend=False,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": theme.text},
-    )
-    return figure
 
 
-def _band(
-    figure: go.Figure, curve: pd.DataFrame, low: str, high: str, color: str, row: int
-) -> None:
-    x = curve["batch"].to_numpy()
-    common: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    figure.add_scatter(x=x, y=curve[high].to_numpy(np.float32), row=row, col=1, **common)
-    figure.add_scatter(
-        x=x,
-        y=curve[low].to_numpy(np.float32),
-        fill="tonexty",
-        fillcolor=f"rgba{(*(int(color[i : i + 2], 16) for i in (1, 3, 5)), 0.14)}",
-        row=row,
-        col=1,
-        **common,
-    )
+def _heading(text: str, y: float, theme: Theme) -> Part:
+    return {
+        "text": text,
+        "x": 0.5,
+        "xref": "paper",
+        "xanchor": "center",
+        "y": y,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"size": 12, "color": theme.text},
+    }
 
 
-def _steps(figure: go.Figure, curve: pd.DataFrame, y: str, theme: Theme, row: int) -> None:
+def _labels(marks: pd.DataFrame, theme: Theme) -> list[Part]:
+    return [
+        {
+            "text": plain(str(mark.label)),
+            "x": math.log10(mark.batch),
+            "xanchor": "left",
+            "xshift": 4,
+            "y": _LOWER_TOP - 0.07 * (i + 1),
+            "yref": "paper",
+            "showarrow": False,
+            "font": {"size": 11, "color": theme.accent},
+            "bgcolor": theme.paper,
+        }
+        for i, mark in enumerate(marks.itertuples())
+    ]
+
+
+def _band(curve: pd.DataFrame, low: str, high: str, color: str, panel: str) -> list[Trace]:
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    common: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": curve["batch"].to_numpy(),
+        "yaxis": panel,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    return [
+        {**common, "y": curve[high].to_numpy(np.float32)},
+        {
+            **common,
+            "y": curve[low].to_numpy(np.float32),
+            "fill": "tonexty",
+            "fillcolor": f"rgba({red},{green},{blue},0.14)",
+        },
+    ]
+
+
+def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -> Trace:
+    shown = [format_us(v) for v in curve[middle]]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": curve["batch"].to_numpy(),
+        "y": curve[middle].to_numpy(np.float32),
+        "yaxis": panel,
+        "line": {"color": color, "width": 2, "dash": "dash"},
+        "customdata": list(zip(shown, curve["binds"], strict=True)),
+        "hovertemplate": f"{unit} %{{x:,}}<br>%{{customdata[0]}} predicted<br>"
+        "%{customdata[1]} binds<extra></extra>",
+    }
+
+
+def _steps(curve: pd.DataFrame, middle: str, theme: Theme, panel: str) -> Trace:
     """The first batches that start another CTA per SM or wave."""
     steps = curve[curve["step"]].head(MAX_STEPS)
-    figure.add_scatter(
-        x=steps["batch"].to_numpy(),
-        y=steps[y].to_numpy(np.float32),
-        mode="markers",
-        marker={"symbol": "line-ns-open", "size": 10, "color": theme.line, "line": {"width": 1}},
-        hovertemplate="%{x:,} starts another round of CTAs<extra></extra>",
-        row=row,
-        col=1,
-    )
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": steps["batch"].to_numpy(),
+        "y": steps[middle].to_numpy(np.float32),
+        "yaxis": panel,
+        "marker": {
+            "symbol": "line-ns-open",
+            "size": 10,
+            "color": theme.line,
+            "line": {"width": 1},
+        },
+        "hovertemplate": "%{x:,} starts another round of CTAs<extra></extra>",
+    }
 
 
 def _measured(
-    figure: go.Figure, measured: pd.DataFrame, y: str, color: str, theme: Theme, row: int
-) -> None:
+    measured: pd.DataFrame, middle: str, color: str, theme: Theme, panel: str
+) -> list[Trace]:
+    found = []
     for what, hue, symbol in (("kernel", color, "diamond"), ("SDPA", theme.line, "diamond-open")):
         points = measured[measured["what"] == what]
-        figure.add_scatter(
-            x=points["batch"].to_numpy(),
-            y=points[y].to_numpy(np.float32),
-            mode="markers",
-            marker={"color": hue, "size": 9, "symbol": symbol},
-            customdata=[format_us(v) for v in points[y]],
-            hovertemplate=f"{what} %{{x:,}}<br>%{{customdata}} recorded<extra></extra>",
-            row=row,
-            col=1,
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": points["batch"].to_numpy(),
+                "y": points[middle].to_numpy(np.float32),
+                "yaxis": panel,
+                "marker": {"color": hue, "size": 9, "symbol": symbol},
+                "customdata": [format_us(v) for v in points[middle]],
+                "hovertemplate": f"{what} %{{x:,}}<br>%{{customdata}} recorded<extra></extra>",
+            }
         )
-
-
-def _marks(figure: go.Figure, marks: pd.DataFrame, theme: Theme) -> None:
-    for i, mark in enumerate(marks.itertuples()):
-        for row in (1, 2):
-            figure.add_vline(
-                x=mark.batch,
-                line={"color": theme.accent, "width": 1, "dash": "dot"},
-                row=row,
-                col=1,
-            )
-        figure.add_annotation(
-            x=np.log10(mark.batch),
-            y=1 - 0.16 * (i + 1),
-            xref="x2",
-            yref="y2 domain",
-            text=plain(str(mark.label)),
-            showarrow=False,
-            xanchor="left",
-            xshift=4,
-            font={"size": 11, "color": theme.accent},
-            bgcolor=theme.paper,
-        )
+    return found
 
 
 def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
@@ -163,26 +195,26 @@ def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
     """
     low = float(frame[["low_us", "measured_us"]].min().min())
     high = float(frame[["high_us", "measured_us"]].max().max())
-    ticks = log_ticks(low, high)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        line={"color": theme.line, "width": 1, "dash": "dot"},
-        hoverinfo="skip",
-    )
-    figure.add_scatter(
-        x=frame["measured_us"].to_numpy(np.float32),
-        y=frame["predicted_us"].to_numpy(np.float32),
-        mode="markers",
-        marker={
+    diagonal = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [low, high],
+        "y": [low, high],
+        "line": {"color": theme.line, "width": 1, "dash": "dot"},
+        "hoverinfo": "skip",
+    }
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": frame["measured_us"].to_numpy(np.float32),
+        "y": frame["predicted_us"].to_numpy(np.float32),
+        "marker": {
             "size": 9,
             "symbol": "circle-open",
             "color": [color if hit else theme.bad for hit in frame["inside"]],
             "line": {"width": 2},
         },
-        error_y={
+        "error_y": {
             "type": "data",
             "symmetric": False,
             "array": (frame["high_us"] - frame["predicted_us"]).to_numpy(np.float32),
@@ -191,24 +223,14 @@ def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
             "width": 3,
             "color": theme.line,
         },
-        text=[plain(n) for n in frame["name"]],
-        hovertemplate="<b>%{text}</b><br>measured %{x:.4g} µs, predicted %{y:.4g} µs"
+        "text": [plain(n) for n in frame["name"]],
+        "hovertemplate": "<b>%{text}</b><br>measured %{x:.4g} µs, predicted %{y:.4g} µs"
         "<extra></extra>",
-    )
-    axis = {
-        "type": "log",
-        "tickvals": ticks,
-        "ticktext": [format_us(t) for t in ticks],
-        "gridcolor": theme.grid,
     }
-    figure.update_xaxes(title="measured or recorded", **axis)
-    figure.update_yaxes(title="predicted", **axis)
-    figure.update_layout(
-        height=360,
-        margin={"l": 8, "r": 16, "t": 10, "b": 40},
-        showlegend=False,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": theme.text},
+    return figure(
+        theme,
+        360,
+        [diagonal, points],
+        xaxis=time_axis(theme, low, high, "measured or recorded"),
+        yaxis=time_axis(theme, low, high, "predicted"),
     )
-    return figure

@@ -10,10 +10,34 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine.cli import bench, devices, evaluate, occupancy, recommend, sweep, variants
+from engine.cli import (
+    bench,
+    compare,
+    devices,
+    evaluate,
+    occupancy,
+    recommend,
+    report,
+    rerun,
+    sessions,
+    sweep,
+    variants,
+)
 from engine.errors import AttuneError, InvalidProblem, UnknownName
 
-_COMMANDS = (variants, evaluate, occupancy, devices, recommend, sweep, bench)
+_COMMANDS = (
+    variants,
+    evaluate,
+    occupancy,
+    devices,
+    recommend,
+    sweep,
+    bench,
+    sessions,
+    report,
+    rerun,
+    compare,
+)
 
 # What sessions and the app need; a remote GPU machine may lack it.
 _NOT_NEEDED_TO_MEASURE = frozenset(

@@ -7,9 +7,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.output import print_json, print_table
+from engine.units import format_us
 
 if TYPE_CHECKING:
-    from engine.sessions.compare import SessionComparison
+    from engine.sessions.compare import ComparedRow, SessionComparison
+    from engine.sessions.compare_environment import Differences
 
 _KINDS = {"warm": "device_warm", "cold": "device_cold", "end-to-end": "end_to_end"}
 
@@ -35,7 +37,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from engine.sessions.compare import compare_sessions
-    from engine.sessions.explain import file_label
     from engine.sessions.files import comparable, open_sessions
 
     # A pinned baseline may be one of the files, or one more.
@@ -46,11 +47,10 @@ def run(args: argparse.Namespace) -> int:
         print("error: compare takes at least two sessions.", file=sys.stderr)
         return 2
     opened = open_sessions(files)
-    labels = dict(zip(files, opened, strict=True)) if len(set(files)) == len(files) else {}
-    baseline = labels.get(args.baseline, file_label(args.baseline)) if args.baseline else None
+    labels = dict(zip(reversed(files), reversed(opened), strict=True))
     comparison = compare_sessions(
         {name: comparable(snapshot) for name, snapshot in opened.items()},
-        baseline,
+        labels.get(args.baseline),
         across=args.across,
         kind=_KINDS[args.time],
     )
@@ -74,26 +74,57 @@ def show(comparison: SessionComparison, args: argparse.Namespace) -> None:
 
 def print_comparison(comparison: SessionComparison) -> None:
     """What differs, regressions first, all rows, the winner map."""
-    from engine.sessions import compare_output
+    from engine.sessions.compare_output import winners_frame
 
-    others = ", ".join(comparison.sessions)
-    print(f"{others} against {comparison.baseline}\n")
     for found in comparison.differences:
-        print(f"What differs in {found.session}:")
-        lines = compare_output.difference_lines(found)
-        print("\n".join(f"  {line}" for line in lines), end="\n\n")
+        print(f"\nWhat differs in {found.session}, against {comparison.baseline}:")
+        for line in difference_lines(found) or ["nothing in environment, flags and sources"]:
+            print(f"  {line}")
+    print()
     columns = ("session", "variant", "config", "problem", "time", "speed-up", "verdict", "why")
     for title, rows in (
-        ("Regressions", comparison.regressions),
-        ("Evaluations", comparison.rows),
+        ("Slower or broken", comparison.regressions),
+        ("Evaluations, the baseline's time over the session's", comparison.rows),
     ):
         if rows:
-            print_table(title, columns, map(compare_output.row_cells, rows))
+            print_table(title, columns, map(_cells, rows))
     if comparison.winners:
-        columns = ("problem", "device", "fastest", "time", "tied with", "next", "against SDPA")
-        cells = map(compare_output.winner_cells, comparison.winners)
-        print_table("Fastest variant", columns, cells)
+        winners = winners_frame(comparison)
+        shown = ["problem", "device", "winner", "config", "median_us", "origin", "tied"]
+        shown += ["runner_up", "speedup", "speedup_over_sdpa"]
+        cells = winners[shown].astype(object).where(winners[shown].notna(), None)
+        titles = [name.replace("_", " ") for name in shown]
+        print_table("Fastest variant", titles, cells.itertuples(index=False))
     if comparison.unmatched:
-        print(f"{len(comparison.unmatched):,} evaluations have no counterpart.")
+        print(f"{len(comparison.unmatched):,} evaluations stand in one session only.")
     if not comparison.rows:
-        print("Nothing to compare: the sessions have no variant, config and problem in common.")
+        print("Nothing to compare: no variant, config and problem stands in both sessions.")
+
+
+def difference_lines(found: Differences) -> list[str]:
+    """What differs in environment, flags and sources, a line each; diffs in full."""
+    lines = [
+        f"{e.field}: {_known(e.baseline)} → {_known(e.other)}{' (no verdict)' * e.decisive}"
+        for e in found.environment
+    ]
+    lines += [
+        f"flags of {f.source}: −[{' '.join(f.removed)}] +[{' '.join(f.added)}]" for f in found.flags
+    ]
+    for source in found.sources:
+        lines.append(f"{source.name}: +{source.added_lines} −{source.removed_lines} lines")
+        lines += [f"  {line}" for line in source.diff.splitlines()]
+    return [*lines, *found.remarks]
+
+
+def _known(value: object) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _cells(row: ComparedRow) -> tuple[str | None, ...]:
+    time = None if row.time_us is None else f"{format_us(row.time_us)} {row.origin}"
+    speedup = None if row.speedup is None else f"{row.speedup:.3g}×"
+    if row.speedup_low is not None and row.speedup_high is not None:
+        speedup = f"{speedup} ({row.speedup_low:.3g} to {row.speedup_high:.3g})"
+    verdict = "BROKEN" if row.broken else str(row.verdict or "") or None
+    where = (row.session, row.variant, row.config_label, row.problem_label)
+    return (*where, time, speedup, verdict, row.reason)

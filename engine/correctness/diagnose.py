@@ -97,7 +97,7 @@ def _broken(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) -> 
     region = Region.of(mask, coverage)
     hint = (
         "a row that sees no key divides 0 by 0 or subtracts −inf from −inf"
-        if tiles.num_passes == 1
+        if not tiles.has_scratch
         else "a row that sees no key divides 0 by 0, or the fusion reads a partial result that no "
         "CTA wrote (scratch starts as NaN)"
     )

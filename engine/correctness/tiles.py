@@ -23,6 +23,7 @@ class Tiles:
     chunk_rows: int  # K/V rows of one chunk, the last may be shorter
     threads: int  # per CTA of the main pass
     num_passes: int
+    has_scratch: bool
 
     @property
     def num_query_tiles(self) -> int:
@@ -51,7 +52,7 @@ class Tiles:
 def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
     """The plan's tiles; without a plan, the usual 64 × 64 with one chunk."""
     if plan is None:
-        return Tiles(problem.seqlen, _USUAL_TILE, _USUAL_TILE, 1, problem.seqlen, 128, 1)
+        return Tiles(problem.seqlen, _USUAL_TILE, _USUAL_TILE, 1, problem.seqlen, 128, 1, False)
     work = by_id(plan.variant).work
     num_splits = plan.config.get("num_splits", 1)
     return Tiles(
@@ -62,4 +63,5 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
         chunk_rows=work.kv_rows(problem, plan.config) if num_splits > 1 else problem.seqlen,
         threads=plan.passes[0].threads,
         num_passes=len(plan.passes),
+        has_scratch=bool(plan.scratch),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -15,6 +16,7 @@ from engine.measure.replay import Launchable, ReplayDevice
 from engine.measure.rounds import Sample
 from engine.measure.sample import LatencyKind
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
+from engine.measure.statistics import MIN_SAMPLES
 
 ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
 # Of a single evaluation, and of the points of a search, which are many and mostly lose.
@@ -92,8 +94,12 @@ class Field:
         for kind in run.settings.kinds:
             latency = run.latency(name, kind)
             if latency is not None:
-                how = f"{latency.reason}; {self.device.describe(name, kind)}{_floor(run, kind)}"
-                found.append(replace(latency, reason=how))
+                how = f"{latency.reason}; {self.device.describe(name, kind)}"
+                how += _floor(run, kind) + _dropped(run, name, kind)
+                clocks = _clocks_mhz(run, name, kind)
+                if len(clocks) != len(latency.samples_us):
+                    clocks = ()  # not known for every sample
+                found.append(replace(latency, reason=how, sm_clocks_mhz=clocks))
         return tuple(found)
 
 
@@ -101,3 +107,29 @@ def _floor(run: SamplingRun, kind: LatencyKind) -> str:
     """What the A/A pair showed."""
     floor = expm1(run.table.floor(kind))
     return f"; identical runs differ by up to {floor:.2%} here" if isfinite(floor) else ""
+
+
+def _taken(run: SamplingRun, name: str, kind: LatencyKind) -> list[tuple[Sample, str]]:
+    """The samples of one and why each was dropped, in the order of `RoundTable.times_us`."""
+    found = [
+        (sample, why)
+        for sample, why in zip(run.samples, run.table.dropped, strict=True)
+        if (sample.candidate, sample.kind) == (name, kind)
+    ]
+    return sorted(found, key=lambda pair: (pair[0].round, pair[0].twin))
+
+
+def _clocks_mhz(run: SamplingRun, name: str, kind: LatencyKind) -> tuple[int, ...]:
+    """Of the samples that count, or of all where those are too few to count alone."""
+    taken = _taken(run, name, kind)
+    counted = [sample for sample, why in taken if not why]
+    if len(counted) < MIN_SAMPLES:
+        counted = [sample for sample, _ in taken]
+    clocks = [sample.state.sm_clock_mhz for sample in counted]
+    return tuple(clock for clock in clocks if clock is not None)
+
+
+def _dropped(run: SamplingRun, name: str, kind: LatencyKind) -> str:
+    reasons = Counter(why for _, why in _taken(run, name, kind) if why)
+    said = ", ".join(f"{count} for {why}" for why, count in reasons.most_common())
+    return f"; dropped {said}" if said else ""

@@ -17,10 +17,12 @@ from engine.sessions.compare_times import (
     DEVICE_WARM,
     Json,
     config_label,
+    counts,
     interval_of,
     last_of_each,
     problem_label,
     time_of,
+    was_checked,
 )
 from engine.sessions.compare_winners import Winner, winners
 
@@ -211,8 +213,9 @@ def _judge(
     across: bool,
 ) -> tuple[Verdict | None, Comparison | None, str]:
     """Verdict, the interval it rests on, and the sentence."""
-    for evaluation, which in ((before, "The baseline"), (after, "This one")):
-        if evaluation["status"] != "PASSED":
+    sides = ((before, first, "The baseline"), (after, second, "This one"))
+    for evaluation, latency, which in sides:
+        if not counts(evaluation, latency):
             return None, None, f"{which} is {evaluation['status']}: {evaluation['reason']}"
     if first is None or second is None:
         which = "The baseline has" if first is None else "This one has"
@@ -227,6 +230,8 @@ def _judge(
     reason = compared.reason
     if not samples:
         reason += " From stored intervals: the raw samples are missing."
+    if not (was_checked(before) and was_checked(after)):
+        reason += " Recorded elsewhere: the result was not checked."
     if not blockers:
         return compared.verdict, compared, reason
     listed = "; ".join(blockers)

@@ -97,8 +97,8 @@ def to_markdown(comparison: SessionComparison) -> str:
         body = [[escape_markdown(cell) for cell in row] for row in rows]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in [*head, *body])
 
-    names = ", ".join(escape_markdown(name) for name in comparison.sessions) or "nothing else"
-    parts = [f"# {names} against {escape_markdown(comparison.baseline)}"]
+    names = ", ".join(escape_markdown(name) for name in comparison.sessions)
+    parts = [f"# {names}{' against ' if names else ''}{escape_markdown(comparison.baseline)}"]
     for found in comparison.differences:
         parts.append(f"## What differs: {escape_markdown(found.session)}")
         parts += _difference_parts(found, table, escape_markdown)

@@ -47,6 +47,20 @@ def time_of(evaluation: Json, kind: str) -> Json | None:
     return next((x for x in candidates if x is not None and x["kind"] == kind), None)
 
 
+def was_checked(evaluation: Json) -> bool:
+    """Whether the result was checked where it was timed; imported figures were not."""
+    return bool(evaluation["status"] == "PASSED")
+
+
+def counts(evaluation: Json, latency: Json | None) -> bool:
+    """Whether a time may be compared: of a kernel that passed, or recorded elsewhere as it is."""
+    return was_checked(evaluation) or (
+        evaluation["status"] == "SKIPPED"
+        and latency is not None
+        and latency["origin"] == "recorded"
+    )
+
+
 def interval_of(latency: Json) -> tuple[MedianInterval | None, int]:
     """The median with its 95 % interval, and how many raw samples it comes from.
 

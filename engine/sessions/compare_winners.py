@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import RUN_TO_RUN_FLOOR, Verdict, interval_verdict
 from engine.sessions.compare_environment import environment_blockers
-from engine.sessions.compare_times import Json, interval_of, last_of_each, time_of
+from engine.sessions.compare_times import Json, counts, interval_of, last_of_each, time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Winner:
 def winners(sessions: Mapping[str, Json], kind: str) -> tuple[Winner, ...]:
     """The winner map, in the order in which the problems first appear.
 
-    Only times that were really taken count, of kernels that passed. Sessions are pooled where GPU,
-    driver and clocks are the same; times of different ones never compete.
+    Only times that were really taken count, of kernels that passed or were recorded elsewhere.
+    Sessions are pooled where GPU, driver and clocks are the same; others never compete.
     """
     found = []
     for names in _pools(sessions):
@@ -97,7 +97,7 @@ def _pools(sessions: Mapping[str, Json]) -> list[tuple[str, ...]]:
 
 def _entry(session: str, evaluation: Json, kind: str) -> Entry | None:
     latency = time_of(evaluation, kind)
-    if evaluation["status"] != "PASSED" or latency is None or latency["origin"] == "predicted":
+    if latency is None or latency["origin"] == "predicted" or not counts(evaluation, latency):
         return None
     interval, samples = interval_of(latency)
     timed = [b for b in evaluation.get("baselines") or () if b.get("latency")]

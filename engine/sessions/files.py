@@ -103,4 +103,3 @@ def _as_recorded(timed: dict[str, Any]) -> None:
     for latency in (timed["latency"], *timed["other_latencies"]):
         if latency is not None and latency["origin"] == "measured":
             latency["origin"] = "recorded"
-

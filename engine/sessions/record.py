@@ -211,11 +211,14 @@ class LatencyRecord(Record):
     reason: Sentence
     kind: Literal["device_warm", "device_cold", "end_to_end"]
     samples_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_SAMPLES), *AS_TUPLE]
+    sm_clocks_mhz: Annotated[tuple[Count, ...], Field(max_length=MAX_SAMPLES), *AS_TUPLE] = ()
 
     @model_validator(mode="after")
     def _ordered(self) -> LatencyRecord:
         if not self.low_us <= self.median_us <= self.high_us:
             raise ValueError("low_us ≤ median_us ≤ high_us does not hold")
+        if self.sm_clocks_mhz and len(self.sm_clocks_mhz) != len(self.samples_us):
+            raise ValueError("sm_clocks_mhz has not one entry for every sample")
         return self
 
     def build(self) -> Latency:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 
+from engine.sessions.advice import Suggestion
 from engine.sessions.report_figures import Figure, report_figures
 from engine.sessions.report_tables import Table, report_tables
 from engine.sessions.schema import Snapshot
@@ -42,12 +44,12 @@ for (const data of document.querySelectorAll('script.figure')) {
 """
 
 
-def to_markdown(snapshot: Snapshot) -> str:
+def to_markdown(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> str:
     """The report as Markdown: the same tables as the HTML, without the charts."""
     parts = [f"# {escape_markdown(snapshot.title)}"]
     if snapshot.notes:
         parts.append(_fenced(snapshot.notes))
-    for table in report_tables(snapshot):
+    for table in report_tables(snapshot, advice):
         parts.append(f"## {table.title}")
         parts.append(_markdown_table(table))
         if table.remark:
@@ -57,13 +59,13 @@ def to_markdown(snapshot: Snapshot) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_html(snapshot: Snapshot) -> str:
+def to_html(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> str:
     """The report as one HTML file with its charts; about 5 MB, most of it plotly.js."""
     title = html.escape(snapshot.title)
     parts = [f"<h1>{title}</h1>"]
     if snapshot.notes:
         parts.append(f"<pre>{html.escape(snapshot.notes)}</pre>")
-    parts += [_html_table(table) for table in report_tables(snapshot)]
+    parts += [_html_table(table) for table in report_tables(snapshot, advice)]
     figures = report_figures(snapshot)
     parts += [_html_figure(figure) for figure in figures]
     for source in snapshot.sources:

@@ -12,6 +12,7 @@ from engine.devices import find_device
 from engine.errors import UnknownName
 from engine.evaluation import Evaluation, Latency, Status
 from engine.model.cost import usd_per_billion_queries
+from engine.sessions.advice import Suggestion
 from engine.sessions.schema import Environment, Snapshot
 from engine.sessions.target import describe_target, target_status
 from engine.sessions.timeline import timeline_rows
@@ -31,7 +32,7 @@ class Table:
     remark: str = ""
 
 
-def report_tables(snapshot: Snapshot) -> list[Table]:
+def report_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> list[Table]:
     """Every table that has a row, in the order in which a person reads them."""
     evaluations = snapshot.opened()
     tables = [
@@ -41,6 +42,7 @@ def report_tables(snapshot: Snapshot) -> list[Table]:
         batch_table(evaluations),
         correctness_table(evaluations),
         occupancy_table(evaluations),
+        advice_table(advice),
         timeline_table(snapshot, evaluations),
         environment_table(snapshot.environment),
         sources_table(snapshot),
@@ -235,6 +237,29 @@ def occupancy_table(evaluations: Sequence[Evaluation]) -> Table:
         ),
         rows,
         frozenset({0, 4, 5, 6, 7, 8, 9, 11, 12, 13}),
+    )
+
+
+def advice_table(advice: Sequence[Suggestion]) -> Table:
+    """What to try next (`engine.sessions.advice`), the largest expected gain first."""
+    rows = tuple(
+        (
+            s.title,
+            s.problem.label(),
+            s.device,
+            f"{s.gain:.3g}×" if s.gain is not None else NONE,
+            *_latency(s.latency)[:2],
+            s.reason,
+        )
+        for s in advice
+    )
+    return Table(
+        "What to try next",
+        ("what", "problem", "GPU", "expected gain", "latency then", "90 % interval", "why"),
+        rows,
+        frozenset({3, 4, 5}),
+        "Gains are predictions: the model's time of the kernel as it is over that of what is "
+        "suggested. The model errs by more on kernels that were never measured.",
     )
 
 

@@ -130,19 +130,28 @@ def test_an_evaluation_does_not_wait_for_the_sweep(manager: JobManager) -> None:
 
 
 def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager) -> None:
-    wanted = spec(40)
+    wanted = spec(400)
     job_id = manager.submit_sweep(wanted)
     seen: dict[str, object] = {}
-    for rows in (2, 10, 25):
-        wait_for(manager, job_id, lambda _, rows=rows: len(manager.rows(job_id)) >= rows)
-        seen |= {row.point: row for row in manager.rows(job_id)}
+    killed: set[int] = set()
+    for _ in range(3):
+        rows = len(seen)
+
+        def goes_on(_: JobStatus, rows: int = rows) -> bool:
+            worker = manager._run.live_worker()
+            return len(manager.rows(job_id)) > rows and worker not in {None, *killed}
+
+        wait_for(manager, job_id, goes_on)
         time.sleep(random.uniform(0, 0.1))
+        killed.add(worker_pid(manager))
+        seen |= {row.point: row for row in manager.rows(job_id)}
         os.killpg(worker_pid(manager), signal.SIGKILL)
+    assert len(seen) < wanted.space.count()
     job = wait_for(manager, job_id, ended)
     assert (job.state, job.end) == ("done", "finished"), job.error + job.log
-    rows = {row.point: row for row in manager.rows(job_id)}
-    assert len(rows) == wanted.space.count()
-    assert all(rows[point] == row for point, row in seen.items())
+    found = {row.point: row for row in manager.rows(job_id)}
+    assert len(found) == wanted.space.count()
+    assert all(found[point] == row for point, row in seen.items())
 
 
 def test_a_killed_server_loses_nothing_and_the_next_one_finds_the_sweep(tmp_path: Path) -> None:
@@ -259,7 +268,8 @@ def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> Non
     run.create()
     payload = {"kind": "sweep", "request": spec(3).to_dict(), "journal": "s"}
     run.put_request("s", payload)
-    with subprocess.Popen([sys.executable, "-c", LOST, str(tmp_path)], cwd=ROOT) as worker:
+    argv = [sys.executable, "-c", LOST, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL) as worker:
         try:
             found = SweepJournal(run.sweep_journal("s"))
             deadline = time.monotonic() + 120

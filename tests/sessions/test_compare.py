@@ -3,91 +3,15 @@
 from __future__ import annotations
 
 import copy
-import csv
-import hashlib
-import io
-import json
 from typing import Any
 
-import numpy as np
 import pytest
+from compare_data import evaluation, latency, session, source
 
 from engine.errors import AttuneError, UnknownName
 from engine.measure.verdict import Verdict
 from engine.sessions.compare import ComparedRow, SessionComparison, compare_sessions
-from engine.sessions.compare_output import (
-    differences_frame,
-    rows_frame,
-    to_csv,
-    to_dict,
-    to_markdown,
-    unmatched_frame,
-    winners_frame,
-)
-
-ENVIRONMENT = {
-    "collected": "2026-01-01T00:00:00+00:00",
-    "gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040, "sm_clock_mhz": 300}],
-    "driver": "570.1",
-    "torch": "2.9.0",
-}
-
-
-def latency(median_us: float, samples: int = 50, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    values = np.random.default_rng(seed).normal(median_us, median_us * 0.002, samples)
-    return {
-        "origin": "measured",
-        "median_us": median_us,
-        "low_us": median_us * 0.999,
-        "high_us": median_us * 1.001,
-        "reason": "",
-        "kind": "device_warm",
-        "samples_us": values.tolist(),
-    } | changes
-
-
-def evaluation(
-    time_us: float | None = 100.0,
-    variant: str = "v05",
-    seqlen: int = 128,
-    config: dict[str, int] | None = None,
-    **changes: Any,
-) -> dict[str, Any]:
-    return {
-        "status": "PASSED",
-        "reason": "",
-        "variant": variant,
-        "problem": {
-            "batch": 1,
-            "num_heads": 1,
-            "seqlen": seqlen,
-            "head_dim": 64,
-            "causal": False,
-            "dtype": "float16",
-        },
-        "config": {"num_splits": 4} if config is None else config,
-        "device": "L4",
-        "when": "2026-01-01T00:00:00+00:00",
-        "latency": None if time_us is None else latency(time_us),
-        "other_latencies": [],
-        "baselines": [],
-        "source_sha256": "",
-        "flags": [],
-    } | changes
-
-
-def source(text: str, name: str = "v05_kv_split.cu", flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return {"name": name, "text": text, "sha256": digest, "flags": list(flags)}
-
-
-def session(*evaluations: Any, sources: Any = (), **environment: Any) -> dict[str, Any]:
-    return {
-        "title": "test",
-        "environment": copy.deepcopy(ENVIRONMENT) | environment,
-        "evaluations": list(evaluations),
-        "sources": list(sources),
-    }
+from engine.sessions.compare_output import unmatched_frame
 
 
 def the_row(comparison: SessionComparison) -> ComparedRow:
@@ -144,6 +68,20 @@ class TestVerdicts:
         assert row.verdict is None
         assert "predicted" in row.reason
         assert row.origin == "predicted"
+
+    def test_a_recorded_time_counts_and_is_said_to_be_unchecked(self) -> None:
+        elsewhere = evaluation(
+            latency=latency(50.0, origin="recorded"), status="SKIPPED", reason="Recorded elsewhere."
+        )
+        comparison = compare_sessions({"a": session(evaluation()), "b": session(elsewhere)})
+        assert the_row(comparison).verdict is Verdict.FASTER
+        assert "not checked" in the_row(comparison).reason
+        assert comparison.winners[0].best.session == "b"
+        skipped = evaluation(status="SKIPPED", reason="No kernel for this.")
+        row = the_row(compare_sessions({"a": session(evaluation()), "b": session(skipped)}))
+        assert row.verdict is None
+        assert "SKIPPED: No kernel for this." in row.reason
+        assert not row.regressed
 
     def test_only_times_of_one_kind_are_compared(self) -> None:
         cold = evaluation(other_latencies=[latency(300.0, kind="device_cold")])
@@ -361,83 +299,6 @@ class TestWinners:
         assert winner.speedup_over_sdpa == pytest.approx(3.0)
 
 
-@pytest.fixture
-def mixed() -> SessionComparison:
-    a = session(
-        evaluation(),
-        evaluation(seqlen=256),
-        evaluation(seqlen=512),
-        sources=[source("a | b\n```\n")],
-    )
-    b = session(
-        evaluation(50.0),
-        evaluation(150.0, seqlen=256),
-        evaluation(None, seqlen=512, status="CRASHED", reason="=SUM(A1) | <b>boom</b>"),
-        evaluation(seqlen=1024),
-        sources=[source("a | c\n```\n")],
-        torch="2.10.0",
-    )
-    return compare_sessions({"monday": a, "=cmd()": b})
-
-
-class TestOutput:
-    def test_frames(self, mixed: SessionComparison) -> None:
-        rows = rows_frame(mixed)
-        assert rows["verdict"].tolist() == ["BROKEN", "SLOWER", "FASTER"]
-        assert rows["regressed"].tolist() == [True, True, False]
-        assert rows["problem"].tolist()[2] == "B1 H1 S128 D64 fp16"
-        assert differences_frame(mixed)["field"].tolist() == ["torch"]
-        assert winners_frame(mixed)["winner"].tolist() == ["v05"] * 4
-        assert len(unmatched_frame(mixed)) == 1
-
-    def test_empty_frames_keep_their_columns(self) -> None:
-        empty = compare_sessions({"a": session()})
-        for frame in (rows_frame(empty), winners_frame(empty), unmatched_frame(empty)):
-            assert frame.empty
-            assert len(frame.columns) >= 5
-
-    def test_the_json_object_is_json(self, mixed: SessionComparison) -> None:
-        data = json.loads(json.dumps(to_dict(mixed), allow_nan=False))
-        assert list(data)[3] == "differences"
-        assert len(data["regressions"]) == 2
-        assert data["rows"][1]["verdict"] == "SLOWER"
-        assert data["rows"][0]["broken"] is True
-        assert data["winners"][0]["best"]["variant"] == "v05"
-
-    def test_csv_is_one_row_per_evaluation_and_no_formula(self, mixed: SessionComparison) -> None:
-        rows = list(csv.DictReader(io.StringIO(to_csv(mixed))))
-        assert len(rows) == 3
-        assert {row["session"] for row in rows} == {"'=cmd()"}
-        assert float(rows[1]["time_us"]) == 150.0
-
-    def test_markdown_puts_differences_and_regressions_first(
-        self, mixed: SessionComparison
-    ) -> None:
-        text = to_markdown(mixed)
-        headings = [line for line in text.splitlines() if line.startswith("#")]
-        assert headings[0].endswith(" against monday")
-        assert [h.split(":")[0] for h in headings[1:]] == [
-            "## What differs",
-            "## Regressions",
-            "## Evaluations",
-            "## Fastest variant",
-            "## In one session only",
-        ]
-        assert "    -a | b" in text
-        assert "    +a | c" in text
-        assert "<b>boom" not in text
-        widths = {
-            line.replace("\\|", "").count("|")
-            for line in text.split("## Regressions")[1].split("## Evaluations")[0].splitlines()
-            if line.startswith("|")
-        }
-        assert widths == {9}
-
-    def test_markdown_says_when_nothing_differs(self) -> None:
-        same = compare_sessions({"a": session(evaluation()), "b": session(evaluation())})
-        assert "Nothing in environment, flags and sources." in to_markdown(same)
-
-
 def test_real_snapshots_compare() -> None:
     """The schema's own JSON objects are what `compare_sessions` takes."""
     from sessions_data import evaluation_maker, make_latency, snapshot_maker
@@ -450,4 +311,3 @@ def test_real_snapshots_compare() -> None:
         {"then": snapshot(25.0, 1), "now": snapshot(12.5, 2)}, across=True
     )
     assert the_row(comparison).verdict is Verdict.FASTER
-    assert to_markdown(comparison)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import plotly.graph_objects as go
 import streamlit as st
 
 from app.ui import charts, frames
+from app.ui.palette import Theme
 from app.ui.shown import Shown
 from app.ui.terms import TERMS
 from app.ui.widgets import empty, theme
@@ -98,13 +102,29 @@ def _what_if(shown: Shown, report: PassReport) -> None:
     if shown.device is None:
         return
     resources = report.resources
-    curves = whatif(
-        limits_for(shown.device.compute_capability),
+    figures = _what_if_figures(
+        shown.device.compute_capability,
         resources.threads_per_cta,
         resources.registers_per_thread,
         resources.smem_bytes,
+        theme(),
     )
     st.markdown("**What if** :gray[one of these were different and the rest stayed?]")
-    for column, (name, frame) in zip(st.columns(3), curves.items(), strict=True):
+    for column, (name, figure) in zip(st.columns(3), figures.items(), strict=True):
         with column:
-            _plot(charts.what_if(frame, name, _AXES[name], theme()), f"what_if_{name}")
+            _plot(figure, f"what_if_{name}")
+
+
+@lru_cache(maxsize=64)
+def _what_if_figures(
+    compute_capability: tuple[int, int],
+    threads: int,
+    registers: int,
+    smem_bytes: int,
+    colors: Theme,
+) -> dict[str, go.Figure]:
+    """The three curves; a change of the batch or the length leaves them as they are."""
+    curves = whatif(limits_for(compute_capability), threads, registers, smem_bytes)
+    return {
+        name: charts.what_if(frame, name, _AXES[name], colors) for name, frame in curves.items()
+    }

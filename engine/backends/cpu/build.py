@@ -74,7 +74,8 @@ def build_kernels(
     exports = "".join(f"COH_EXPORT({entry})\n" for entry in entries)
     main = TranslatedFile(files[0].name, f"{files[0].text}\nCOH_MODULE\n{exports}")
     files = (main, *files[1:])
-    key = _key("kernels", toolchain, flags, runtime.name, [(f.name, f.text) for f in files])
+    texts = [(file.name, file.text) for file in files]
+    key = _key("kernels", toolchain, flags, _runtime_name(toolchain), texts)
 
     def build(folder: Path) -> Path:
         for file in files:
@@ -97,8 +98,7 @@ def build_kernels(
 
 def build_runtime(toolchain: Toolchain) -> Path:
     """The runtime library all kernel libraries of a process share."""
-    flags = toolchain.runtime_flags()
-    name = f"attune-cpu-runtime-{_key('runtime', toolchain, flags)}"
+    name = _runtime_name(toolchain)
     if sys.platform == "darwin":
         naming = ["-install_name", f"@rpath/{name}.so"]
     else:
@@ -107,11 +107,18 @@ def build_runtime(toolchain: Toolchain) -> Path:
     def build(folder: Path) -> Path:
         library = folder / "runtime.so"
         source = str(NATIVE_DIR / "runtime.cpp")
-        command = [*toolchain.command, *flags, "-shared", *naming, source, "-o", str(library)]
-        _run_compiler([*command, "-lpthread", "-lm"], folder, "runtime.cpp")
+        command = [
+            *toolchain.command, *toolchain.runtime_flags(), f"-ffile-prefix-map={folder}=.",
+            "-shared", *naming, source, "-o", str(library), "-lpthread", "-lm",
+        ]  # fmt: skip
+        _run_compiler(command, folder, "runtime.cpp")
         return library
 
     return _find_or_build(name, build)[0]
+
+
+def _runtime_name(toolchain: Toolchain) -> str:
+    return f"attune-cpu-runtime-{_key('runtime', toolchain, toolchain.runtime_flags())}"
 
 
 def _require_entries(main: TranslatedFile, entries: Sequence[str]) -> None:

@@ -17,7 +17,6 @@ from engine.tensors import decode, encode
 
 KERNELS = Path(__file__).parent / "kernels"
 HEAD_DIM = 64
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -144,6 +143,46 @@ def run_attention(client: Client, kernel: str, a: Attention, timeout_s=60.0, **o
     got = decode(result.returned["out"].view(a.q.dtype).reshape(a.q.shape), a.dtype)
     got_lse = result.returned["lse"].view(np.float32).reshape(lse.shape)
     return Errors(result, float(np.abs(got - out).max()), float(np.abs(got_lse - lse).max()))
+
+
+def tma_job(values, swizzle_bytes=128, row=0, source=None, check=False, **options) -> Job:
+    """Negate the first columns of `values` [rows, 64], as many as a swizzled row holds."""
+    columns = (swizzle_bytes or 128) // 2
+    rows = values.shape[0]
+    defines = {
+        "IS_BF16": 0,
+        "COLUMNS": columns,
+        "SWIZZLE_MASK": swizzle_bytes // 16 - 1 if swizzle_bytes else 0,
+        "ROW": row,
+    }
+    maps = tuple(
+        TensorMap(name, 2, (64, rows), (128,), (columns, 64), swizzle_bytes)
+        for name in ("values", "negated")
+    )
+    tiles = -(-rows // 64)
+    return Job(
+        library=build_kernels(
+            source or KERNELS / "tma_negate.cu",
+            ["tma_negate"],
+            [(name, str(value)) for name, value in defines.items()],
+            check,
+        ),
+        buffers=(
+            Buffer("values", data=values, read_only=True),
+            Buffer("negated", size_bytes=values.nbytes, returned=True),
+            Buffer("second_chunk", size_bytes=16 * tiles, returned=True),
+        ),
+        launches=(
+            KernelLaunch(
+                "tma_negate",
+                (tiles, 1, 1),
+                (128, 1, 1),
+                (*maps, TensorArg("second_chunk")),
+                64 * columns * 2 + 8,
+            ),
+        ),
+        **options,
+    )
 
 
 def changed_source(folder: Path, kernel: str, marker: str, replacement: str = "") -> Path:

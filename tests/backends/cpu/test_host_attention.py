@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from host_kernels import KERNELS, Attention, run_attention
+from host_kernels import KERNELS, Attention, run_attention, tma_job
 
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
@@ -119,24 +119,18 @@ def test_grid_sum_with_an_odd_warp(client, check):
 
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("schedule", ["in_order", "random"])
-def test_tma_there_and_back(client, check, schedule):
+@pytest.mark.parametrize("swizzle_bytes", [0, 32, 64, 128])
+def test_tma_there_and_back(client, check, schedule, swizzle_bytes):
     """Rows past the tensor's end read as zero and are not written."""
-    rows = 100
+    row, rows = 5, 100
     values = np.random.default_rng(2).standard_normal((rows, 64)).astype(np.float16)
-    maps = tuple(TensorMap(name, 2, (64, rows), (128,), (64, 64)) for name in ("values", "negated"))
-    job = Job(
-        library=build_kernels(KERNELS / "fa_wgmma.cu", ["tma_negate"], [("IS_BF16", "0")], check),
-        buffers=(
-            Buffer("values", data=values, read_only=True),
-            Buffer("negated", size_bytes=values.nbytes, returned=True),
-        ),
-        launches=(KernelLaunch("tma_negate", (2, 1, 1), (128, 1, 1), maps, 8192 + 8),),
-        schedule=schedule,
-    )
-    result = client.run(job)
+    result = client.run(tma_job(values, swizzle_bytes, row, check=check, schedule=schedule))
     assert result.status is Status.PASSED, result.reason
+    columns = (swizzle_bytes or 128) // 2
     got = result.returned["negated"].view(np.float16).reshape(rows, 64)
-    np.testing.assert_array_equal(got, -values)
+    np.testing.assert_array_equal(got[:, :columns], -values[:, :columns])
+    chunks = result.returned["second_chunk"].view(np.float16).reshape(2, 8)
+    np.testing.assert_array_equal(chunks, values[[row, 64 + row], 8:16])
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import planted
 import pytest
-from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention
+from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention, tma_job
 
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
 from engine.backends.cpu.toolchain import find_toolchain
 from engine.evaluation import Status
 
@@ -171,14 +169,7 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
     ],
 )
 def test_removed_step_of_a_tma_store_is_found(client, tmp_path, marker, kind):
-    source = changed_source(tmp_path, "fa_wgmma", marker)
-    values = np.ones((128, 64), np.float16)
-    maps = tuple(TensorMap(name, 2, (64, 128), (128,), (64, 64)) for name in ("a", "b"))
-    job = Job(
-        library=build_kernels(source, ["tma_negate"], [("IS_BF16", "0")], check=True),
-        buffers=(Buffer("a", data=values), Buffer("b", size_bytes=values.nbytes)),
-        launches=(KernelLaunch("tma_negate", (2, 1, 1), (128, 1, 1), maps, 8192 + 8),),
-    )
-    result = client.run(job)
+    source = changed_source(tmp_path, "tma_negate", marker)
+    result = client.run(tma_job(np.ones((128, 64), np.float16), source=source, check=True))
     assert result.status is Status.LAUNCH_ERROR
     assert kind in result.reason

@@ -58,6 +58,8 @@ def test_times_are_those_of_the_launch(inputs: Inputs) -> None:
     assert len(warm.samples_us) == 12  # six rounds, and the A/A pair in each
     assert "each a replay of a CUDA graph of 2 launches on the same inputs" in warm.reason
     assert "identical runs differ by up to" in warm.reason
+    assert warm.sm_clocks_mhz == (1980,) * 12
+    assert "dropped" not in warm.reason
     assert run.rounds == 6
     assert gpu.allocations == 0
 
@@ -187,6 +189,33 @@ def test_a_throttled_gpu_is_a_status_with_its_numbers(inputs: Inputs) -> None:
     assert found.status is Status.THROTTLED
     assert "hardware thermal slowdown" in found.reason
     assert found.latency is not None
+
+
+def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(inputs: Inputs) -> None:
+    readings = 0
+
+    def mostly_fast() -> GpuState:
+        nonlocal readings
+        readings += 1
+        return replace(STEADY, sm_clock_mhz=1000 if readings % 12 == 0 else 1900 + readings % 5)
+
+    with Field(mostly_fast) as field:
+        field.add("k", CudaBackend(slow_gpu()).timer(make_plan(), inputs, verdict(passed=True)))
+        run = field.run("k", SHORT)
+        latencies = field.latencies(run, "k")
+    assert not run.throttled
+    assert sum(len(x.samples_us) for x in latencies) == len(run.samples) - 3
+    for latency in latencies:
+        counted = {
+            s.time_us: s.state.sm_clock_mhz
+            for s, why in zip(run.samples, run.table.dropped, strict=True)
+            if s.kind == latency.kind and not why
+        }
+        pairs = zip(latency.samples_us, latency.sm_clocks_mhz, strict=True)
+        if latency.kind == "end_to_end":  # its times are all different
+            assert all(counted[time_us] == clock for time_us, clock in pairs)
+        assert 1000 not in latency.sm_clocks_mhz
+    assert any("; dropped" in x.reason and "for SM clock under 95%" in x.reason for x in latencies)
 
 
 def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> None:

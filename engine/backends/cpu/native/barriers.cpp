@@ -3,8 +3,9 @@ namespace coh {
 
 inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
     if (w->settings->check) {
-        // Only if every thread waits: one that merely arrived is ordered after nobody.
-        if (barrier.waiting.size() >= w->alive) {
+        // __syncthreads() orders everybody; threads that returned count as having arrived. At a
+        // named barrier, one that merely arrived is ordered after nobody.
+        if (!barrier.expected || barrier.waiting.size() == w->num_threads) {
             order_whole_cta(w);
         } else {
             for (Fiber *fiber : barrier.waiting) {

@@ -106,27 +106,3 @@ fa_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
         if (pair == 0) lse[(size_t)head * seqlen + row] = m[r] * scale + logf(l[r]);
     }
 }
-
-// A 64 x 64 tile there and back by TMA, negated on the way in shared memory. Grid (tiles).
-extern "C" __global__ void tma_negate(const __grid_constant__ TensorMap in_map,
-                                      const __grid_constant__ TensorMap out_map) {
-    extern __shared__ __align__(1024) unsigned char smem[];
-    element *tile = reinterpret_cast<element *>(smem);  // swizzled, but negation does not mind
-    uint64_t *full = reinterpret_cast<uint64_t *>(smem + TILE_BYTES);
-    if (threadIdx.x == 0) {
-        mbarrier_init(full, 1);
-        mbarrier_fence_init();
-        mbarrier_expect(full, TILE_BYTES);
-        tma_load(tile, &in_map, full, 0, blockIdx.x * 64);
-    }
-    __syncthreads();
-    mbarrier_wait(full, 0);
-    for (int i = threadIdx.x; i < 64 * 64; i += blockDim.x) tile[i] = -tile[i];
-    proxy_fence();    // PROXY: the stores above reach the TMA store below
-    __syncthreads();  // STORED
-    if (threadIdx.x == 0) {
-        tma_store(&out_map, tile, 0, blockIdx.x * 64);
-        bulk_commit();
-        bulk_wait();  // BULKWAIT
-    }
-}

@@ -1,0 +1,164 @@
+"""`rerun`: repeat a snapshot's evaluations here and compare."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.compare import show
+from engine.evaluation import Evaluation, Status
+
+if TYPE_CHECKING:
+    from engine.evaluate import EvaluationOutcome
+    from engine.sessions.rerun import Repeat
+    from engine.sessions.schema import Snapshot, Source
+
+HERE = "here"
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("rerun", help="repeat a snapshot's evaluations here and compare")
+    p.add_argument("file", metavar="FILE", help="a snapshot file, or its name in the store")
+    p.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="only evaluations whose line fits, for instance 'v05*S128*'",
+    )
+    p.add_argument("--gpu", help="target GPU (default: the recorded one)")
+    p.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
+    p.add_argument(
+        "--use-their-source",
+        action="store_true",
+        help="compile the kernel source in the snapshot: it is shown first, and you are asked",
+    )
+    p.add_argument(
+        "--across", action="store_true", help="verdicts across GPUs, drivers and clocks too"
+    )
+    p.add_argument("--save", action="store_true", help="keep the repetition as a snapshot")
+    forms = p.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print one JSON object")
+    forms.add_argument("--markdown", action="store_true", help="print Markdown")
+    forms.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from engine.sessions.compare import compare_sessions
+    from engine.sessions.explain import file_label
+    from engine.sessions.files import comparable, open_session
+    from engine.sessions.rerun import foreign_sources, plan_rerun
+
+    snapshot = open_session(args.file)
+    repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
+    if not repeats:
+        fits = f"no evaluation fits {args.only!r}" if args.only else "it holds no evaluation"
+        print(f"Nothing to repeat: {fits}.", file=sys.stderr)
+        return 1
+    foreign = foreign_sources(snapshot, repeats)
+    theirs = bool(foreign) and args.use_their_source
+    if theirs and not _agreed(foreign):
+        print("Not compiled: nothing was run.", file=sys.stderr)
+        return 1
+    if foreign and not theirs:
+        names = ", ".join(source.name for source in foreign)
+        print(
+            f"Note: {names} of the snapshot differs from the one here. The one here is run; "
+            "--use-their-source shows theirs and asks.",
+            file=sys.stderr,
+        )
+    outcomes = _repeat(snapshot, repeats, theirs)
+    if not outcomes:
+        print("Nothing was run.", file=sys.stderr)
+        return 1
+    here = _snapshot(snapshot, outcomes, theirs)
+    if args.save:
+        from engine.sessions.store import default_store
+
+        print(f"Saved as {default_store().save(here)}", file=sys.stderr)
+    name = file_label(args.file)
+    sessions = {name: comparable(_only(snapshot, repeats)), HERE: here.model_dump(mode="json")}
+    comparison = compare_sessions(sessions, name, across=args.across)
+    show(comparison, args)
+    worse = comparison.regressions or any(_failed(o.evaluation) for o in outcomes)
+    return 1 if worse else 0
+
+
+def _failed(e: Evaluation) -> bool:
+    return e.status not in (Status.PASSED, Status.SKIPPED)
+
+
+def _agreed(sources: Iterable[Source]) -> bool:
+    """Show the snapshot's source and ask; only a typed "yes" is one."""
+    for source in sources:
+        print(f"===== {source.name}, SHA-256 {source.sha256} =====", file=sys.stderr)
+        print(source.text, file=sys.stderr)
+    print(
+        "This source comes from the snapshot. Compiling and running it gives it the rights you "
+        "have on this machine. Type yes to go on: ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[EvaluationOutcome]:
+    from engine.evaluate import Evaluator
+    from engine.sessions.rerun import label, source_of, their_source
+
+    outcomes = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        evaluator = stack.enter_context(Evaluator())
+        for number, repeat in enumerate(repeats, start=1):
+            print(f"{number}/{len(repeats)} {label(repeat.recorded)}", file=sys.stderr)
+            if repeat.request is None:
+                print(f"  not repeated: {repeat.why_not}", file=sys.stderr)
+                continue
+            path = None
+            if theirs and source_of(snapshot, repeat.recorded) is not None:
+                path = their_source(snapshot, repeat.recorded, folder)
+            outcome = evaluator.evaluate(repeat.request, source=path)
+            print(f"  {outcome.evaluation.status} {outcome.evaluation.reason}", file=sys.stderr)
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: bool) -> Snapshot:
+    """The repetition as a session of its own."""
+    from engine.environment import collect_environment
+    from engine.sessions.build import make_error_map, make_snapshot
+    from engine.sessions.session import sources_of
+
+    evaluations = [o.evaluation for o in outcomes]
+    sources = {s.sha256: s for e in evaluations for s in sources_of(e)}
+    if theirs:
+        sources |= {s.sha256: s for s in snapshot.sources}
+    return make_snapshot(
+        evaluations,
+        title=f"Repeated: {snapshot.title}"[:120],
+        hypothesis=snapshot.hypothesis,
+        target=snapshot.target,
+        environment=collect_environment(),
+        error_maps=[
+            make_error_map(index, found)
+            for index, outcome in enumerate(outcomes)
+            if outcome.maps is not None
+            for found in outcome.maps.maps()
+        ],
+        sources=sources.values(),
+    )
+
+
+def _only(snapshot: Snapshot, repeats: list[Repeat]) -> Snapshot:
+    """The snapshot reduced to what was asked for, so that nothing else counts as missing here."""
+    asked = [repeat.recorded for repeat in repeats]
+    opened = snapshot.opened()
+    kept = tuple(r for r, e in zip(snapshot.evaluations, opened, strict=True) if e in asked)
+    return snapshot.model_copy(update={"evaluations": kept})

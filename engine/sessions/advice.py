@@ -1,0 +1,291 @@
+"""What to try next: predicted from the limiter, the waves and the ladder, best gain first.
+
+Every gain is a prediction over a prediction: the model's time of the kernel as it is over its time
+of what is suggested. Nothing here is measured, and nothing is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from engine.devices import find_device, limits_for
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError, UnknownName
+from engine.evaluation import Evaluation, Latency, Occupancy, Resources, Status
+from engine.model.alternatives import Option, Situation, rank_options
+from engine.model.footprint import FootprintOf, compiled_footprint
+from engine.model.latency import predict
+from engine.model.occupancy import occupancy
+from engine.names import find_variant
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.units import format_bytes, format_us
+from kernels.ladder import LADDER
+from kernels.variant import Variant
+
+MAX_PROBLEMS = 6  # each costs the compile of the ladder's kernels
+MAX_SUGGESTIONS = 12
+MIN_GAIN = 1.02  # the model does not tell smaller differences
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One thing to try. `gain` is predicted now / then, per query; None where none is computed."""
+
+    title: str
+    problem: Problem
+    device: str
+    gain: float | None
+    latency: Latency | None  # predicted, with it
+    reason: str
+    variant: str
+    config: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """The fastest right kernel of one problem, as the model sees it."""
+
+    variant: Variant
+    config: dict[str, int]
+    problem: Problem
+    device: DeviceSpec
+    resources: tuple[Resources, ...]
+    occupancies: tuple[Occupancy, ...]
+    latency: Latency
+
+    @property
+    def main(self) -> Occupancy:
+        return self.occupancies[0]
+
+
+def advise(
+    evaluations: Sequence[Evaluation], footprint_of: FootprintOf = compiled_footprint
+) -> tuple[Suggestion, ...]:
+    """What to try next, in order of expected gain; empty where nothing can be predicted.
+
+    Looks at the first `MAX_PROBLEMS` problems, at the fastest kernel of each that is not wrong.
+    """
+    found: list[Suggestion] = []
+    for best in _best_of_each(evaluations)[:MAX_PROBLEMS]:
+        now = _now(best, footprint_of)
+        if now is not None:
+            tried = [e for e in evaluations if e.problem == now.problem]
+            found += [*_ladder(now, tried, footprint_of), *_fill(now, footprint_of)]
+            found += [*_limiter(now), *_spills(now)]
+    worth = [s for s in found if s.gain is None or s.gain >= MIN_GAIN]
+    return tuple(sorted(worth, key=lambda s: -(s.gain or 0.0))[:MAX_SUGGESTIONS])
+
+
+def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """Per problem and device the fastest one; a time that was taken comes before a prediction."""
+    best: dict[tuple[Problem, str], Evaluation] = {}
+    for e in evaluations:
+        if e.status not in (Status.PASSED, Status.SKIPPED, Status.THROTTLED):
+            continue
+        key = (e.problem, e.device)
+        if key not in best or _rank(e) < _rank(best[key]):
+            best[key] = e
+    return list(best.values())
+
+
+def _rank(e: Evaluation) -> tuple[int, float]:
+    if e.latency is None:
+        return 2, 0.0
+    return int(e.latency.origin == "predicted"), e.latency.median_us
+
+
+def _now(e: Evaluation, footprint_of: FootprintOf) -> _Now | None:
+    try:
+        variant, device = find_variant(e.variant), find_device(e.device)
+    except UnknownName:
+        return None
+    config = {**variant.default_config(), **e.config}
+    return _seen(variant, config, e.problem, device, footprint_of)
+
+
+def _seen(
+    variant: Variant,
+    config: dict[str, int],
+    problem: Problem,
+    device: DeviceSpec,
+    footprint_of: FootprintOf,
+) -> _Now | None:
+    """Resources, occupancy and prediction; None where one of them cannot be had."""
+    try:
+        if variant.unsupported(problem, config) is not None:
+            return None
+        resources = footprint_of(variant, config, device)(problem)
+        return _with_resources(variant, config, problem, device, resources)
+    except AttuneError:
+        return None
+
+
+def _with_resources(
+    variant: Variant,
+    config: dict[str, int],
+    problem: Problem,
+    device: DeviceSpec,
+    resources: tuple[Resources, ...],
+) -> _Now | None:
+    launches = make_plan(variant, problem, config).passes
+    limits = limits_for(device.compute_capability)
+    occupancies = tuple(
+        occupancy(
+            limits,
+            device.num_sms,
+            launch.ctas,
+            launch.threads,
+            r.registers_per_thread,
+            r.static_smem_bytes + launch.dynamic_smem_bytes,
+        )
+        for launch, r in zip(launches, resources, strict=True)
+    )
+    latency = predict(variant, problem, config, device, resources, occupancies)
+    if isinstance(latency, str):
+        return None
+    return _Now(variant, config, problem, device, resources, occupancies, latency)
+
+
+def _suggestion(now: _Now, title: str, gain: float, latency: Latency, reason: str) -> Suggestion:
+    return Suggestion(
+        title, now.problem, now.device.name, gain, latency, reason, now.variant.id, now.config
+    )
+
+
+def _ladder(
+    now: _Now, tried: Sequence[Evaluation], footprint_of: FootprintOf
+) -> Iterator[Suggestion]:
+    """Other variants of the ladder, and other splits and tiles of this one, not tried yet."""
+    situation = Situation(now.variant, now.config, now.problem, now.device, None, None)
+    try:
+        options, _ = rank_options(situation, LADDER, (), footprint_of, None)
+    except AttuneError:
+        return
+    done = {(e.variant, tuple(sorted(e.config.items()))) for e in tried}
+    for option in options:
+        key = (option.variant, tuple(sorted(option.config.items())))
+        if option.kind == "variant" and key not in done:
+            yield _of_option(now, option, footprint_of)
+
+
+def _of_option(now: _Now, option: Option, footprint_of: FootprintOf) -> Suggestion:
+    variant = find_variant(option.variant)
+    then = _seen(variant, option.config, now.problem, now.device, footprint_of)
+    idea = variant.idea if variant.id != now.variant.id else "The same kernel, cut differently."
+    parts = [idea]
+    if then is not None:
+        parts.append(_launched(now.main, then.main))
+    parts.append(f"Predicted {format_us(now.latency.median_us)} now. {option.reason}")
+    latency = Latency("predicted", option.latency_us, option.low_us, option.high_us, option.reason)
+    reason = " ".join(part for part in parts if part)
+    return replace(
+        _suggestion(now, option.title, option.speedup, latency, reason),
+        variant=option.variant,
+        config=option.config,
+    )
+
+
+def _launched(now: Occupancy, then: Occupancy) -> str:
+    """How the launch changes, where it does."""
+    if now.sm_fill is None or then.sm_fill is None or now.ctas == then.ctas:
+        return ""
+    return (
+        f"It launches {then.ctas:,} CTAs in place of {now.ctas:,}: {then.sm_fill:.0%} of the SMs "
+        f"get work, not {now.sm_fill:.0%}."
+        if now.sm_fill != then.sm_fill
+        else f"It launches {then.ctas:,} CTAs in place of {now.ctas:,}."
+    )
+
+
+def _fill(now: _Now, footprint_of: FootprintOf) -> Iterator[Suggestion]:
+    """A batch that fills the last wave, where that makes a query cheaper."""
+    main = now.main
+    if main.waves is None or main.wave_efficiency is None or main.wave_efficiency > 0.95:
+        return
+    capacity = main.ctas_per_sm * (main.num_sms or 0)
+    full = -(-main.ctas // capacity) * capacity
+    batch = now.problem.batch * full // main.ctas
+    if batch <= now.problem.batch:
+        return
+    try:
+        problem = replace(now.problem, batch=batch)
+    except AttuneError:
+        return
+    then = _seen(now.variant, now.config, problem, now.device, footprint_of)
+    if then is None:
+        return
+    gain = now.latency.median_us / then.latency.median_us * batch / now.problem.batch
+    yield _suggestion(
+        now,
+        f"Grow the batch to {batch:,}",
+        gain,
+        then.latency,
+        f"{_unfilled(main, capacity)}; {batch:,} sequences fill it. The gain is per query, not "
+        "per launch.",
+    )
+
+
+def _unfilled(main: Occupancy, capacity: int) -> str:
+    if main.ctas < capacity:
+        return f"The GPU has room for {capacity:,} CTAs at once and gets {main.ctas:,}"
+    waves = main.ctas / capacity
+    return f"{main.ctas:,} CTAs are {waves:.3g} waves of {capacity:,}, and the last is not full"
+
+
+def _limiter(now: _Now) -> Iterator[Suggestion]:
+    """One more CTA per SM, from fewer registers or less shared memory in the main pass."""
+    main, used = now.main, now.resources[0]
+    if main.waves is None or main.waves <= 1:
+        return  # there are no CTAs that wait for a place
+    if main.limiter == "registers":
+        candidates = [
+            replace(used, registers_per_thread=n) for n in range(used.registers_per_thread, 15, -1)
+        ]
+    elif main.limiter == "shared memory":
+        candidates = [
+            replace(used, static_smem_bytes=used.static_smem_bytes - step)
+            for step in range(1024, used.smem_bytes, 1024)
+        ]
+    else:
+        return
+    for resources in candidates:
+        then = _with_resources(
+            now.variant, now.config, now.problem, now.device, (resources, *now.resources[1:])
+        )
+        if then is None or then.main.ctas_per_sm <= main.ctas_per_sm:
+            continue
+        what = (
+            f"{resources.registers_per_thread} registers per thread, not "
+            f"{used.registers_per_thread}"
+            if main.limiter == "registers"
+            else f"{format_bytes(resources.smem_bytes)} of shared memory per CTA, not "
+            f"{format_bytes(used.smem_bytes)}"
+        )
+        yield _suggestion(
+            now,
+            f"Get {now.variant.id} down to {what}",
+            now.latency.median_us / then.latency.median_us,
+            then.latency,
+            f"{main.limiter.capitalize()} limits it to {main.ctas_per_sm} CTAs per SM, and "
+            f"{main.waves:.3g} waves wait for a place; so one more fits. The model does not see "
+            "what the change itself costs.",
+        )
+        return
+
+
+def _spills(now: _Now) -> Iterator[Suggestion]:
+    spilled = sum(r.spill_bytes for r in now.resources)
+    if spilled:
+        yield Suggestion(
+            f"Stop {now.variant.id} from spilling",
+            now.problem,
+            now.device.name,
+            None,
+            None,
+            f"{format_bytes(spilled)} of registers per thread go through local memory. The model "
+            "does not count it, so no gain is given: a smaller tile or more threads would show.",
+            now.variant.id,
+            now.config,
+        )

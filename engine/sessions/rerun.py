@@ -1,0 +1,135 @@
+"""Repeat a snapshot's evaluations on this machine, with this machine's kernels.
+
+A snapshot's own kernel source is only ever written out for a compiler by `their_source`, whose
+caller has shown it to the person and been told to go on.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.devices import find_device
+from engine.errors import SnapshotError, UnknownName
+from engine.evaluation import Evaluation
+from engine.names import find_variant
+from engine.request import BackendChoice, EvaluationRequest
+from engine.sessions.schema import Snapshot, Source
+from kernels.variant import KERNELS_DIR
+
+# What a header may be called when it is laid beside a source: never a path.
+_HEADER = re.compile(r"[A-Za-z0-9_]{1,100}\.(cuh|h)")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One evaluation to repeat; `why_not` says why it cannot be, and then there is no request."""
+
+    recorded: Evaluation
+    request: EvaluationRequest | None
+    why_not: str = ""
+
+
+def plan_rerun(
+    snapshot: Snapshot,
+    *,
+    only: str = "",
+    gpu: str | None = None,
+    backend: BackendChoice = "auto",
+) -> list[Repeat]:
+    """What to repeat: the newest evaluation of every variant, config, problem and device.
+
+    Args:
+        only: a shell pattern (or plain part) of `v05 num_splits=4 B1 H1 S128 D64 fp16 L4`.
+        gpu: the target GPU in place of the recorded one.
+    """
+    newest: dict[object, Evaluation] = {}
+    for e in sorted(snapshot.opened(), key=lambda e: e.when):
+        newest[(e.variant, tuple(sorted(e.config.items())), e.problem, e.device)] = e
+    return [_repeat(e, gpu, backend) for e in newest.values() if _fits(e, only)]
+
+
+def label(e: Evaluation) -> str:
+    """How `only` and the progress name an evaluation."""
+    config = " ".join(f"{name}={value}" for name, value in sorted(e.config.items()))
+    return " ".join(part for part in (e.variant, config, e.problem.label(), e.device) if part)
+
+
+def _fits(e: Evaluation, only: str) -> bool:
+    pattern = only if any(mark in only for mark in "*?[") else f"*{only}*"
+    return fnmatch.fnmatchcase(label(e).casefold(), pattern.casefold())
+
+
+def _repeat(e: Evaluation, gpu: str | None, backend: BackendChoice) -> Repeat:
+    try:
+        find_variant(e.variant)
+        device = find_device(gpu or e.device).name
+    except UnknownName as error:
+        return Repeat(e, None, str(error))
+    how = e.execution
+    return Repeat(
+        e,
+        EvaluationRequest(
+            variant=e.variant,
+            problem=e.problem,
+            config=dict(e.config),
+            gpu=device,
+            backend=backend,
+            check=how is not None and how.build == "check",
+            schedule=how.schedule if how is not None and how.schedule != "device" else "in_order",
+            seed=how.seed if how is not None else 0,
+        ),
+    )
+
+
+def source_of(snapshot: Snapshot, evaluation: Evaluation) -> Source | None:
+    """The kernel source that an evaluation was made from, where the snapshot holds it."""
+    found = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
+    return next(found, None) if evaluation.source_sha256 else None
+
+
+def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Source]:
+    """What these evaluations were compiled from, kernels and headers, where it is not ours."""
+    kernels = {}
+    for repeat in repeats:
+        source = source_of(snapshot, repeat.recorded) if repeat.request is not None else None
+        if source is not None:
+            kernels[source.sha256] = (source, find_variant(repeat.recorded.variant).source)
+    found = [*kernels.values(), *((h, KERNELS_DIR / h.name) for h in headers(snapshot))]
+    return [source for source, ours in found if kernels and our_text(ours) != source.text]
+
+
+def headers(snapshot: Snapshot) -> list[Source]:
+    """Its headers whose names are plain ones, so that they may be laid beside a kernel."""
+    return [s for s in snapshot.sources if _HEADER.fullmatch(s.name)]
+
+
+def our_text(path: Path) -> str:
+    """This machine's file; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Path:
+    """Write the snapshot's source of an evaluation into `folder`, to be compiled.
+
+    No name of the snapshot becomes a path but those of plain headers.
+
+    Raises:
+        SnapshotError: the snapshot holds no source for it.
+    """
+    source = source_of(snapshot, evaluation)
+    if source is None:
+        raise SnapshotError(f"The snapshot holds no source for {evaluation.variant}.")
+    place = folder / source.sha256[:16]
+    place.mkdir(exist_ok=True)
+    for header in headers(snapshot):
+        (place / header.name).write_text(header.text, encoding="utf-8")
+    path = place / f"{find_variant(evaluation.variant).name}.cu"
+    path.write_text(source.text, encoding="utf-8")
+    return path

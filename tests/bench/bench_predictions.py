@@ -1,0 +1,54 @@
+"""How honest the predictions are: the recorded latencies that lie inside their 90 % intervals.
+
+    python tests/bench/bench_predictions.py [SNAPSHOT ...]
+
+Takes the snapshots that ship with Attune, or the files named. Each variant, config and GPU is
+predicted without calibration; baselines (PyTorch's SDPA) are no variants and are passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from engine.devices import find_device
+from engine.errors import AttuneError
+from engine.model.footprint import compiled_footprint
+from engine.model.validate import from_evaluations, validate
+from engine.names import find_variant
+from engine.sessions.codec import loads
+
+SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, usage="%(prog)s [SNAPSHOT ...]")
+    parser.add_argument("snapshot", nargs="*", type=Path)
+    files = parser.parse_args().snapshot or sorted(SHIPPED.glob("*.json*"))
+    inside = total = 0
+    for file in files:
+        snapshot = loads(file.read_bytes(), name=file.name)
+        evaluations = [entry.evaluation for entry in snapshot.evaluations]
+        groups = {(e.variant, tuple(sorted(e.config.items())), e.device) for e in evaluations}
+        for variant_id, config, gpu in sorted(groups):
+            label = f"{file.name}: {variant_id} on {gpu}"
+            try:
+                variant, device = find_variant(variant_id), find_device(gpu)
+            except AttuneError as error:
+                print(f"{label}: passed over. {error}")
+                continue
+            chosen = {**variant.default_config(), **dict(config)}
+            points = from_evaluations(evaluations, variant, dict(config), device)
+            if not points:
+                print(f"{label}: no latency was recorded.")
+                continue
+            footprint = compiled_footprint(variant, chosen, device)
+            found = validate(variant, chosen, device, points, footprint)
+            print(f"{label}: {found.reason}")
+            inside, total = inside + found.inside, total + len(found.rows)
+    if total:
+        print(f"\nIn all {inside} of {total} ({inside / total:.0%}); the goal is at least 80 %.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""`sessions`, `report`, `rerun` and `compare` as a script sees them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.evaluate import evaluate
+from engine.evaluation import Evaluation, Latency
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.codec import dumps, loads
+from engine.sessions.schema import Snapshot
+
+SHIPPED = "20261121T000000Z_l4_v01_7-problems.json"
+CSV = "B,H,S,D,kernel_ms,colour\n1,1,128,64,0.5,red\n1,1,256,64,0.9,blue\n"
+ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "driver": "570.1"}
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_SESSIONS", str(tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def passed() -> Evaluation:
+    request = EvaluationRequest("v01", Problem(1, 1, 32, 32), {}, gpu="L4", backend="cpu")
+    found = evaluate(request).evaluation
+    assert found.status == "PASSED", found.reason
+    return found
+
+
+def timed(evaluation: Evaluation, us: float) -> Evaluation:
+    samples = tuple(us * (1 + 0.001 * (i % 5)) for i in range(30))
+    middle = sorted(samples)[15]
+    latency = Latency("measured", middle, us, max(samples), "test data", samples_us=samples)
+    return replace(evaluation, latency=latency)
+
+
+def snapshot_of(*evaluations: Evaluation, **fields: object) -> Snapshot:
+    return make_snapshot(evaluations, environment=ENVIRONMENT, **fields)
+
+
+def file_of(folder: Path, name: str, snapshot: Snapshot) -> str:
+    path = folder / name
+    path.write_bytes(dumps(snapshot))
+    return str(path)
+
+
+def test_the_list_shows_what_ships_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sessions", "--gpu", "L4", "--json"]) == 0
+    assert [info["name"] for info in json.loads(capsys.readouterr().out)] == [SHIPPED]
+    assert main(["sessions", "list", "--problem", "S128 D64", "--variant", "v01"]) == 0
+    assert SHIPPED in capsys.readouterr().out
+    assert main(["sessions", "list", "--since", "2999-01-01"]) == 0
+    assert "none of" in capsys.readouterr().out
+
+
+def test_import_show_and_remove(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text(CSV)
+    assert main(["sessions", "import", str(table), "--variant", "v01", "--gpu", "L4"]) == 0
+    name = next((tmp_path / "store").glob("*.json.gz")).name
+    assert name in capsys.readouterr().out
+    assert main(["sessions", "show", name]) == 0
+    out = capsys.readouterr().out
+    assert "500 µs" in out
+    assert "recorded" in out
+    assert main(["sessions", "remove", name]) == 0
+    assert not (tmp_path / "store" / name).exists()
+    assert (tmp_path / "store" / "trash" / name).exists()
+
+
+def test_one_bad_file_of_several_leaves_nothing_behind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text(CSV)
+    bad.write_text(CSV.replace("0.9", "fast"))
+    options = ["--variant", "v01", "--gpu", "L4"]
+    assert main(["sessions", "import", str(good), str(bad), *options]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: bad.csv")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["sessions", "show", "missing.json"],
+        ["sessions", "remove", "../../etc/passwd"],
+        ["sessions", "remove", SHIPPED],
+        ["sessions", "import", "/nowhere.csv"],
+        ["report", "/tmp", "-o", "x.html"],
+        ["rerun", "no such thing"],
+        ["compare", SHIPPED, "missing.json"],
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    assert main(argv) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_report_takes_its_form_from_the_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page, text = tmp_path / "r.html", tmp_path / "r.md"
+    for path in (page, text):
+        assert main(["report", SHIPPED, "-o", str(path), "--no-advice"]) == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert "Plotly" in page.read_text()
+    assert "## Results" in text.read_text()
+    assert "try next" not in text.read_text()
+    assert main(["report", SHIPPED, "-o", str(tmp_path / "r.pdf")]) == 2
+    assert ".pdf" in capsys.readouterr().err
+
+
+def test_report_says_what_to_try_next(tmp_path: Path, passed: Evaluation) -> None:
+    file = file_of(tmp_path, "one.json.gz", snapshot_of(passed))
+    assert main(["report", file, "-o", str(tmp_path / "r.md")]) == 0
+    assert "## What to try next" in (tmp_path / "r.md").read_text()
+
+
+def test_compare_exits_1_when_something_got_slower(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
+) -> None:
+    fast = file_of(tmp_path, "fast.json.gz", snapshot_of(timed(passed, 10.0)))
+    slow = file_of(tmp_path, "slow.json.gz", snapshot_of(timed(passed, 13.0)))
+    assert main(["compare", fast, slow, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [row["verdict"] for row in found["regressions"]] == ["SLOWER"]
+    assert found["rows"][0]["origin"] == "recorded"
+    # The other way round it got faster; a pinned baseline turns it again.
+    assert main(["compare", slow, fast]) == 0
+    assert "FASTER" in capsys.readouterr().out
+    assert main(["compare", slow, fast, "--baseline", fast, "--csv"]) == 1
+    assert "SLOWER" in capsys.readouterr().out
+    assert main(["compare", fast, fast, "--markdown"]) == 0
+    assert "fast.json.gz \\(2\\)" in capsys.readouterr().out
+
+
+def test_compare_needs_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", SHIPPED]) == 2
+    assert "at least two" in capsys.readouterr().err
+
+
+def test_across_environments_only_when_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
+) -> None:
+    fast = file_of(tmp_path, "fast.json.gz", snapshot_of(timed(passed, 10.0)))
+    other = make_snapshot([timed(passed, 13.0)], environment={**ENVIRONMENT, "driver": "580.2"})
+    slow = file_of(tmp_path, "slow.json.gz", other)
+    assert main(["compare", fast, slow]) == 0
+    out = capsys.readouterr().out
+    assert "driver: 570.1 → 580.2" in out
+    assert main(["compare", fast, slow, "--across"]) == 1
+    assert "Across different conditions" in capsys.readouterr().out
+
+
+def test_rerun_repeats_with_our_source_and_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
+) -> None:
+    theirs = make_source("v01_fa1_baseline.cu", "#error never compiled\n")
+    foreign = replace(passed, source_sha256=theirs.sha256)
+    other = replace(passed, problem=Problem(1, 1, 48, 32))
+    file = file_of(tmp_path, "f.json.gz", snapshot_of(foreign, other, sources=[theirs]))
+    argv = ["rerun", file, "--only", "v01*S32*", "--backend", "cpu", "--json", "--save"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert "v01_fa1_baseline.cu of the snapshot differs" in captured.err
+    found = json.loads(captured.out)
+    assert len(found["rows"]) == 1
+    assert found["rows"][0]["status"] == "PASSED"
+    saved = next((tmp_path / "store").glob("*.json.gz"))
+    assert loads(saved.read_bytes(), name=saved.name).evaluations[0].problem.seqlen == 32
+
+
+@pytest.mark.parametrize(("answer", "code"), [("no\n", 1), ("", 1)])
+def test_their_source_is_shown_and_not_compiled_without_a_yes(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    passed: Evaluation,
+    answer: str,
+    code: int,
+) -> None:
+    theirs = make_source("v01_fa1_baseline.cu", "#error theirs was compiled\n")
+    foreign = replace(passed, source_sha256=theirs.sha256)
+    file = file_of(tmp_path, "f.json.gz", snapshot_of(foreign, sources=[theirs]))
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    assert main(["rerun", file, "--backend", "cpu", "--use-their-source"]) == code
+    captured = capsys.readouterr()
+    assert "#error theirs was compiled" in captured.err
+    assert "Not compiled" in captured.err
+    assert captured.out == ""
+
+
+def test_their_source_is_compiled_after_a_yes(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    passed: Evaluation,
+) -> None:
+    text = "#error theirs was compiled\n"
+    theirs = make_source("../../v01_fa1_baseline.cu", text)
+    assert theirs.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    foreign = replace(passed, source_sha256=theirs.sha256)
+    file = file_of(tmp_path, "f.json.gz", snapshot_of(foreign, sources=[theirs]))
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    argv = ["rerun", file, "--backend", "cpu", "--use-their-source", "--json"]
+    assert main(argv) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"][0]["status"] == "COMPILE_ERROR"
+    assert found["rows"][0]["broken"] is True
+
+
+def test_what_is_not_on_the_ladder_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = "20261121T000000Z_h200_sdpa_43-problems.json"
+    assert main(["rerun", name, "--only", "S128 D64"]) == 1
+    assert "no variant called 'sdpa'" in capsys.readouterr().err
+    assert main(["rerun", name, "--only", "nothing like it"]) == 1
+    assert "no evaluation fits" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""A comparison as tables, JSON, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from compare_data import evaluation, session, source
+
+from engine.sessions.compare import SessionComparison, compare_sessions
+from engine.sessions.compare_output import (
+    differences_frame,
+    rows_frame,
+    to_csv,
+    to_dict,
+    to_markdown,
+    unmatched_frame,
+    winners_frame,
+)
+
+
+@pytest.fixture
+def mixed() -> SessionComparison:
+    a = session(
+        evaluation(),
+        evaluation(seqlen=256),
+        evaluation(seqlen=512),
+        sources=[source("a | b\n```\n")],
+    )
+    b = session(
+        evaluation(50.0),
+        evaluation(150.0, seqlen=256),
+        evaluation(None, seqlen=512, status="CRASHED", reason="=SUM(A1) | <b>boom</b>"),
+        evaluation(seqlen=1024),
+        sources=[source("a | c\n```\n")],
+        torch="2.10.0",
+    )
+    return compare_sessions({"monday": a, "=cmd()": b})
+
+
+class TestOutput:
+    def test_frames(self, mixed: SessionComparison) -> None:
+        rows = rows_frame(mixed)
+        assert rows["verdict"].tolist() == ["BROKEN", "SLOWER", "FASTER"]
+        assert rows["regressed"].tolist() == [True, True, False]
+        assert rows["problem"].tolist()[2] == "B1 H1 S128 D64 fp16"
+        assert differences_frame(mixed)["field"].tolist() == ["torch"]
+        assert winners_frame(mixed)["winner"].tolist() == ["v05"] * 4
+        assert len(unmatched_frame(mixed)) == 1
+
+    def test_empty_frames_keep_their_columns(self) -> None:
+        empty = compare_sessions({"a": session()})
+        for frame in (rows_frame(empty), winners_frame(empty), unmatched_frame(empty)):
+            assert frame.empty
+            assert len(frame.columns) >= 5
+
+    def test_the_json_object_is_json(self, mixed: SessionComparison) -> None:
+        data = json.loads(json.dumps(to_dict(mixed), allow_nan=False))
+        assert list(data)[3] == "differences"
+        assert len(data["regressions"]) == 2
+        assert data["rows"][1]["verdict"] == "SLOWER"
+        assert data["rows"][0]["broken"] is True
+        assert data["winners"][0]["best"]["variant"] == "v05"
+
+    def test_csv_is_one_row_per_evaluation_and_no_formula(self, mixed: SessionComparison) -> None:
+        rows = list(csv.DictReader(io.StringIO(to_csv(mixed))))
+        assert len(rows) == 3
+        assert {row["session"] for row in rows} == {"'=cmd()"}
+        assert float(rows[1]["time_us"]) == 150.0
+
+    def test_markdown_puts_differences_and_regressions_first(
+        self, mixed: SessionComparison
+    ) -> None:
+        text = to_markdown(mixed)
+        headings = [line for line in text.splitlines() if line.startswith("#")]
+        assert headings[0].endswith(" against monday")
+        assert [h.split(":")[0] for h in headings[1:]] == [
+            "## What differs",
+            "## Regressions",
+            "## Evaluations",
+            "## Fastest variant",
+            "## In one session only",
+        ]
+        assert "    -a | b" in text
+        assert "    +a | c" in text
+        assert "<b>boom" not in text
+        widths = {
+            line.replace("\\|", "").count("|")
+            for line in text.split("## Regressions")[1].split("## Evaluations")[0].splitlines()
+            if line.startswith("|")
+        }
+        assert widths == {9}
+
+    def test_markdown_says_when_nothing_differs(self) -> None:
+        same = compare_sessions({"a": session(evaluation()), "b": session(evaluation())})
+        assert "Nothing in environment, flags and sources." in to_markdown(same)
