@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-playwright_api = pytest.importorskip("playwright.sync_api")
+if os.environ.get("ATTUNE_REQUIRE_BROWSER") == "1":
+    import playwright.sync_api as playwright_api
+else:
+    playwright_api = pytest.importorskip("playwright.sync_api")
 
-from app_server import CHROMIUM_ARGS, Driver, Server, find_chromium, start_server  # noqa: E402
+from app_server import CHROMIUM_ARGS, Driver, Server, find_chromium, start_server
 
 
 @pytest.fixture(scope="session")
