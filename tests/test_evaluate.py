@@ -244,3 +244,18 @@ def test_preview_says_what_stands_in_the_way() -> None:
     assert "head_dim 80" in (preview(request(problem=Problem(1, 1, 64, 80))).unsupported or "")
     seen = preview(request(problem=Problem(4096, 64, 65536, 128)))
     assert seen.memory is not None
+
+
+def test_a_nan_row_can_be_written_to_the_journal(evaluator: Evaluator, mutate: Mutate) -> None:
+    import json
+
+    mutate(
+        "to_element(acc_rmem[d] * inv_l)",
+        "to_element(query == 3 ? INFINITY - INFINITY : acc_rmem[d] * inv_l)",
+    )
+    mutated = evaluator.evaluate(request()).evaluation
+    assert mutated.status is Status.INCORRECT, mutated.reason
+    assert mutated.correctness is not None
+    assert mutated.correctness.nonfinite_count == 64
+    assert any("NaN" in f.sentence for f in mutated.correctness.findings)
+    json.dumps(mutated.to_dict(), allow_nan=False)

@@ -8,6 +8,7 @@ nothing but itself. A reader parses up to the last newline only and passes over 
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 from collections.abc import Mapping
@@ -50,12 +51,23 @@ def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     except FileNotFoundError:
         return [], 0
     end = data.rfind(b"\n") + 1
+    # Millions of live objects and no cycles: collecting takes three times as long as parsing does.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _parse(data[:end]), offset + end
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _parse(data: bytes) -> list[dict[str, Any]]:
     events = []
-    for line in data[:end].splitlines():
+    for line in data.splitlines():
         try:
             event = json.loads(line)
         except ValueError:
             continue
         if isinstance(event, dict):
             events.append(event)
-    return events, offset + end
+    return events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -102,6 +103,20 @@ class RunDir:
         partial = self._worker_file.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(data))
         partial.replace(self._worker_file)
+
+    def is_abandoned(self) -> bool:
+        """Whether no server holds this folder. A restarted one would have claimed it again."""
+        try:
+            fd = os.open(self.manager_lock, os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     def live_worker(self) -> int | None:
         """The pid of the worker that serves this folder, or None. A zombie is not alive."""

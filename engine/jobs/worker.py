@@ -26,7 +26,7 @@ from engine.jobs.layout import RunDir
 from engine.request import EvaluationRequest
 
 POLL_S = 0.02
-ORPHAN_IDLE_S = 300.0  # an orphan waits this long for a restarted server to take it over
+IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
 
 
 def main(argv: list[str]) -> int:
@@ -45,8 +45,10 @@ def main(argv: list[str]) -> int:
             if waiting:
                 worker.serve(waiting[0])
                 idle_since = time.monotonic()
-            elif os.getppid() == 1 and time.monotonic() - idle_since > ORPHAN_IDLE_S:
-                return 0
+            elif time.monotonic() - idle_since > IDLE_CHECK_S:
+                if run.is_abandoned():
+                    return 0
+                idle_since = time.monotonic()
             else:
                 time.sleep(POLL_S)
 

@@ -147,3 +147,20 @@ def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
     assert status is not None
     assert status.state == "cancelled"
     assert status.result is None
+
+
+def test_a_worker_nobody_wants_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.jobs import worker
+    from engine.jobs.layout import RunDir
+
+    run = RunDir(tmp_path / "server0")
+    run.create()
+    monkeypatch.setattr(worker, "IDLE_CHECK_S", 0.1)
+    assert worker.main([str(run.root)]) == 0  # no server holds the folder
+
+    held = JobManager(tmp_path)  # claims server0
+    try:
+        assert not run.is_abandoned()
+    finally:
+        held.close()
+    assert run.is_abandoned()
