@@ -29,7 +29,9 @@ st.navigation(
     [
         st.Page("app_pages/tune.py", title="Tune", url_path="tune", default=True),
         st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
+        st.Page("app_pages/sweep.py", title="Sweep", url_path="sweep"),
         st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),
+        st.Page("app_pages/compare.py", title="Compare", url_path="compare"),
         st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
     ],
     position="top",

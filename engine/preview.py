@@ -1,4 +1,4 @@
-"""The quick part of the pipeline, for a page that follows a slider: nothing compiled, nothing run."""
+"""The quick part of the pipeline, for a page that follows a slider: it compiles and runs nothing."""
 
 from __future__ import annotations
 

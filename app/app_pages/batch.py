@@ -42,6 +42,11 @@ class Scene:
         return batch_inputs.request(self.chosen, self.device, {**self.axis, **inputs}, measured)
 
     @property
+    def unit(self) -> str:
+        """What the batch axis counts."""
+        return "B × H" if self.axis["heads_free"] else "B"
+
+    @property
     def local_gpu(self) -> str:
         """The name under which the request calls the local GPU by no name."""
         return self.device.name if self.chosen.gpu is None else ""
@@ -81,7 +86,7 @@ def page() -> None:
                 scene.points.measurements,
                 checked.validation,
             )
-        views.tiles(answer.result)
+        views.tiles(answer.result, scene.unit)
         views.sentences(answer.result)
         waiting += _tabs(scene, answer.result, checked)
     _poll(waiting)
@@ -125,13 +130,13 @@ def _tabs(scene: Scene, result: BatchResult, checked: Checked) -> list[JobStatus
     curve, table, stuck, cost, validate = tabs
     if curve.open:
         with curve:
-            views.curve(result, measured, "B × H" if free else "B", color)
+            views.curve(result, measured, scene.unit, color)
     if table.open:
         with table:
             views.table(result, measured)
     if stuck.open:
         with stuck:
-            return views.alternatives(scene.ask, f"B = {result.problem.batch:,}")
+            return views.alternatives(scene.ask, f"{scene.unit} = {result.problem.batch:,}")
     if cost.open:
         with cost:
             views.cost(scene.ask, scene.device)

@@ -1,22 +1,32 @@
-"""Sessions: the snapshots people keep. List, search, open, upload, download, remove."""
+"""Sessions: what is being worked on, and the snapshots people keep."""
 
 from __future__ import annotations
 
+import datetime
+
 import streamlit as st
 
-from app.ui import frames, metrics, state
-from app.ui.shown import Shown, from_snapshot
-from app.ui.views import tabs
+from app.ui import frames
+from app.ui.opened import open_snapshot
+from app.ui.runs import collect
+from app.ui.views import snapshot as snapshot_view
+from app.ui.views import working as working_view
 from app.ui.widgets import empty, plain_markdown, problem
 from engine.errors import AttuneError
-from engine.sessions.schema import Snapshot
+from engine.sessions.files import snapshot_of
+from engine.sessions.importers import ImportOptions
 from engine.sessions.store import SnapshotInfo, Store, default_store, search
 
 _PARAM = "session"
+_BASELINE = "baseline"
 _ROWS = 7  # a longer table scrolls
+_SIZES = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
 
 
 def page() -> None:
+    if _BASELINE in st.query_params:  # a link to a comparison
+        asked = {name: st.query_params.get_all(name) for name in (_PARAM, _BASELINE)}
+        st.switch_page("app_pages/compare.py", query_params=asked)
     try:
         store = default_store()
         infos = store.list()
@@ -24,19 +34,32 @@ def page() -> None:
         st.markdown("### Sessions")
         problem(str(error))
         return
+    collect()
     st.markdown("### Sessions")
-    st.text(f"Kept in {store.url}")
-    _messages()
+    _messages(store)
+    working_view.draw(store)
+    st.text(f"Snapshots in {store.url}")
     _list(store, infos)
     name = st.query_params.get(_PARAM, "")
     if name:
         _opened(store, name)
 
 
-def _messages() -> None:
+def _messages(store: Store) -> None:
     for kind, text in st.session_state.pop("session_messages", []):
         draw = st.success if kind == "done" else st.error
         draw(plain_markdown(text))
+    if "session_removed" in st.session_state:
+        name, kept = st.session_state["session_removed"]
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.success(plain_markdown(f"Moved {name} to the trash folder as {kept}."))
+            st.button(
+                "Undo",
+                key="session_undo",
+                icon=":material/undo:",
+                on_click=_undo,
+                args=(store, name, kept),
+            )
 
 
 def _say(kind: str, text: str) -> None:
@@ -44,18 +67,7 @@ def _say(kind: str, text: str) -> None:
 
 
 def _list(store: Store, infos: list[SnapshotInfo]) -> None:
-    left, middle, right = st.columns([4, 2, 3], vertical_alignment="bottom")
-    text = left.text_input("Search title, notes and hypothesis", key="session_text")
-    gpu = middle.text_input("GPU", key="session_gpu", placeholder="L4")
-    with right.popover("Upload a snapshot", icon=":material/upload:", width="stretch"):
-        st.file_uploader(
-            "Snapshot file (.json or .json.gz)",
-            type=["json", "gz"],
-            key="session_upload",
-            on_change=_import,
-            args=(store,),
-        )
-        st.caption("It is validated first; nothing in it is executed, fetched or trusted.")
+    filters = _filters(store)
     if not infos:
         empty(
             "nothing yet",
@@ -63,7 +75,7 @@ def _list(store: Store, infos: list[SnapshotInfo]) -> None:
             "Run a kernel on the Tune page and press Save, or upload a snapshot somebody sent you.",
         )
         return
-    found = search(infos, text=text, gpu=gpu)
+    found = search(infos, **filters)
     if not found:
         empty("filtered", f"None of {len(infos):,} snapshots fits", "Clear the search fields.")
         return
@@ -79,20 +91,73 @@ def _list(store: Store, infos: list[SnapshotInfo]) -> None:
     )
 
 
+def _filters(store: Store) -> dict[str, str]:
+    """The search fields and what stands in them."""
+    columns = st.columns([4, 2, 2, 3, 2, 2, 3], vertical_alignment="bottom")
+    labels = {
+        "text": ("Search title, notes and hypothesis", ""),
+        "gpu": ("GPU", "L4"),
+        "variant": ("Variant", "v05"),
+        "problem": ("Problem", "S128 D64"),
+    }
+    found = {
+        name: column.text_input(label, key=f"session_{name}", placeholder=example)
+        for column, (name, (label, example)) in zip(columns, labels.items(), strict=False)
+    }
+    for column, name, label in zip(
+        columns[4:], ("since", "until"), ("Saved since", "Until"), strict=False
+    ):
+        day = column.date_input(label, value=None, key=f"session_{name}", format="YYYY-MM-DD")
+        found[name] = day.isoformat() if isinstance(day, datetime.date) else ""
+    with columns[6].popover("Upload", icon=":material/upload:", width="stretch"):
+        _upload(store)
+    return found
+
+
+def _upload(store: Store) -> None:
+    st.file_uploader(
+        "A snapshot, or measurements of another tool: CSV or JSON table, Kernel Tuner cache, "
+        "NVBench results, Nsight Compute CSV",
+        type=["json", "gz", "csv", "txt"],
+        key="session_upload",
+        on_change=_import,
+        args=(store,),
+    )
+    st.caption("It is validated first; nothing in it is executed, fetched or trusted.")
+    with st.expander("What a table may not say"):
+        left, right = st.columns(2)
+        left.text_input("Variant", key="import_variant", placeholder="v01")
+        right.text_input("GPU", key="import_gpu", placeholder="L4")
+        for column, (letter, name) in zip(st.columns(4), _SIZES.items(), strict=True):
+            column.number_input(letter, min_value=1, value=None, key=f"import_{name}")
+        st.button(
+            "Import again",
+            key="session_import",
+            on_click=_import,
+            args=(store,),
+            disabled=st.session_state.get("session_upload") is None,
+        )
+
+
 def _select(found: list[SnapshotInfo]) -> None:
+    _close()
     rows = st.session_state["session_table"]["selection"]["rows"]
     if rows:
         st.query_params[_PARAM] = found[rows[0]].name
-    else:
-        st.query_params.pop(_PARAM, None)
 
 
 def _import(store: Store) -> None:
     upload = st.session_state.get("session_upload")
     if upload is None:
         return
+    state = st.session_state
+    options = ImportOptions(
+        variant=state.get("import_variant", ""),
+        device=state.get("import_gpu", ""),
+        **{name: state.get(f"import_{name}") for name in _SIZES.values()},
+    )
     try:
-        name = store.import_bytes(upload.getvalue(), name=upload.name)
+        name = store.save(snapshot_of(upload.getvalue(), name=upload.name, options=options))
     except AttuneError as error:
         _say("failed", str(error))
         return
@@ -103,61 +168,17 @@ def _import(store: Store) -> None:
 def _opened(store: Store, name: str) -> None:
     st.divider()
     try:
-        data = store.read(name)
-        snapshot = store.open(name)
+        snapshot = open_snapshot(store, name)
     except AttuneError as error:
         problem(str(error))
         st.button("Close", key="session_close", on_click=_close)
         return
-    _head(store, name, snapshot, data)
-    if not snapshot.evaluations:
-        empty(
-            "nothing yet", "This session holds no evaluation", "It was saved before anything ran."
-        )
-        return
-    index = _choose(snapshot)
-    shown = from_snapshot(snapshot, index)
-    _coordinates(shown)
-    metrics.draw(shown)
-    tabs.draw(shown, "session_tab")
+    snapshot_view.draw(name, snapshot, on_close=_close, on_remove=lambda: _remove(store, name))
 
 
 def _close() -> None:
+    st.session_state.pop("session_removed", None)
     st.query_params.pop(_PARAM, None)
-
-
-def _head(store: Store, name: str, snapshot: Snapshot, data: bytes) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"#### {plain_markdown(snapshot.title)}")
-        st.download_button(
-            "Download",
-            data,
-            file_name=name,
-            mime="application/gzip" if name.endswith(".gz") else "application/json",
-            icon=":material/download:",
-            on_click="ignore",
-        )
-        with st.popover("Remove", icon=":material/delete:"):
-            st.write("It goes to the trash folder beside the sessions.")
-            st.button(
-                "Remove this snapshot", key="session_remove", on_click=_remove, args=(store, name)
-            )
-        st.button("Close", key="session_close", on_click=_close, icon=":material/close:")
-    st.text(f"{name}, saved {snapshot.updated}")
-    for label, text in (
-        ("Hypothesis", snapshot.hypothesis),
-        ("Notes", snapshot.notes),
-        ("Where it comes from", snapshot.provenance),
-    ):
-        if text:
-            left, right = st.columns([1, 6])
-            left.caption(label)
-            right.text(text)
-    with st.expander("Environment it was made in", icon=":material/memory:"):
-        st.dataframe(frames.environment(snapshot.environment), hide_index=True, width="stretch")
-    if snapshot.log:
-        with st.expander("Import log", icon=":material/subject:"):
-            st.code(snapshot.log, language=None, wrap_lines=True)
 
 
 def _remove(store: Store, name: str) -> None:
@@ -166,34 +187,19 @@ def _remove(store: Store, name: str) -> None:
     except AttuneError as error:
         _say("failed", str(error))
         return
-    _say("done", f"Moved to the trash folder as {kept}.")
     _close()
+    st.session_state["session_removed"] = (name, kept)
 
 
-def _choose(snapshot: Snapshot) -> int:
-    """The evaluation to look at."""
-    if len(snapshot.evaluations) == 1:
-        return 0
-    event = st.dataframe(
-        frames.evaluations(snapshot.opened()),
-        hide_index=True,
-        width="stretch",
-        height="content" if len(snapshot.evaluations) <= _ROWS else 300,
-        key=f"evaluations.{snapshot.id}",
-        on_select="rerun",
-        selection_mode="single-row-required",
-        placeholder="",
-    )
-    rows = event["selection"]["rows"]
-    return int(rows[0]) if rows else 0
-
-
-def _coordinates(shown: Shown) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"{shown.variant}  {shown.problem.label()}  on {shown.device_name}")
-        if st.button("Take to Tune", key="session_tune", icon=":material/tune:"):
-            state.choose(shown.variant, shown.config, shown.problem, shown.device_name)
-            st.switch_page("app_pages/tune.py")
+def _undo(store: Store, name: str, kept: str) -> None:
+    del st.session_state["session_removed"]
+    try:
+        store.restore(kept, name)
+    except AttuneError as error:
+        _say("failed", str(error))
+        return
+    _say("done", f"{name} is back.")
+    st.query_params[_PARAM] = name
 
 
 page()

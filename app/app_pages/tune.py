@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import live, maps, metrics, save, sidebar
+from app.ui import linked, live, maps, metrics, save, sidebar, working
 from app.ui.machine import local_gpu
-from app.ui.runs import Standing, cancel, run, standing
+from app.ui.runs import Standing, cancel, collect, run, standing
 from app.ui.shown import Shown, from_standing
 from app.ui.state import Chosen
 from app.ui.terms import TERMS
@@ -26,6 +26,7 @@ def page() -> None:
     now = standing(chosen)
     if st.session_state.get("live"):
         now = live.run_if_new(chosen, now)
+    collect()
     shown = from_standing(chosen, chosen.problem, now, maps.of_job(now.evaluation_job))
     _header(chosen, now, shown)
     save.outcome()
@@ -62,7 +63,7 @@ def _header(chosen: Chosen, now: Standing, shown: Shown) -> None:
                 help="Execute the kernel and check its output.",
                 disabled=bool(now.error or (now.preview and now.preview.unsupported)),
             )
-        st.toggle("Live", key="live", help=TERMS["live"], bind="query-params")
+        linked.toggle(st, "Live", "live", help=TERMS["live"])
         save.button(shown, now)
 
 
@@ -79,6 +80,8 @@ def _banner(chosen: Chosen) -> None:
 
 def _trouble(now: Standing) -> None:
     """Whatever stands in the way, the most fundamental first; then how the last run ended."""
+    if lost := working.trouble():
+        st.warning(plain_markdown(lost), icon=":material/warning:")
     submit_error = st.session_state.pop("submit_error", "")
     seen, compiled = now.preview, now.compiled
     if submit_error or now.error:

@@ -92,6 +92,7 @@ def _heading(text: str, y: float, theme: Theme) -> Part:
         "yanchor": "bottom",
         "showarrow": False,
         "font": {"size": 12, "color": theme.text},
+        "bgcolor": theme.paper,
     }
 
 

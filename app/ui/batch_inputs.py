@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.ui import linked
 from app.ui.state import Chosen
 from app.ui.terms import TERMS
 from engine.devices import all_devices
@@ -20,13 +21,13 @@ from engine.model.request import BatchRequest
 from engine.model.validate import from_evaluations
 from engine.problem import Problem
 from engine.sessions.codec import loads
-from engine.sessions.store import SnapshotInfo, Store, default_store
+from engine.sessions.store import Store, default_store
 
 NO_POINTS = "none"
 UPLOAD = "a CSV file"
+MEASURED_HERE = "measured here"
 LIMITS = (256, 1024, 4096, 16384)
 PRICES = "prices"
-_BOUND: dict[str, Any] = {"bind": "query-params"}
 # Choices of the two sliders; typing a number in the sidebar is always possible.
 DRAG = {
     "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
@@ -65,18 +66,17 @@ def drag_sliders() -> None:
 def axis_inputs() -> dict[str, Any]:
     """What is varied, and how far."""
     left, right = st.columns(2, vertical_alignment="bottom")
-    free = left.toggle("Vary B × H", key="heads_free", help=TERMS["heads_free"], **_BOUND)
-    most = right.segmented_control(
+    free = linked.toggle(left, "Vary B × H", "heads_free", help=TERMS["heads_free"])
+    most = linked.segments(
+        right,
         "Largest batch",
+        "max_batch",
         LIMITS,
-        default=4096,
-        required=True,
+        4096,
         format_func=lambda n: f"{n:,}",
-        key="max_batch",
         help=TERMS["max_batch"],
-        persist_state="session",
     )
-    return {"heads_free": free, "max_batch": int(most)}
+    return {"heads_free": free, "max_batch": most}
 
 
 def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
@@ -92,23 +92,23 @@ def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
         help=device.price_source or TERMS["price"],
         persist_state="session",
     )
-    traffic = middle.number_input(
+    traffic = linked.amount(
+        middle,
         "Traffic, million queries per day",
-        min_value=0.001,
-        value=1000.0,
+        "traffic",
+        1000.0,
+        low=0.001,
         step=100.0,
-        key="traffic",
         help=TERMS["traffic"],
-        **_BOUND,
     )
-    utilisation = right.number_input(
+    utilisation = linked.number(
+        right,
         "Planned utilisation, %",
-        min_value=1,
-        max_value=100,
-        value=100,
-        key="utilisation",
+        "utilisation",
+        100,
+        low=1,
+        high=100,
         help=TERMS["utilisation"],
-        **_BOUND,
     )
     return {
         "price_usd_per_hour": price,
@@ -130,23 +130,23 @@ def percent(value: float) -> float:
 def waiting_inputs() -> dict[str, Any]:
     """Arrival rate and time budget; both 0 means that waiting is not asked about."""
     left, right = st.columns(2)
-    rate = left.number_input(
+    rate = linked.amount(
+        left,
         "Requests arriving per second",
-        min_value=0.0,
-        value=0.0,
+        "arrivals",
+        0.0,
+        low=0.0,
         step=100.0,
-        key="arrivals",
         help=TERMS["arrivals"],
-        **_BOUND,
     )
-    budget = right.number_input(
+    budget = linked.amount(
+        right,
         "Latency that waiting may add, ms",
-        min_value=0.0,
-        value=0.0,
+        "budget",
+        0.0,
+        low=0.0,
         step=1.0,
-        key="budget",
         help=TERMS["budget"],
-        **_BOUND,
     )
     if not rate and not budget:
         return {}
@@ -171,55 +171,52 @@ def request(
         causal=problem.causal,
         dtype=problem.dtype,
         config=chosen.config,
-        batch_now=problem.batch,
+        batch_now=present_batch(problem, inputs["heads_free"]),
         measured=measurements,
         **inputs,
     )
 
 
+def present_batch(problem: Problem, heads_free: bool) -> int:
+    """Where the sidebar's problem lies on the axis."""
+    return problem.batch * problem.num_heads if heads_free else problem.batch
+
+
 def points(chosen: Chosen, device: DeviceSpec, own: tuple[Evaluation, ...]) -> Points:
     """Choose where measured points come from: a snapshot, a CSV, or what was measured here."""
-    sources: dict[str, SnapshotInfo | str] = {NO_POINTS: NO_POINTS, UPLOAD: UPLOAD}
     mine = from_evaluations(own, chosen.variant, chosen.config, device)
-    if mine:
-        sources["measured here"] = "measured here"
-    store: Store | None = None
     try:
         store = default_store()
-        for info in store.list():
-            if _may_hold(info, chosen.variant.id, device.name):
-                sources[info.title] = info
+        snapshots = _snapshots(store.url, chosen.variant.id, device.name)
     except AttuneError as error:
         st.caption(str(error))
+        store, snapshots = None, {}
+    sources = [NO_POINTS, UPLOAD, *([MEASURED_HERE] if mine else []), *snapshots]
     if st.session_state.get("points") not in sources:
         st.session_state["points"] = NO_POINTS
     source = st.selectbox(
-        "Measured points",
-        list(sources),
-        key="points",
-        help=TERMS["points"],
-        persist_state="session",
+        "Measured points", sources, key="points", help=TERMS["points"], persist_state="session"
     )
-    if source == NO_POINTS:
-        return Points(source, (), "No measured points are chosen.")
     if source == UPLOAD:
         return _uploaded()
-    if source == "measured here":
+    if source == MEASURED_HERE:
         return Points(source, _with_sdpa(mine, own), "")
-    info = sources[source]
-    assert isinstance(info, SnapshotInfo)
-    assert store is not None
-    return _from_snapshot(store, info, chosen, device)
+    if source not in snapshots or store is None:
+        return Points(NO_POINTS, (), "No measured points are chosen.")
+    return _from_snapshot(store, source, snapshots[source], chosen, device)
 
 
-def _may_hold(info: SnapshotInfo, variant: str, device: str) -> bool:
-    s = info.summary
-    return (
-        s is not None
-        and variant in s.variants
-        and device in s.devices
-        and s.origins != ("predicted",)
-    )
+@st.cache_data(ttl=15, show_spinner=False)
+def _snapshots(url: str, variant: str, device: str) -> dict[str, str]:
+    """Title → file of the snapshots that may hold such latencies; a drag must not list them all."""
+    found = {}
+    for info in Store(url).list():
+        s = info.summary
+        if s is None or variant not in s.variants or device not in s.devices:
+            continue
+        if s.origins != ("predicted",):
+            found[info.title] = info.name
+    return found
 
 
 def _uploaded() -> Points:
@@ -244,17 +241,17 @@ def _opened(data: bytes, name: str) -> tuple[Evaluation, ...]:
     return loads(data, name=name).opened()
 
 
-def _from_snapshot(store: Store, info: SnapshotInfo, chosen: Chosen, device: DeviceSpec) -> Points:
+def _from_snapshot(
+    store: Store, title: str, name: str, chosen: Chosen, device: DeviceSpec
+) -> Points:
     try:
-        evaluations = _opened(store.read(info.name), info.name)
+        evaluations = _opened(store.read(name), name)
     except AttuneError as error:
-        return Points(info.title, (), str(error))
+        return Points(title, (), str(error))
     found = from_evaluations(evaluations, chosen.variant, chosen.config, device)
     if not found:
-        return Points(
-            info.title, (), f"{info.title} has no latency of this variant, config and GPU."
-        )
-    return Points(info.title, _with_sdpa(found, evaluations), "")
+        return Points(title, (), f"{title} has no latency of this variant, config and GPU.")
+    return Points(title, _with_sdpa(found, evaluations), "")
 
 
 def _with_sdpa(

@@ -43,7 +43,9 @@ def tick(chosen: Chosen, now: Standing) -> None:
             st.rerun()
         _progress(chosen, now)
 
-    poll()
+    # A place of its own: a late tick must not draw over what another run of the page put there.
+    with st.container():
+        poll()
 
 
 def _progress(chosen: Chosen, now: Standing) -> None:

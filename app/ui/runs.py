@@ -13,6 +13,8 @@ from typing import Any
 
 import streamlit as st
 
+from app.ui import working
+from app.ui.maps import raw_of_job
 from app.ui.state import Chosen
 from app.ui.watch import source_digest
 from engine.compile.sources import read_sources
@@ -141,9 +143,25 @@ def _compile(request: EvaluationRequest, digest: str) -> JobStatus | None:
 def run(request: EvaluationRequest) -> None:
     """Submit a run; the button's callback."""
     try:
-        manager().submit(request)
+        job_id = manager().submit(request)
     except AttuneError as error:
         st.session_state["submit_error"] = str(error)
+    else:
+        working.expect(job_id)
+
+
+def collect() -> None:
+    """Bring finished runs into the working session, whichever tab or server began them."""
+    session = working.current()
+    if session is None or not session.expected:
+        return
+    jobs = {job.job_id: job for job in manager().jobs()}
+    for job_id in session.expected:
+        job = jobs.get(job_id)
+        if job is None or not job.is_over:  # another server's, or still to come
+            continue
+        found = _evaluation(job)
+        working.take(session, job_id, found, raw_of_job(job_id) if found else ())
 
 
 def cancel(job_id: str) -> None:

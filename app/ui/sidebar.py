@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
 
-from app.ui import state
+from app.ui import linked, state
 from app.ui.machine import local_gpu
 from app.ui.terms import TERMS
 from engine.devices import all_devices, find_device
@@ -16,7 +15,6 @@ from engine.presets import presets
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
-_BOUND: dict[str, Any] = {"bind": "query-params"}
 _FEW = 4  # this many values of a tunable still stand side by side
 
 
@@ -38,42 +36,6 @@ def draw() -> state.Chosen:
         why=why,
         **execution,
     )
-
-
-def _linked(key: str, options: list[str], default: str) -> None:
-    """Seed a widget that shows labels but whose link holds the plain option.
-
-    `bind` would put the label into the URL, and a link must survive a new wording.
-    """
-    if key not in st.session_state:
-        asked = st.query_params.get(key)
-        st.session_state[key] = asked if asked in options else default
-
-
-def _link(key: str, value: str | None, default: str) -> str:
-    """After the widget: its value, kept in the URL unless it is the default."""
-    if value is None:
-        return default
-    if value == default:
-        st.query_params.pop(key, None)
-    elif st.query_params.get(key) != value:
-        st.query_params[key] = value
-    return value
-
-
-def _select(
-    label: str, key: str, options: list[str], default: str, format_func: Callable[[str], str]
-) -> str:
-    _linked(key, options, default)
-    chosen = st.selectbox(
-        label,
-        options,
-        format_func=format_func,
-        key=key,
-        help=TERMS[key],
-        persist_state="session",
-    )
-    return _link(key, chosen, default)
 
 
 def _note_unknown_links() -> None:
@@ -105,7 +67,9 @@ def _gpu() -> tuple[str | None, str]:
     def label(option: str) -> str:
         return f"{local.name} (this machine)" if option == state.LOCAL_GPU else option
 
-    chosen = _select("Target GPU", "gpu", options, default, label)
+    chosen = linked.select(
+        st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
+    )
     if chosen == state.LOCAL_GPU:
         return None, local.name
     return chosen, chosen
@@ -113,7 +77,15 @@ def _gpu() -> tuple[str | None, str]:
 
 def _variant() -> Variant:
     titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
-    chosen = _select("Kernel variant", "variant", list(titles), LADDER[0].id, titles.__getitem__)
+    chosen = linked.select(
+        st,
+        "Kernel variant",
+        "variant",
+        list(titles),
+        LADDER[0].id,
+        format_func=titles.__getitem__,
+        help=TERMS["variant"],
+    )
     variant = by_id(chosen)
     st.caption(variant.idea)
     return variant
@@ -131,27 +103,24 @@ def _problem() -> tuple[Any, str]:
     terms = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
     for left, right in (("B", "H"), ("S", "D")):
         for column, name in zip(st.columns(2, gap="xsmall"), (left, right), strict=True):
-            values[name] = column.number_input(
+            values[name] = linked.number(
+                column,
                 f"{name}, {_words(terms[name])}",
-                value=state.SIZES[name],
-                step=1,
-                key=name,
+                name,
+                state.SIZES[name],
                 help=TERMS[terms[name]],
-                **_BOUND,
             )
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
-    _linked("dtype", list(state.DTYPES), state.DTYPES[0])
-    dtype = left.segmented_control(
+    values["dtype"] = linked.segments(
+        left,
         "Format",
+        "dtype",
         state.DTYPES,
-        required=True,
+        state.DTYPES[0],
         format_func={"float16": "FP16", "bfloat16": "BF16"}.__getitem__,
-        key="dtype",
         help=TERMS["dtype"],
-        persist_state="session",
     )
-    values["dtype"] = _link("dtype", dtype, state.DTYPES[0])
-    values["causal"] = right.toggle("Causal", key="causal", help=TERMS["causal"], **_BOUND)
+    values["causal"] = linked.toggle(right, "Causal", "causal", help=TERMS["causal"])
     problem, why = state.make_problem(values)
     st.session_state["preset"] = state.matching_preset(
         problem, st.session_state.get("preset", state.CUSTOM)
@@ -177,18 +146,15 @@ def _config(variant: Variant) -> dict[str, int]:
         if len(tunable.values) == 1:
             config[tunable.name] = tunable.default
             continue
-        draw: dict[str, Any] = {
-            "label": tunable.name.replace("_", " "),
-            "options": tunable.values,
-            "key": state.tunable_key(variant, tunable),
-            "help": tunable.meaning,
-            **_BOUND,
-        }
-        if len(tunable.values) <= _FEW:
-            value = st.segmented_control(default=tunable.default, required=True, **draw)
-        else:
-            value = st.select_slider(value=tunable.default, **draw)
-        config[tunable.name] = tunable.default if value is None else int(value)
+        draw = linked.segments if len(tunable.values) <= _FEW else linked.slider
+        config[tunable.name] = draw(
+            st,
+            _words(tunable.name),
+            state.tunable_key(variant, tunable),
+            tunable.values,
+            tunable.default,
+            help=tunable.meaning,
+        )
     return config
 
 
@@ -198,18 +164,28 @@ def _words(name: str) -> str:
 
 def _execution() -> dict[str, Any]:
     with st.expander("Execution", icon=":material/tune:"):
-        check = st.toggle("Check build", key="check", help=TERMS["check"], **_BOUND)
-        schedule = _select(
-            "Schedule", "schedule", list(state.SCHEDULES), state.SCHEDULES[0], _words
+        check = linked.toggle(st, "Check build", "check", help=TERMS["check"])
+        schedule = linked.select(
+            st,
+            "Schedule",
+            "schedule",
+            state.SCHEDULES,
+            state.SCHEDULES[0],
+            format_func=_words,
+            help=TERMS["schedule"],
         )
-        input_kind = _select(
-            "Inputs", "inputs", list(state.INPUT_KINDS), state.INPUT_KINDS[0], _words
+        input_kind = linked.select(
+            st,
+            "Inputs",
+            "inputs",
+            state.INPUT_KINDS,
+            state.INPUT_KINDS[0],
+            format_func=_words,
+            help=TERMS["inputs"],
         )
-        seed = st.number_input(
-            "Seed", 0, 2**31 - 1, 0, step=1, key="seed", help=TERMS["seed"], **_BOUND
-        )
-        timeout_s = st.number_input(
-            "Time limit, s", 1, 3600, 60, step=1, key="timeout", help=TERMS["timeout"], **_BOUND
+        seed = linked.number(st, "Seed", "seed", 0, low=0, high=2**31 - 1, help=TERMS["seed"])
+        timeout_s = linked.number(
+            st, "Time limit, s", "timeout", 60, low=1, high=3600, help=TERMS["timeout"]
         )
     return {
         "check": check,

@@ -19,6 +19,7 @@ _CSS = """
 .st-key-metrics > div { flex: 1 1 150px !important; min-width: 150px; }
 .st-key-metrics [data-testid="stMetric"] > div { padding: 0.5rem 0.75rem; }
 .st-key-metrics [data-testid="stMetric"] > div > div:last-child { flex-wrap: wrap; row-gap: 2px; }
+.st-key-metrics [data-testid="stMetricDeltaDescription"] * { white-space: normal; }
 </style>
 """
 

@@ -54,6 +54,10 @@ class Folder(Protocol):
         """Move a file to the trash folder; its name there."""
         ...
 
+    def restore(self, kept_as: str, name: str) -> None:
+        """Move a file out of the trash; FileExistsError when its name is taken."""
+        ...
+
 
 class LocalFolder:
     """A folder of this machine. A kill at any moment leaves the old state or the whole new file."""
@@ -112,6 +116,10 @@ class LocalFolder:
                 self._sync()
                 return kept_as
         raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        _move(self.path / TRASH / kept_as, self.path / name)
+        self._sync()
 
     def _sync(self) -> None:
         """Make the folder's own entries durable, where the system can."""
@@ -177,6 +185,12 @@ class FsspecFolder:
                     self._fs.mv(f"{self._root}/{name}", f"{folder}/{kept_as}")
                     return kept_as
         raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        with _os_errors():
+            if self._fs.exists(f"{self._root}/{name}"):
+                raise FileExistsError(errno.EEXIST, "exists", name)
+            self._fs.mv(f"{self._root}/{TRASH}/{kept_as}", f"{self._root}/{name}")
 
 
 @contextlib.contextmanager

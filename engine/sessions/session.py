@@ -53,6 +53,8 @@ class Session:
         self._sources: dict[tuple[str, str], Source] = {}
         self._timeline: list[TimelineEntry] = []
         self._keys: dict[str, int] = {}
+        self._expected: dict[str, None] = {}
+        self._jobs: dict[str, int] = {}
         self.refresh()
 
     @property
@@ -64,12 +66,33 @@ class Session:
     def error_maps(self) -> tuple[ErrorMap, ...]:
         return tuple(self._maps)
 
-    def add(self, evaluation: Evaluation, *, maps: Iterable[MapLike] = ()) -> int:
-        """Keep an evaluation, its error maps and its kernel's source; its index in the session."""
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """Jobs whose evaluations belong here and are not here yet."""
+        return tuple(self._expected)
+
+    def expect(self, job_id: str) -> None:
+        """Say that this job's evaluation belongs here, before it runs: a kill loses nothing."""
+        self._append("expect", job=job_id)
+
+    def forget(self, job_id: str) -> None:
+        """The job ended without an evaluation."""
+        self._append("forget", job=job_id)
+
+    def add(
+        self, evaluation: Evaluation, *, maps: Iterable[MapLike] = (), job_id: str = ""
+    ) -> int:
+        """Keep an evaluation, its error maps and its kernel's source; its index in the session.
+
+        The evaluation of one job is kept once, however many tabs bring it.
+        """
+        if job_id in self._jobs:
+            return self._jobs[job_id]
         key = uuid.uuid4().hex
         self._append(
             "evaluation",
             key=key,
+            job=job_id,
             evaluation=storable(evaluation),
             maps=[make_error_map(0, found).model_dump(mode="json") for found in maps],
             sources=[
@@ -191,11 +214,21 @@ class Session:
             case "mark":
                 entry = dict(self._timeline[event["entry"]]) | {"outcome": event["outcome"]}
                 self._timeline[event["entry"]] = TimelineEntry(**entry)
+            case "expect":
+                if event["job"] not in self._jobs:
+                    self._expected[event["job"]] = None
+            case "forget":
+                self._expected.pop(event["job"], None)
             case "saved":
                 self.saved_as = event["name"]
-        self.is_unsaved = event.get("kind") not in ("start", "saved")
+        if event.get("kind") not in ("expect", "forget"):
+            self.is_unsaved = event.get("kind") not in ("start", "saved")
 
     def _apply_evaluation(self, event: dict[str, Any]) -> None:
+        job_id = event.get("job", "")
+        if job_id in self._jobs:  # another tab was first
+            self._keys[event["key"]] = self._jobs[job_id]
+            return
         evaluation = record_from_dict(event["evaluation"]).evaluation
         index = len(self._evaluations)
         maps = [
@@ -204,6 +237,9 @@ class Session:
         ]
         sources = [validated(Source, raw, "The source") for raw in event["sources"]]
         self._keys[event["key"]] = index
+        if job_id:
+            self._jobs[job_id] = index
+            self._expected.pop(job_id, None)
         self._evaluations.append(evaluation)
         self._maps += maps
         self._sources |= {(s.name, s.sha256): s for s in sources}

@@ -132,6 +132,18 @@ class Store:
         with _sentences(folder, "written", name):
             return folder.trash(name)
 
+    def restore(self, kept_as: str, name: str) -> None:
+        """Take a removed snapshot back: `kept_as` is its name in the trash folder."""
+        checked_name(kept_as)
+        checked_name(name)
+        with _sentences(self._own, "written", kept_as):
+            try:
+                self._own.restore(kept_as, name)
+            except FileExistsError:
+                raise StoreError(
+                    f"{name} is there already: the removed one stays in the trash folder."
+                ) from None
+
     def _folder_of(self, name: str) -> Folder:
         for folder in (self._own, self._shipped):
             if folder is not None and self._has(folder, name):
@@ -178,7 +190,9 @@ def default_store() -> Store:
 
 
 def data_folder() -> Path:
-    """Where Attune keeps what a person made."""
+    """Where Attune keeps what a person made: `ATTUNE_DATA_DIR`, or the user's data folder."""
+    if chosen := os.environ.get("ATTUNE_DATA_DIR", "").strip():
+        return Path(chosen).expanduser()
     import platformdirs
 
     return platformdirs.user_data_path("attune", appauthor=False)

@@ -31,6 +31,7 @@ def _isolated(
 ) -> Iterator[None]:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache_dir))
     monkeypatch.setenv("ATTUNE_SESSIONS", str(sessions_dir))
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(sessions_dir.with_name("data")))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     machine.local_gpu.cache_clear()
     maps.raw_of_job.cache_clear()

@@ -65,6 +65,7 @@ def test_a_drag_costs_at_most_a_tenth_of_a_second(open_app):
 def test_free_heads_count_units(open_app):
     at = open_batch(open_app, H="8", heads_free="true")
     fixed = open_batch(open_app, H="8")
+    assert metric(at, "Now") == "B × H = 8"
     free_batch = int(metric(at, "90% of the plateau").split("= ")[1])
     assert free_batch > int(metric(fixed, "90% of the plateau").split("= ")[1])
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
-from app_driver import badge, metric, texts
+from app_driver import badge, metric, texts, until
 from test_run_states import BASE
 
 from engine.evaluation import Latency, Status
+from engine.sessions import advice
 from engine.sessions import store as store_module
 from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.schema import Target, TimelineEntry
 from engine.sessions.store import Store
+from kernels.ladder import LADDER
 
 MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
@@ -118,6 +122,11 @@ def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
     assert not (sessions_dir / name).exists()
     assert len(list((sessions_dir / "trash").iterdir())) == 1
     assert "No snapshots yet" in texts(at)
+    at.button(key="session_undo").click().run()
+    assert not at.exception
+    assert "is back" in texts(at)
+    assert (sessions_dir / name).exists()
+    assert list((sessions_dir / "trash").iterdir()) == []
 
 
 def test_take_to_tune_puts_the_problem_into_the_sidebar(open_app):
@@ -147,3 +156,57 @@ def test_a_foreign_upload_is_refused_with_one_sentence(open_app):
     assert not at.exception
     assert len(at.error) == 1
     assert store_module.default_store().list() == []
+
+
+def test_an_uploaded_table_becomes_a_recorded_session(open_app):
+    table = b"B,H,S,D,kernel_ms\n1,1,128,64,0.5\n"
+    at = open_app("sessions")
+    at.file_uploader(key="session_upload").set_value(("mine.csv", table, "text/csv"))
+    at.run()
+    assert len(at.error) == 1  # it does not say which kernel, on which GPU
+    at.text_input(key="import_variant").set_value("v01").run()
+    at.text_input(key="import_gpu").set_value("L4").run()
+    at.button(key="session_import").click().run()
+    assert not at.exception
+    assert (metric(at, "Latency"), badge(at, "Latency")) == ("500 µs", "recorded")
+
+
+def test_filters_by_variant_problem_and_day(open_app):
+    save("One", replace(BASE, variant="v02", config={}), updated="2026-01-01T00:00:00Z")
+    save("Two", updated="2026-02-01T00:00:00Z")
+    at = open_app("sessions")
+    at.text_input(key="session_variant").set_value("v02").run()
+    assert list(at.dataframe[0].value["title"]) == ["One"]
+    at.text_input(key="session_variant").set_value("").run()
+    at.date_input(key="session_since").set_value(date(2026, 1, 15)).run()
+    assert list(at.dataframe[0].value["title"]) == ["Two"]
+    at.text_input(key="session_problem").set_value("S999").run()
+    assert "None of 2 snapshots fits" in texts(at)
+
+
+def test_sources_and_timeline_of_a_snapshot_are_shown(open_app):
+    source = make_source("v01_fa1_baseline.cu", "int main() {}\n")
+    entry = TimelineEntry(when="2026-01-01T00:00:00Z", what="a dead end", outcome="dropped")
+    name = save("All", sources=[source], timeline=[entry], target=Target(metric="speedup", value=2))
+    at = open_app("sessions", session=name)
+    assert "undecided" in texts(at).casefold()
+    assert any("a dead end" in list(d.value.get("what", [])) for d in at.dataframe)
+    at.session_state["session_sources"] = True
+    at.run()
+    assert not at.exception
+    assert "int main() {}" in [c.value for c in at.code]
+
+
+def test_what_to_try_next_is_compiled_by_the_worker_and_ordered(open_app, monkeypatch):
+    monkeypatch.setattr(advice, "LADDER", LADDER[:2])
+    name = save("Advice", replace(BASE, problem=replace(BASE.problem, seqlen=512)))
+    at = open_app("sessions", session=name)
+    assert not any("expected gain" in d.value for d in at.dataframe)  # nothing until it is opened
+    at.session_state["session_advice"] = True
+    at.run()
+    assert not at.exception
+    until(at, lambda at: any("Use v02" in str(d.value.get("what")) for d in at.dataframe))
+    [frame] = [d.value for d in at.dataframe if "expected gain" in d.value]
+    gains = [float(gain.rstrip("×")) for gain in frame["expected gain"] if gain]
+    assert gains == sorted(gains, reverse=True)
+    assert all(frame["why"])

@@ -70,6 +70,7 @@ def start_server(folder: Path, *, root: Path = ROOT, cache: Path | None = None) 
         **os.environ,
         "ATTUNE_CACHE_DIR": str(cache),
         "ATTUNE_SESSIONS": str(sessions),
+        "ATTUNE_DATA_DIR": str(folder / "data"),
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": str(root),
     }

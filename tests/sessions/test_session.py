@@ -242,3 +242,20 @@ def test_gains_count_from_the_first_of_their_kind(session: Session) -> None:
     assert rows[3].what == (
         "v02 block_m=64 block_n=64 num_splits=4 · B1 H1 S128 D64 fp16 · 10 µs measured"
     )
+
+
+def test_a_job_is_expected_on_disk_and_its_evaluation_kept_once(tmp_path):
+    first = start_session(folder=tmp_path)
+    first.expect("job-1")
+    first.expect("job-2")
+    second = resume_session(first.id, folder=tmp_path)
+    assert second.expected == ("job-1", "job-2")
+    # Two tabs bring the same evaluation before either has seen the other's.
+    assert first.add(evaluation_maker(), job_id="job-1") == 0
+    assert second.add(evaluation_maker(), job_id="job-1") == 0
+    first.forget("job-2")
+    for session in (first, second, resume_session(first.id, folder=tmp_path)):
+        session.refresh()
+        assert len(session.evaluations) == 1
+        assert session.expected == ()
+        assert session.damaged_lines == 0

@@ -349,3 +349,21 @@ def test_a_remote_that_fails_is_one_sentence(
         with pytest.raises(AttuneError, match=r"clienterror: 403 \(the setting") as caught:
             action()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["{folder}", "memory://restore-{folder}"])
+def test_a_removed_snapshot_comes_back(url, tmp_path):
+    store = Store(url.format(folder=tmp_path / "store"), shipped=None, index_folder=tmp_path)
+    name = store.save(snapshot_maker())
+    data = store.read(name)
+    kept = store.remove(name)
+    store.restore(kept, name)
+    assert store.read(name) == data
+    with pytest.raises(StoreError):
+        store.restore(kept, name)  # it is not in the trash any more
+    again = store.remove(name)
+    store.save(snapshot_maker())
+    with pytest.raises(StoreError, match="is there already"):
+        store.restore(again, name)
+    with pytest.raises(StoreError, match="not the name"):
+        store.restore("../" + name, name)

@@ -28,19 +28,19 @@ Ask = Callable[..., Answer]
 GOAL_INSIDE = 0.8  # of the measured values inside the 90 % intervals, over all snapshots
 
 
-def tiles(result: BatchResult) -> None:
-    """One tile per target, and the sentences that say why."""
+def tiles(result: BatchResult, axis: str) -> None:
+    """The present batch and one tile per target. `axis` is `B` or `B × H`."""
     with st.container(horizontal=True, gap="small", key="metrics"):
         now = result.table[result.table["batch"] == result.problem.batch].iloc[0]
         _tile(
             "Now",
-            f"B = {result.problem.batch:,}",
+            f"{axis} = {result.problem.batch:,}",
             f"{now['speedup_per_unit']:.3g}× per unit",
             f"{format_us(now['predicted_us'])} per launch, {now['sm_fill']:.0%} SM fill",
             "The batch of the sidebar.",
         )
         for r in result.recommendations:
-            _recommendation_tile(r)
+            _recommendation_tile(r, axis)
 
 
 def _tile(label: str, value: str, badge: str, note: str, help_: str, color: str = "gray") -> None:
@@ -57,16 +57,16 @@ def _tile(label: str, value: str, badge: str, note: str, help_: str, color: str 
     )
 
 
-def _recommendation_tile(r: Recommendation) -> None:
-    interval = f"B {r.low_batch:,} – {r.high_batch:,}"
+def _recommendation_tile(r: Recommendation, axis: str) -> None:
+    interval = f"{r.low_batch:,} – {r.high_batch:,}"
     memory = format_bytes(r.memory_bytes)
     if r.memory_share is not None:
         memory += f", {r.memory_share:.2g} of the GPU's" if r.memory_share >= 0.01 else ""
     _tile(
         f"{r.target:.0%} of the plateau",
-        f"B = {r.batch:,}",
+        f"{axis} = {r.batch:,}",
         f"{r.speedup_per_unit:.3g}× per unit",
-        f"{interval}; {format_us(r.latency_us)} per launch; {memory}",
+        f"between {interval}; {format_us(r.latency_us)} per launch; {memory}",
         f"{TERMS['plateau']} The range is that of the model's 90 % interval.",
         color="violet",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.errors import SnapshotError
 from engine.sessions.codec import text_of
 from engine.sessions.explain import file_label
-from engine.sessions.importers import kernel_tuner, nsight_compute, nvbench, table
+from engine.sessions.importers import kernel_tuner, nsight_compute, nvbench, own_journal, table
 from engine.sessions.importers.common import ImportOptions
 from engine.sessions.schema import FORMAT, Snapshot
 
@@ -18,7 +18,7 @@ def import_measurements(
     """A recorded session from a file of another tool; which one is seen from its content.
 
     Takes CSV and JSON tables, Kernel Tuner caches, NVBench results and Nsight Compute exports,
-    gzipped or not.
+    gzipped or not, and the journals that a machine without a screen writes.
 
     Raises:
         SnapshotError: one sentence with the file, the row or entry, and the column.
@@ -29,6 +29,8 @@ def import_measurements(
         is_ncu = nsight_compute.is_export(text)
         read_text = nsight_compute.from_export if is_ncu else table.from_csv
         return read_text(text, options, name=name)
+    if own_journal.is_journal(text):
+        return own_journal.from_journal(text, options, name=name)
     parsed = kernel_tuner.parse(text, name=name)
     for recognised, read in (
         (kernel_tuner.is_cache, kernel_tuner.from_cache),

@@ -1,0 +1,134 @@
+"""The sweeps of this server: which one the page shows, how it stands, start, cancel, resume."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import streamlit as st
+
+from app.ui.sweep_frames import duration
+from app.ui.sweep_rows import Found
+from engine.errors import AttuneError
+from engine.jobs.manager import JobStatus, manager
+from engine.search.sweep_journal import SweepSpec
+
+PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
+_CHOSEN = "sweep_chosen"
+_PROBLEM = "sweep_error"
+
+
+def sweeps() -> list[JobStatus]:
+    """The newest job of every sweep, newest first."""
+    found: dict[str, JobStatus] = {}
+    for job in manager().jobs():
+        if job.kind == "sweep":
+            found.setdefault(job.journal, job)
+    return list(found.values())
+
+
+def token() -> tuple[tuple[str, str], ...]:
+    """Changes when a sweep begins, starts running or ends, in whichever tab."""
+    return tuple((job.job_id, job.state) for job in sweeps())
+
+
+def shown(found: list[JobStatus]) -> tuple[JobStatus | None, str]:
+    """The sweep to show, and a sentence when the link names one that is not here."""
+    by_journal = {job.journal: job for job in found}
+    asked = st.session_state.get(_CHOSEN) or st.query_params.get(PARAM)
+    why = ""
+    if asked and asked not in by_journal:
+        why = "The sweep of this link is not on this server: choose another one, or start it anew."
+    newest = found[0].journal if found else None
+    name = asked if asked in by_journal else newest
+    if name is None:
+        return None, why
+    st.session_state[_CHOSEN] = name
+    st.query_params[PARAM] = name
+    return by_journal[name], why
+
+
+def select(found: list[JobStatus], current: JobStatus) -> None:
+    """Which sweep this is, and the others to choose from."""
+    if len(found) < 2:
+        st.caption(label(current))
+        return
+    by_journal = {job.journal: job for job in found}
+    st.session_state["sweep_select"] = current.journal
+    st.selectbox(
+        "Sweep",
+        list(by_journal),
+        format_func=lambda name: label(by_journal[name]),
+        key="sweep_select",
+        on_change=_choose,
+        label_visibility="collapsed",
+        width=640,
+    )
+
+
+def _choose() -> None:
+    st.session_state[_CHOSEN] = st.session_state["sweep_select"]
+
+
+def label(job: JobStatus) -> str:
+    """`Nov 21, 14:02  v01, v05 on L4, 24 problems, exhaustive: done`."""
+    space = job.request["space"]
+    when = datetime.fromtimestamp(job.submitted).strftime("%b %d, %H:%M")
+    count = len(space["problems"])
+    problems = f"{count:,} problem{'s' if count != 1 else ''}"
+    variants = ", ".join(space["variants"])
+    gpu = job.request["options"]["gpu"] or "the local GPU"
+    state = "waiting" if job.state == "queued" else job.state
+    return f"{when}  {variants} on {gpu}, {problems}, {job.request['strategy']}: {state}"
+
+
+def can_resume(job: JobStatus) -> bool:
+    """Whether going on could do anything that is not done yet."""
+    return job.is_over and (
+        job.state != "done"
+        or (job.end == "budget" and job.request["budget"]["seconds"] is not None)
+    )
+
+
+def start(spec: SweepSpec) -> None:
+    """Queue the sweep and show it; the button's callback."""
+    try:
+        st.session_state[_CHOSEN] = manager().submit_sweep(spec)
+    except AttuneError as error:
+        st.session_state[_PROBLEM] = str(error)
+
+
+def resume(job_id: str) -> None:
+    """Go on with a sweep; the button's callback."""
+    try:
+        manager().resume_sweep(job_id)
+    except AttuneError as error:
+        st.session_state[_PROBLEM] = str(error)
+
+
+def cancel(job_id: str) -> None:
+    """Stop a sweep; what it has found stays. The button's callback."""
+    manager().cancel(job_id)
+
+
+def trouble() -> str:
+    """What the last button came to, once, when it failed."""
+    return str(st.session_state.pop(_PROBLEM, ""))
+
+
+def found_of(job: JobStatus) -> Found:
+    """The rows of this sweep in this tab, brought up to date."""
+    kept: dict[str, Found] = st.session_state.setdefault("sweep_found", {})
+    if job.journal not in kept:
+        kept.clear()  # of one sweep at a time
+        kept[job.journal] = Found()
+    found = kept[job.journal]
+    found.update(manager().rows(job.job_id), is_over=job.is_over)
+    return found
+
+
+def ended(job: JobStatus) -> str:
+    """How a finished sweep ended."""
+    took = f"after {duration(job.elapsed_s)}"
+    if job.end == "budget":
+        return f"The budget is spent, {took}."
+    return f"Finished {took}."

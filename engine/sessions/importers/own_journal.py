@@ -1,0 +1,89 @@
+"""Our own journals from a machine that only measures: of a session (`bench --out`), of a sweep.
+
+One JSON object a line. What comes from elsewhere is data: every line is bounded and validated as a
+snapshot's parts are, and a journal whose last line was cut off is read as far as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from engine.errors import SnapshotError
+from engine.evaluation import Evaluation
+from engine.sessions.build import make_snapshot
+from engine.sessions.codec import parse_json, record_from_dict, validated
+from engine.sessions.explain import file_label
+from engine.sessions.importers.common import ImportOptions
+from engine.sessions.schema import Snapshot, Source
+
+_MAX_FIRST_BYTES = 4 << 20
+_FIRST = ({"kind": "start"}, {"event": "sweep"})
+
+
+def is_journal(text: str) -> bool:
+    """Whether the first line begins a session's or a sweep's journal."""
+    line = text.lstrip().split("\n", 1)[0].encode()
+    if len(line) > _MAX_FIRST_BYTES:  # one large object of another tool
+        return False
+    try:
+        first = parse_json(line, name="")
+    except SnapshotError:
+        return False
+    return isinstance(first, dict) and any(first.items() >= mark.items() for mark in _FIRST)
+
+
+def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
+    """A snapshot of everything that the journal has evaluated, measurements as measured.
+
+    Raises:
+        SnapshotError: one sentence with the file and the line.
+    """
+    title, created = options.title, None
+    environment: dict[str, Any] = {}
+    evaluations: list[Evaluation] = []
+    points: dict[str, int] = {}
+    sources: dict[tuple[str, str], Source] = {}
+    for place, line in _lines(text, name):
+        if line.get("kind") == "start":
+            environment, created = line.get("environment", {}), line.get("created")
+        elif line.get("kind") == "edit":
+            title = title or str(line.get("title", ""))
+        elif line.get("kind") == "evaluation":
+            evaluations.append(record_from_dict(line.get("evaluation"), name=place).evaluation)
+            for raw in line.get("sources", ()):
+                source = validated(Source, raw, f"A source in {place}")
+                sources[source.name, source.sha256] = source
+        elif line.get("event") == "evaluation":
+            found = record_from_dict(line.get("result"), name=place).evaluation
+            # A point that was done again counts once, as it came out last.
+            at = points.setdefault(str(line.get("point")), len(evaluations))
+            evaluations[at : at + 1] = [found]
+    if not evaluations:
+        raise SnapshotError(f"{file_label(name)} is a journal without a single evaluation.")
+    return make_snapshot(
+        evaluations,
+        title=title or f"Journal {file_label(name)}",
+        created=created,
+        environment=environment,
+        sources=sources.values(),
+    )
+
+
+def _lines(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every line that is an object, with the words that name its place."""
+    lines = text.split("\n")
+    last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
+    for i, line in enumerate(lines):
+        if not line.strip():
+            continue
+        place = f"line {i + 1} of {file_label(name)}"
+        try:
+            parsed = parse_json(line.encode(), name=place)
+        except SnapshotError:
+            if i == last:  # cut off when the machine went down
+                return
+            raise
+        if not isinstance(parsed, dict):
+            raise SnapshotError(f"{place} is not a journal's line.")
+        yield place, parsed

@@ -1,0 +1,140 @@
+"""The Compare page: what differs first, regressions, no verdict across machines, empty states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from app_driver import metric, texts
+from test_run_states import BASE
+
+from engine.evaluation import Evaluation, Latency
+from engine.sessions import store as store_module
+from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.store import Store
+
+ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "driver": "570.1"}
+HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ships(sessions_dir, monkeypatch) -> None:
+    monkeypatch.setattr(
+        store_module, "default_store", lambda: Store(str(sessions_dir), shipped=None)
+    )
+
+
+def timed(us: float, **changes) -> Evaluation:
+    samples = tuple(us * (1 + 0.001 * (i % 5)) for i in range(30))
+    latency = Latency("measured", sorted(samples)[15], us, max(samples), "", samples_us=samples)
+    return replace(BASE, latency=latency, **changes)
+
+
+def save(title: str, *evaluations: Evaluation, day: int = 1, **fields) -> str:
+    fields = {"environment": ENVIRONMENT, "updated": f"2026-01-{day:02}T00:00:00Z", **fields}
+    return store_module.default_store().save(make_snapshot(evaluations, title=title, **fields))
+
+
+def tables(at, column: str) -> list:
+    return [d.value for d in at.dataframe if column in d.value]
+
+
+def test_with_less_than_two_sessions_it_says_how_to_get_them(open_app):
+    at = open_app("compare")
+    assert not at.exception
+    assert "It takes two sessions" in texts(at)
+    save("Alone", BASE)
+    at = open_app("compare")
+    assert not at.exception
+    assert "It takes two sessions" in texts(at)
+
+
+def test_a_regression_comes_first_with_its_interval(open_app):
+    old = save("Old", timed(10.0), timed(20.0, variant="v02", config={}))
+    new = save("New", timed(13.0), timed(16.0, variant="v02", config={}), day=2)
+    at = open_app("compare")
+    assert not at.exception
+    assert at.selectbox(key="compare_baseline").value == old
+    assert sorted(at.multiselect(key="compare_sessions").value) == sorted([old, new])
+    assert (metric(at, "Slower"), metric(at, "Faster")) == ("1", "1")
+    slower, rows = tables(at, "verdict")
+    assert list(slower["verdict"]) == ["SLOWER"]
+    assert list(rows["verdict"]) == ["SLOWER", "FASTER"]
+    assert rows["speed-up"][0] == pytest.approx(10 / 13)
+    assert all(rows["95 % interval"])
+    assert set(rows["origin"]) == {"recorded"}
+    assert len(at.get("plotly_chart")) == 1
+
+
+def test_the_link_chooses_sessions_and_baseline(open_app):
+    old, new = save("Old", timed(10.0)), save("New", timed(13.0), day=2)
+    save("Third", timed(11.0), day=3)
+    at = open_app("compare", session=old, baseline=new)
+    assert not at.exception
+    assert at.multiselect(key="compare_sessions").value == [old, new]
+    assert at.selectbox(key="compare_baseline").value == new
+    assert metric(at, "Faster") == "1"
+
+
+def test_a_link_with_a_baseline_leads_from_sessions_to_compare(open_app):
+    old, new = save("Old", timed(10.0)), save("New", timed(13.0), day=2)
+    save("Newest", timed(11.0), day=3)
+    at = open_app("sessions", session=old, baseline=new)
+    assert not at.exception
+    assert at.multiselect(key="compare_sessions").value == [old, new]
+    assert at.selectbox(key="compare_baseline").value == new
+    assert metric(at, "Faster") == "1"
+
+
+def test_a_link_to_a_missing_session_is_one_warning(open_app):
+    save("Old", timed(10.0))
+    save("New", timed(13.0), day=2)
+    at = open_app("compare", session="<b>gone</b>.json")
+    assert not at.exception
+    assert len(at.warning) == 1
+    assert "<b>" not in at.warning[0].value.replace("\\<", "")
+
+
+def test_across_drivers_no_verdict_unless_asked_for(open_app):
+    save("Old", timed(10.0))
+    save("New", timed(13.0), day=2, environment={**ENVIRONMENT, "driver": "580.2"})
+    at = open_app("compare")
+    assert (metric(at, "Slower"), metric(at, "No verdict")) == ("0", "1")
+    differs = tables(at, "field")[0]
+    assert list(differs["field"]) == ["driver"]
+    assert list(differs["decisive"]) == ["no verdict"]
+    at.toggle(key="compare_across").set_value(True).run()
+    assert metric(at, "Slower") == "1"
+    assert tables(at, "verdict")[0]["verdict"][0] == "SLOWER, across"
+
+
+def test_sources_that_differ_are_a_diff(open_app):
+    name = "v01_fa1_baseline.cu"
+    save("Old", timed(10.0), sources=[make_source(name, "int a;\nint b;\n")])
+    save("New", timed(10.0), day=2, sources=[make_source(name, "int a;\nint c;\n")])
+    at = open_app("compare")
+    assert not at.exception
+    assert ["-int b;" in c.value and "+int c;" in c.value for c in at.code] == [True]
+
+
+def test_nothing_in_common_says_what_to_do(open_app):
+    save("Old", timed(10.0))
+    save("New", timed(10.0, variant="v02", config={}), day=2)
+    at = open_app("compare")
+    assert not at.exception
+    assert "No evaluation stands in both" in texts(at)
+    assert len(tables(at, "missing_in")[0]) == 2
+
+
+def test_hostile_text_stays_text(open_app):
+    evil = timed(10.0, variant=HOSTILE, device=HOSTILE, config={})
+    sources = [make_source(HOSTILE, "int a;\n")]
+    save(HOSTILE, evil, sources=sources, notes=HOSTILE)
+    save("New", evil, day=2, sources=[make_source(HOSTILE, "int b;\n")])
+    at = open_app("compare")
+    assert not at.exception
+    kinds = (at.markdown, at.caption, at.success, at.warning, at.info, at.expander)
+    shown = [getattr(e, "value", getattr(e, "label", "")) for kind in kinds for e in kind]
+    assert not any("![x](" in text or "<script>" in text for text in map(str, shown))
+    figure = at.get("plotly_chart")[0].proto.spec
+    assert "<script>" not in figure.replace("\\u003c", "<")

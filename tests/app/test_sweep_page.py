@@ -1,0 +1,250 @@
+"""The page "Sweep" without a browser."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pandas as pd
+import pytest
+from app_driver import metric, texts, until
+
+import engine.jobs.manager as jobs
+from app.ui import sweep_charts, sweep_frames, sweep_rows
+from app.ui.palette import DARK
+from app.ui.sweep_plan import plan
+from app.ui.sweep_rows import Found
+from app.ui.views.sweep import TABS
+from engine.evaluation import Evaluation, Latency, Status
+from engine.jobs.manager import manager
+from engine.problem import Problem
+from engine.search.results import (
+    occupancy_frame,
+    parallel_coordinates,
+    sweep_frame,
+    tunable_importance,
+    winner_map,
+)
+from engine.search.rows import SweepRow
+from engine.search.space import Space, SweepOptions
+from engine.search.sweep_journal import Budget, SweepSpec
+
+COLORS = {"v01": "#111111", "v05": "#222222"}
+
+
+@pytest.fixture(autouse=True)
+def _no_sweeps_of_other_tests(_isolated, tmp_path, monkeypatch):
+    """Each test begins with an empty list of jobs, and shares the compiled kernels."""
+    own = jobs.JobManager(tmp_path / "jobs")
+    monkeypatch.setattr(jobs, "_manager", own)
+    yield
+    own.close()
+
+
+def spec(variants=("v01", "v05"), seqlens=(64, 128), **options) -> SweepSpec:
+    problems = tuple(Problem(1, 1, s, 64) for s in seqlens)
+    return SweepSpec(Space(variants, problems), SweepOptions(gpu="L4", execute=False, **options))
+
+
+def rows_of(wanted: SweepSpec) -> list[SweepRow]:
+    """Rows with made-up predicted times: less occupancy is faster, so that outliers exist."""
+    found = []
+    for i, point in enumerate(wanted.space.points(wanted.options)):
+        request = point.request
+        us = 10.0 + 3 * i
+        latency = None if i == 1 else Latency("predicted", us, us * 0.9, us * 1.1, "made up")
+        evaluation = Evaluation(
+            status=Status.CRASHED if i == 1 else Status.SKIPPED,
+            reason="It crashed." if i == 1 else "Not executed.",
+            variant=request.variant,
+            problem=request.problem,
+            config=dict(request.config),
+            device="L4",
+            when="2026-01-01T00:00:00+00:00",
+            latency=latency,
+        )
+        row = SweepRow.make(point, evaluation, 0.1)
+        row.result["occupancy"] = {"occupancy": min(1.0, 0.05 * (i + 1)), "limiter": "smem"}
+        found.append(row)
+    return found
+
+
+def swept(open_app, **params):
+    """The page with a finished sweep of v05 over two lengths, compiled and predicted only."""
+    job_id = manager().submit_sweep(spec(("v05",)))
+    deadline = time.monotonic() + 120
+    while not manager().status(job_id).is_over:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert manager().status(job_id).state == "done"
+    return open_app("sweep", gpu="L4", **params)
+
+
+def test_nothing_yet_says_how_to_begin(open_app):
+    at = open_app("sweep", gpu="L4")
+    assert not at.exception
+    assert "No sweep yet" in texts(at)
+    assert "predicted for L4" in texts(at)
+
+
+def test_the_plan_counts_before_anything_is_compiled(open_app):
+    at = open_app("sweep", gpu="L4", variant="v05")
+    assert "36 points" in texts(at)
+    at.text_input(key="sweep_S").set_value("64:256:x2").run()
+    assert "108 points" in texts(at)
+    at.text_input(key="sweep_num_splits").set_value("1,2").run()
+    assert "36 points" in texts(at)
+    at.number_input(key="sweep_evaluations").set_value(5).run()
+    assert "5 to evaluate" in texts(at)
+    at.text_input(key="sweep_D").set_value("64,100").run()
+    assert "36 excluded by constraints" in texts(at)
+    assert not [job for job in manager().jobs() if job.kind == "sweep"]
+
+
+def test_a_wrong_axis_is_one_sentence_and_cannot_start(open_app):
+    at = open_app("sweep", gpu="L4")
+    at.text_input(key="sweep_S").set_value("64..128").run()
+    assert not at.exception
+    assert "seqlen takes whole numbers" in at.error[0].value
+    assert at.button(key="sweep_start").disabled
+
+
+def test_start_runs_to_the_end_and_shows_every_result(open_app):
+    at = open_app("sweep", gpu="L4", variant="v05")
+    at.text_input(key="sweep_num_splits").set_value("1,4").run()
+    at.text_input(key="sweep_block_n").set_value("64").run()
+    at.text_input(key="sweep_S").set_value("64,128").run()
+    at.toggle(key="sweep_execute").set_value(False).run()
+    assert "12 points" in texts(at)
+    at.button(key="sweep_start").click().run()
+    until(at, lambda at: any(m.label == "Took" for m in at.metric))
+    assert not at.exception
+    assert metric(at, "Done") == "12 of 12"
+    assert "none of them was measured" in texts(at)
+    assert len(at.get("plotly_chart")) == 1
+    assert "Finished after" in texts(at)
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_each_tab_opens(open_app, tab):
+    at = swept(open_app, sweep_tab=tab)
+    assert not at.exception
+    assert not at.error
+    if tab == "Table":
+        assert len(at.dataframe[0].value) == 72
+        assert "latency µs" in at.dataframe[0].value.columns
+
+
+def test_filtered_to_nothing_says_so(open_app):
+    at = swept(open_app)
+    at.multiselect(key="sweep_only").set_value(["v01"]).run()
+    assert "No point is left" in texts(at)
+    assert not at.exception
+
+
+def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
+    problems = (Problem(1, 1, 64, 100),)
+    manager().submit_sweep(SweepSpec(Space(("v01",), problems), SweepOptions(gpu="L4")))
+    at = until(open_app("sweep", gpu="L4"), lambda at: any(m.label == "Took" for m in at.metric))
+    assert "None of 2 points has a time" in at.error[0].value
+    assert not at.exception
+
+
+def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
+    manager().submit_sweep(spec(("v05", "v06"), (64, 96, 128)))
+    at = open_app("sweep", gpu="L4")
+    until(at, lambda at: any(m.label == "Done" for m in at.metric))
+    at.button(key="sweep_cancel").click().run()
+    until(at, lambda at: "Cancelled" in texts(at))
+    assert not at.exception
+    kept = len(manager().rows(manager().jobs()[0].job_id))
+    at.button(key="sweep_resume").click().run()
+    until(at, lambda at: any(m.label == "Took" for m in at.metric) and "Finished" in texts(at))
+    job = manager().jobs()[0]
+    assert job.progress.resumed == kept
+    assert metric(at, "Done") == "216 of 216"
+
+
+def test_a_link_to_no_sweep_is_one_sentence(open_app):
+    at = open_app("sweep", gpu="L4", sweep="nowhere")
+    assert "not on this server" in at.error[0].value
+    assert not at.exception
+
+
+def test_rows_are_read_in_as_they_come_like_the_whole(monkeypatch):
+    monkeypatch.setattr(sweep_rows, "REBUILD_S", 0.0)
+    rows = rows_of(spec(seqlens=(64,)))
+    found = Found()
+    for count in (1, 2, 2, 7, len(rows)):
+        found.update(rows[:count], is_over=False)
+        pd.testing.assert_frame_equal(found.frame, sweep_frame(rows[:count]))
+    assert found.version == 4  # one less than updates: nothing had changed
+    again = [rows[0], SweepRow.from_result(rows[1].point, dict(rows[2].result), 0.2), *rows[2:]]
+    found.update(again, is_over=False)
+    pd.testing.assert_frame_equal(found.frame, sweep_frame(again))
+
+
+def test_a_running_sweep_is_not_rebuilt_at_every_tick():
+    rows = rows_of(spec(seqlens=(64,)))
+    found = Found()
+    found.update(rows[:1], is_over=False)
+    found.update(rows[:2], is_over=False)
+    assert len(found.frame) == 1
+    found.update(rows, is_over=True)
+    assert len(found.frame) == len(rows)
+
+
+def test_ten_thousand_rows_are_kept_up_to_date_quickly(monkeypatch):
+    monkeypatch.setattr(sweep_rows, "REBUILD_S", 0.0)
+    rows = rows_of(spec(("v05",), tuple(range(32, 32 * 280, 32))))
+    assert len(rows) > 10_000
+    found = Found()
+    found.update(rows[:-40], is_over=False)
+    times = []
+    for last in (-30, -20, -10, None):
+        start = time.perf_counter()
+        found.update(rows[:last], is_over=False)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+
+
+def test_a_plan_of_very_many_points_is_not_enumerated():
+    wide = spec(("v05",), tuple(range(32, 32 * 2000, 32)))
+    start = time.perf_counter()
+    found = plan(wide)
+    assert found.points == 36 * 1999
+    assert found.excluded is None
+    assert found.estimate_s > 60
+    assert time.perf_counter() - start < 5
+    limited = SweepSpec(wide.space, wide.options, budget=Budget(seconds=30.0))
+    assert plan(limited).estimate_s == 30.0
+
+
+def test_charts_draw_the_engine_frames():
+    rows = rows_of(spec())
+    frame = sweep_frame(rows)
+    timed = frame.dropna(subset=["median_us"])
+    cells = sweep_charts.winner_map(winner_map(rows), COLORS, DARK)
+    assert cells.data[0].z.shape == (1, 2)
+    assert [list(cells.data[1].customdata)] == [winner_map(rows)["point"].to_list()]
+    lines = sweep_charts.parallel(*parallel_coordinates(timed), DARK)
+    assert [d.label for d in lines.data[0].dimensions][-1] == "latency"
+    splits = next(d for d in lines.data[0].dimensions if d.label == "num splits")
+    assert splits.ticktext[0] == sweep_charts.LACKS  # v01 has no such tunable
+    bars = sweep_charts.importance(tunable_importance(frame), COLORS, DARK)
+    assert any("num_splits" in name for name in bars.data[0].y)
+    scattered = occupancy_frame(timed[timed["problem"] == timed["problem"].iloc[0]])
+    assert scattered["outlier"].any()
+    points = sweep_charts.occupancy(scattered, COLORS, "predicted", DARK)
+    assert "predicted" in points.layout.yaxis.title.text
+    assert len(points.data[-1].x) == scattered["outlier"].sum()
+    assert json.loads(points.to_json())
+
+
+def test_failures_are_rows_with_reasons():
+    frame = sweep_frame(rows_of(spec()))
+    lost = sweep_frames.without_time(frame)
+    assert lost.to_dict("records") == [{"points": 1, "status": "CRASHED", "reason": "It crashed."}]
+    table = sweep_frames.table(frame)
+    assert table["status"].iloc[-1] == "CRASHED"
+    assert table["reason"].iloc[-1] == "It crashed."

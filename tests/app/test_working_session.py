@@ -1,0 +1,132 @@
+"""The working session: every run is collected, on disk first, and survives tab and server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from app_driver import texts
+from fake_jobs import done, maps
+from test_run_states import BASE, jobs  # noqa: F401  (a fixture)
+
+from engine.evaluation import BaselineTiming, Latency
+from engine.sessions import session as session_module
+from engine.sessions import store as store_module
+from engine.sessions.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ships(sessions_dir, monkeypatch) -> None:
+    monkeypatch.setattr(
+        store_module, "default_store", lambda: Store(str(sessions_dir), shipped=None)
+    )
+
+
+def run(at):
+    return at.button(key="run").click().run()
+
+
+def only_session():
+    [found] = session_module.working_sessions()
+    return session_module.resume_session(found)
+
+
+def test_before_the_first_run_it_says_what_is_collected(open_app):
+    at = open_app("sessions")
+    assert not at.exception
+    assert "Every run on the Tune page is collected" in texts(at)
+    assert session_module.working_sessions() == []
+    at.button(key="working_start").click().run()
+    assert not at.exception
+    assert "Nothing tried yet" in texts(at)
+
+
+def test_a_run_is_in_the_journal_before_it_ends_and_collected_by_any_tab(open_app, jobs):  # noqa: F811
+    jobs.answer = {"state": "running", "stage": "Executing on the CPU"}
+    run(open_app())
+    assert only_session().expected == ("job-1",)
+    assert only_session().evaluations == ()
+    # That tab is gone; the run ends; another tab opens another page.
+    jobs.arrays = maps()
+    jobs.answer = done(BASE)
+    at = open_app("sessions")
+    assert not at.exception
+    assert only_session().evaluations == (BASE,)
+    assert len(only_session().error_maps) == 3
+    assert only_session().expected == ()
+    frame = next(d.value for d in at.dataframe if "outcome" in d.value)
+    assert list(frame["outcome"]) == ["tried"]
+
+
+def test_every_run_is_kept_once_failures_included(open_app, jobs):  # noqa: F811
+    jobs.answer = done(BASE)
+    at = run(open_app())
+    at.run()
+    other = open_app()
+    run(other)
+    at.run()
+    assert [e.status for e in only_session().evaluations] == ["PASSED", "PASSED"]
+
+
+def test_a_cancelled_run_leaves_nothing_to_wait_for(open_app, jobs):  # noqa: F811
+    jobs.answer = {"state": "running"}
+    at = run(open_app())
+    at.button(key="cancel").click().run()
+    at.run()
+    assert only_session().expected == ()
+    assert only_session().evaluations == ()
+
+
+def test_the_target_is_judged_and_a_note_is_kept(open_app, jobs):  # noqa: F811
+    took = Latency("recorded", 10.0, 9.9, 10.1, "test data")
+    slow = Latency("recorded", 25.0, 24.9, 25.1, "test data")
+    jobs.answer = done(replace(BASE, latency=took, baselines=(BaselineTiming("flash", slow),)))
+    run(open_app())
+    at = open_app("sessions")
+    assert "No target yet" in texts(at)
+    at.selectbox(key="target_metric").set_value("speedup").run()
+    at.number_input(key="target_value").set_value(2.0).run()
+    at.button(key="target_set").click().run()
+    assert not at.exception
+    assert "Met" in texts(at)
+    note = next(t for t in at.text_input if t.key.startswith("working_note."))
+    note.set_value("wider tiles spill").run()
+    assert not at.exception
+    rows = only_session().timeline()
+    assert rows[-1].what == "wider tiles spill"
+
+
+def test_saving_keeps_the_whole_session(open_app, jobs):  # noqa: F811
+    jobs.answer = done(BASE)
+    run(open_app())
+    at = open_app("sessions")
+    title = next(t for t in at.text_input if t.key.startswith("working_title."))
+    title.set_value("Splits at S=128").run()
+    at.button(key="working_save").click().run()
+    assert not at.exception
+    assert "Kept as" in texts(at)
+    [info] = store_module.default_store().list()
+    assert info.title == "Splits at S=128"
+    assert not only_session().is_unsaved
+
+
+def test_a_new_session_and_discarding_it(open_app, jobs):  # noqa: F811
+    jobs.answer = done(BASE)
+    run(open_app())
+    at = open_app("sessions")
+    at.button(key="working_new").click().run()
+    assert len(session_module.working_sessions()) == 2
+    assert "Nothing tried yet" in texts(at)
+    at.button(key="working_discard").click().run()
+    assert not at.exception
+    assert only_session().evaluations == (BASE,)
+    assert "Nothing tried yet" not in texts(at)
+
+
+def test_a_disk_that_refuses_does_not_stop_the_run(open_app, jobs, sessions_dir):  # noqa: F811
+    sessions_dir.with_name("data").write_text("not a folder")
+    jobs.answer = done(BASE)
+    at = run(open_app())
+    assert not at.exception
+    assert "cannot be made" in at.warning[0].value
+    assert jobs.submitted

@@ -1,0 +1,147 @@
+"""What to try next: predicted, ordered, reasoned, and silent where nothing can be said."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from engine.devices.spec import DeviceSpec
+from engine.errors import ToolMissing
+from engine.evaluation import Evaluation, Latency, Resources, Status
+from engine.model.footprint import Footprint
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.sessions.advice import MAX_SUGGESTIONS, MIN_GAIN, Suggestion, advise
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Config, Variant
+
+
+def footprint_of(registers: int = 64, spill_bytes: int = 0):
+    """Stands in for the compiler: every pass takes the same registers."""
+
+    def of(variant: Variant, config: Config, device: DeviceSpec) -> Footprint:
+        def footprint(problem: Problem) -> tuple[Resources, ...]:
+            passes = make_plan(variant, problem, config).passes
+            return tuple(
+                Resources(
+                    *(p.entry, device.arch, p.threads, registers, 0, p.dynamic_smem_bytes),
+                    *(spill_bytes, 0, 0),
+                )
+                for p in passes
+            )
+
+        return footprint
+
+    return of
+
+
+def evaluation(variant: str = "v01", problem: Problem | None = None, **changes) -> Evaluation:
+    base = Evaluation(
+        status=Status.SKIPPED,
+        reason="test data",
+        variant=variant,
+        problem=problem or Problem(1, 1, 512, 64),
+        config=by_id(variant).default_config(),
+        device="L4",
+        when="2026-01-01T00:00:00Z",
+        latency=Latency("recorded", 2133.0, 2133.0, 2133.0, "test data"),
+    )
+    return replace(base, **changes)
+
+
+def titles(found: tuple[Suggestion, ...]) -> str:
+    return "\n".join(s.title for s in found)
+
+
+def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
+    found = advise([evaluation()], footprint_of())
+    gains = [s.gain for s in found]
+    assert gains == sorted(gains, reverse=True)
+    assert 3 <= len(found) <= MAX_SUGGESTIONS
+    assert all(s.gain >= MIN_GAIN and s.reason and s.latency.origin == "predicted" for s in found)
+    assert "Use v08 mma.sync" in titles(found)
+    small = next(s for s in found if s.variant == "v04")
+    assert "of the SMs get work, not 14%" in small.reason  # 8 CTAs on 58 SMs
+
+
+def test_what_was_tried_is_not_suggested_again() -> None:
+    before = advise([evaluation()], footprint_of())
+    again = next(s for s in before if s.variant == "v08")
+    slower = Latency("recorded", 9999.0, 9999.0, 9999.0, "test data")
+    tried = evaluation("v08", config=again.config, latency=slower)
+    after = advise([evaluation(), tried], footprint_of())
+    key = (again.title, again.config)
+    assert key in [(s.title, s.config) for s in before]
+    assert key not in [(s.title, s.config) for s in after]
+
+
+def test_the_fastest_kernel_of_a_problem_is_where_it_starts() -> None:
+    fast = Latency("recorded", 20.0, 20.0, 20.0, "test data")
+    found = advise([evaluation(), evaluation("v08", latency=fast)], footprint_of())
+    assert "v08 mma.sync" not in titles(found)
+    predicted = Latency("predicted", 0.1, 0.1, 0.1, "test data")
+    # A prediction, however good, does not beat a time that was taken.
+    found = advise([evaluation(), evaluation("v08", latency=predicted)], footprint_of())
+    assert all("Predicted 2.1" in s.reason for s in found if s.variant == "v04")
+
+
+def test_a_batch_that_fills_the_gpu() -> None:
+    problem = Problem(1, 1, 64, 64)
+    found = advise([evaluation(problem=problem)], footprint_of())
+    grow = next(s for s in found if s.title.startswith("Grow the batch"))
+    batch = int(grow.title.rsplit(" ", 1)[1])
+    assert batch > 1
+    assert f"gets 1; {batch} sequences fill it" in grow.reason
+    now = next(s for s in found if s.latency is not None)
+    assert now.gain is not None
+    assert batch / 2 < grow.gain <= batch * 1.001
+
+
+@pytest.mark.parametrize(
+    ("registers", "title"),
+    [
+        (200, "Get v01 down to 128 registers per thread, not 200"),
+        (32, "Get v01 down to 32 KiB of shared memory per CTA, not 40 KiB"),
+    ],
+)
+def test_the_limiter_is_lifted_where_ctas_wait(registers: int, title: str) -> None:
+    crowded = Problem(64, 16, 256, 64)
+    found = advise([evaluation(problem=crowded)], footprint_of(registers))
+    [lifted] = [s for s in found if s.title.startswith("Get v01")]
+    assert lifted.title == title
+    assert lifted.gain is not None
+    assert lifted.gain > 1.1
+    # With room for every CTA at once nothing waits, and nothing is suggested.
+    roomy = advise([evaluation(problem=Problem(1, 1, 64, 64))], footprint_of(registers))
+    assert "Get v01" not in titles(roomy)
+
+
+def test_spills_are_named_without_a_gain() -> None:
+    found = advise([evaluation()], footprint_of(spill_bytes=128))
+    assert found[-1].title == "Stop v01 from spilling"
+    assert found[-1].gain is None
+
+
+def test_nothing_is_said_where_nothing_can_be_predicted() -> None:
+    def no_compiler(*_: object) -> Footprint:
+        def footprint(_: Problem) -> tuple[Resources, ...]:
+            raise ToolMissing("There is no compiler here.")
+
+        return footprint
+
+    assert advise([], footprint_of()) == ()
+    assert advise([evaluation()], no_compiler) == ()
+    assert advise([evaluation(device="Unknown GPU")], footprint_of()) == ()
+    foreign = evaluation(variant="v01")
+    assert advise([replace(foreign, variant="sdpa", config={})], footprint_of()) == ()
+    wrong = replace(foreign, status=Status.CRASHED, latency=None)
+    assert advise([wrong], footprint_of()) == ()
+
+
+def test_every_variant_of_the_ladder_can_be_the_start() -> None:
+    for variant, seqlen in itertools.product(LADDER, (64, 128)):
+        problem = Problem(1, 2, seqlen, 64)
+        if variant.unsupported(problem, variant.default_config()) is None:
+            advise([evaluation(variant.id, problem=problem)], footprint_of())

@@ -1,0 +1,85 @@
+"""Journals of a machine that only measures become snapshots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import SnapshotError
+from engine.evaluate import evaluate
+from engine.evaluation import Evaluation
+from engine.export import export_evaluations
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+from engine.search.rows import SweepRow
+from engine.search.space import Space, SweepOptions
+from engine.search.sweep_journal import SweepJournal, SweepSpec
+from engine.sessions.importers import ImportOptions, import_measurements
+
+REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", execute=False)
+SPEC = SweepSpec(
+    Space(("v01",), (REQUEST.problem,)), SweepOptions(gpu="L4", backend="cpu", execute=False)
+)
+
+
+@pytest.fixture(scope="module")
+def evaluation() -> Evaluation:
+    return evaluate(REQUEST).evaluation
+
+
+def read(path: Path, **options: Any) -> Any:
+    return import_measurements(path.read_bytes(), name=path.name, options=ImportOptions(**options))
+
+
+def test_a_session_with_its_environment_and_sources(tmp_path: Path, evaluation: Evaluation) -> None:
+    path = tmp_path / "bench.jsonl"
+    export_evaluations(path, [evaluation], "bench small on H200")
+    snapshot = read(path)
+    assert snapshot.title == "bench small on H200"
+    assert snapshot.environment.python is not None
+    assert [e.variant for e in snapshot.opened()] == ["v01"]
+    names = [source.name for source in snapshot.sources]
+    assert "v01_fa1_baseline.cu" in names
+    assert read(path, title="mine").title == "mine"
+
+
+def test_a_sweep_with_every_point_once(tmp_path: Path, evaluation: Evaluation) -> None:
+    book = SweepJournal(tmp_path / "sweep.jsonl")
+    book.begin(SPEC)
+    points = SPEC.space.points(SPEC.options)
+    for point in [*points, points[0]]:
+        book.add(point, SweepRow.make(point, evaluation, 0.1))
+    book.end("finished")
+    snapshot = read(book.path, title="night run")
+    assert snapshot.title == "night run"
+    assert len(snapshot.evaluations) == len(points)
+    assert snapshot.environment.driver is None  # a sweep's journal does not say
+
+
+def test_a_last_line_that_was_cut_off_costs_only_itself(
+    tmp_path: Path, evaluation: Evaluation
+) -> None:
+    path = tmp_path / "bench.jsonl"
+    export_evaluations(path, [evaluation, evaluation], "cut")
+    path.write_bytes(path.read_bytes()[:-200])
+    assert len(read(path).evaluations) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([{"kind": "start"}], "without a single evaluation"),
+        ([{"kind": "start"}, {"kind": "evaluation", "evaluation": {"status": "FINE"}}], "line 2"),
+        ([{"kind": "start"}, [1], {"kind": "edit"}], "line 2"),
+        ([{"kind": "start"}, "{", {"kind": "edit"}], "line 2"),
+        ([{"event": "sweep"}, {"event": "evaluation", "result": None}], "line 2"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_line(lines: list[Any], says: str) -> None:
+    text = "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines)
+    with pytest.raises(SnapshotError, match=says) as refused:
+        import_measurements(text.encode(), name="j.jsonl")
+    assert "\n" not in str(refused.value)
