@@ -56,7 +56,7 @@ class Scene:
 
 
 def page() -> None:
-    chosen = sidebar.draw()
+    chosen = sidebar.draw(draggable=("H", "S"))
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(
             f"### Batch size  :small[:gray[{chosen.variant.id} {chosen.variant.title} on "
@@ -97,7 +97,6 @@ def _scene(chosen: Chosen) -> Scene:
     assert device is not None  # the sidebar offers the local GPU only where there is one
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        batch_inputs.drag_sliders()
         axis = batch_inputs.axis_inputs()
     with right:
         points = batch_inputs.points(chosen, device, measured_here())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.ui import sidebar, sweep_inputs, sweep_jobs
 from app.ui.machine import local_gpu
@@ -28,8 +29,9 @@ def page() -> None:
         buttons = st.container(horizontal=True, width="content")
     for sentence in filter(None, (sweep_jobs.trouble(), why)):
         problem(sentence)
+    wrong = st.container()  # seen with the axes folded away, too
     with st.expander("What to try", icon=":material/tune:", expanded=job is None):
-        _ask(chosen, buttons)
+        _ask(chosen, buttons, wrong)
     with buttons:
         _go_on(job)
     if job is None:
@@ -41,14 +43,16 @@ def page() -> None:
     _results(job)
 
 
-def _ask(chosen: Chosen, buttons: st.delta_generator.DeltaGenerator) -> None:
+def _ask(chosen: Chosen, buttons: DeltaGenerator, wrong: DeltaGenerator) -> None:
     """Axes, plan, start."""
     spec = None
     try:
         spec = sweep_inputs.spec(chosen)
         sweep_progress.draw_plan(plan(spec))
     except AttuneError as error:
-        problem(str(error))
+        spec = None
+        with wrong:
+            problem(str(error))
     if local_gpu().spec is None:
         st.caption(
             f":material/info: No NVIDIA GPU here: latencies are predicted for {chosen.gpu_name}."

@@ -28,11 +28,6 @@ UPLOAD = "a CSV file"
 MEASURED_HERE = "measured here"
 LIMITS = (256, 1024, 4096, 16384)
 PRICES = "prices"
-# Choices of the two sliders; typing a number in the sidebar is always possible.
-DRAG = {
-    "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
-    "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +37,6 @@ class Points:
     source: str
     measurements: tuple[Measurement, ...]
     why: str  # why there are none, in a sentence
-
-
-def _drag(key: str) -> None:
-    st.session_state[key] = st.session_state[f"drag_{key}"]
-
-
-def drag_sliders() -> None:
-    """Heads and S by dragging; the sidebar's numbers follow."""
-    columns = st.columns(2)
-    for column, (key, values) in zip(columns, DRAG.items(), strict=True):
-        present = st.session_state[key]
-        st.session_state[f"drag_{key}"] = min(values, key=lambda v: abs(v - present))
-        column.select_slider(
-            {"H": "Drag heads", "S": "Drag sequence length"}[key],
-            values,
-            key=f"drag_{key}",
-            on_change=_drag,
-            args=(key,),
-        )
 
 
 def axis_inputs() -> dict[str, Any]:

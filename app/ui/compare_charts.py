@@ -20,8 +20,9 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """One bar per problem and device, in the winner's colour; a tie is hatched and says with whom.
 
     Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
-    speedup_high, sdpa, speedup_over_sdpa` (`engine.sessions.compare_output.winners_frame`). The bar's length is how many
-    times longer the next variant takes that is slower for sure; 1 where there is none.
+    speedup_high, sdpa, speedup_over_sdpa` (`engine.sessions.compare_output.winners_frame`). The
+    bar's length is how many times longer the next variant takes that is slower for sure; 1 where
+    there is none.
     """
     shown = frame.head(MAX_ROWS)
     colors = {v.id: variant_color(i) for i, v in enumerate(LADDER)}

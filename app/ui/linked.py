@@ -19,7 +19,8 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
 
-def _whole(text: str) -> int | None:
+def whole(text: str) -> int | None:
+    """The whole number that a URL's text is, or None."""
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 16):
         return None
@@ -57,7 +58,7 @@ def number(
     """A whole number. Without bounds anything can be typed, and the engine says what it thinks."""
 
     def parse(text: str) -> int | None:
-        value = _whole(text)
+        value = whole(text)
         fits = value is not None and (low is None or value >= low)
         return value if fits and (high is None or value <= high) else None
 
@@ -107,6 +108,16 @@ def segments(
     """One of a few, side by side."""
     seed(key, default, _choice(choices))
     value = place.segmented_control(label, choices, required=True, key=key, **options, **_KEPT)
+    return keep(key, value, default)
+
+
+def stops(
+    place: Any, label: str, key: str, choices: Sequence[int], default: int, **options: Any
+) -> int:
+    """A whole number by dragging: the choices, and whatever was typed elsewhere."""
+    seed(key, default, whole)
+    offered = sorted({*choices, st.session_state[key]})
+    value = place.select_slider(label, offered, key=key, **options, **_KEPT)
     return keep(key, value, default)
 
 

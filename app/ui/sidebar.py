@@ -11,20 +11,20 @@ from app.ui.machine import local_gpu
 from app.ui.terms import TERMS
 from engine.devices import all_devices, find_device
 from engine.errors import UnknownName
-from engine.presets import presets
+from engine.presets import Preset, presets
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
 _FEW = 4  # this many values of a tunable still stand side by side
 
 
-def draw() -> state.Chosen:
-    """Draw the sidebar and return what is chosen."""
+def draw(draggable: tuple[str, ...] = ()) -> state.Chosen:
+    """Draw the sidebar and return what is chosen. `draggable` sizes get sliders."""
     _note_unknown_links()
     with st.sidebar:
         gpu, gpu_name = _gpu()
         variant = _variant()
-        problem, why = _problem()
+        problem, why = _problem(draggable)
         config = _config(variant)
         execution = _execution()
     return state.Chosen(
@@ -92,24 +92,20 @@ def _variant() -> Variant:
 
 
 def _apply_preset() -> None:
-    preset = state.preset_named(st.session_state["preset"])
+    preset = state.preset_named(st.session_state["preset"] or "")
     if preset is not None:
         st.session_state.update(state.problem_values(preset.problem))
 
 
-def _problem() -> tuple[Any, str]:
+def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
     place = st.container()
     values: dict[str, Any] = {}
-    terms = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
-    for left, right in (("B", "H"), ("S", "D")):
-        for column, name in zip(st.columns(2, gap="xsmall"), (left, right), strict=True):
-            values[name] = linked.number(
-                column,
-                f"{name}, {_words(terms[name])}",
-                name,
-                state.SIZES[name],
-                help=TERMS[terms[name]],
-            )
+    typed = [name for name in state.SIZES if name not in draggable]
+    for pair in (typed[i : i + 2] for i in range(0, len(typed), 2)):
+        for column, name in zip(st.columns(2, gap="xsmall"), pair, strict=False):
+            values[name] = _size(column, name, linked.number)
+    for name in draggable:
+        values[name] = _size(st, name, linked.stops, choices=state.STOPS[name])
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
     values["dtype"] = linked.segments(
         left,
@@ -122,22 +118,31 @@ def _problem() -> tuple[Any, str]:
     )
     values["causal"] = linked.toggle(right, "Causal", "causal", help=TERMS["causal"])
     problem, why = state.make_problem(values)
-    st.session_state["preset"] = state.matching_preset(
-        problem, st.session_state.get("preset", state.CUSTOM)
-    )
-    groups = {p.name: f"{p.group}: {p.name}" for p in presets()}
-    place.selectbox(
-        "Problem",
-        [state.CUSTOM, *groups],
-        format_func=lambda name: groups.get(name, "your own"),
-        key="preset",
-        on_change=_apply_preset,
-        help=TERMS["preset"],
-    )
-    preset = state.preset_named(st.session_state["preset"])
-    if preset is not None:
-        place.caption(preset.note, help=f"Source: {preset.source}")
+    _presets(place, state.matching_preset(problem))
     return problem, why
+
+
+def _size(place: Any, name: str, draw: Any, **options: Any) -> int:
+    term = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}[name]
+    label = f"{name}, {_words(term)}"
+    value: int = draw(place, label, name, default=state.SIZES[name], help=TERMS[term], **options)
+    return value
+
+
+def _presets(place: Any, present: Preset | None) -> None:
+    """A menu, which has no value of its own that could fight with the numbers below it."""
+    groups = {p.name: f"{p.group}: {p.name}" for p in presets()}
+    place.menu_button(
+        f"Problem: {present.name if present else 'your own'}",
+        list(groups),
+        format_func=groups.__getitem__,
+        key="preset",
+        on_click=_apply_preset,
+        help=TERMS["preset"],
+        width="stretch",
+    )
+    if present is not None:
+        place.caption(present.note, help=f"Source: {present.source}")
 
 
 def _config(variant: Variant) -> dict[str, int]:

@@ -21,8 +21,12 @@ from kernels.variant import Tunable, Variant
 
 LOCAL_GPU = "local"
 DEFAULT_GPU = "L4"
-CUSTOM = "custom"
 SIZES = {"B": 1, "H": 1, "S": 128, "D": 64}
+# What a slider offers; anything else is typed on the Tune page, or comes with a preset.
+STOPS = {
+    "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
+    "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
+}
 SCHEDULES = ("in_order", "random", "reverse")
 INPUT_KINDS = ("normal", "large_logits", "structured_v")
 DTYPES = ("float16", "bfloat16")
@@ -96,12 +100,9 @@ def problem_values(problem: Problem) -> dict[str, Any]:
     }
 
 
-def matching_preset(problem: Problem | None, preferred: str) -> str:
-    """Name of the preset with this problem (`preferred` first, as two may share one), or custom."""
-    names = [p.name for p in presets() if p.problem == problem]
-    if preferred in names:
-        return preferred
-    return names[0] if names else CUSTOM
+def matching_preset(problem: Problem | None) -> Preset | None:
+    """The first preset that is this problem."""
+    return next((p for p in presets() if p.problem == problem), None)
 
 
 def preset_named(name: str) -> Preset | None:

@@ -21,6 +21,7 @@ MAX_LABELS = 12  # of one axis of the parallel coordinates
 _MAX_CELL_TEXTS = 160
 _MANY_POINTS = 2000
 _TIE = " ="
+_ON_CELL = "#0b1216"  # legible on every variant's colour, whatever the page's is
 
 
 def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> go.Figure:
@@ -61,11 +62,11 @@ def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
         "x": columns,
         "y": rows,
         "text": texts if few else None,
-        "textfont": {"color": "#ffffff", "size": 11},
+        "textfont": {"color": _ON_CELL, "size": 11},
         # Not to be seen: it makes the cell a thing that can be clicked.
         "marker": {"size": 26, "color": "rgba(0,0,0,0)", "symbol": "square"},
         "selected": {"marker": {"opacity": 1}},
-        "unselected": {"marker": {"opacity": 1}, "textfont": {"color": "#ffffff"}},
+        "unselected": {"marker": {"opacity": 1}, "textfont": {"color": _ON_CELL}},
         "customdata": frame["point"].to_list(),
         "hovertext": [_win(row) for row in frame.to_dict("records")],
         "hovertemplate": "%{hovertext}<extra></extra>",
@@ -135,11 +136,12 @@ def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Th
             "cmax": float(logs.max()) + 1e-6,
         },
         "labelfont": {"color": theme.text, "size": 12},
+        "labelangle": -16,  # names of tunables are wider than the space between narrow axes
         "tickfont": {"color": theme.text, "size": 11, "shadow": "none"},
         "rangefont": {"color": "rgba(0,0,0,0)"},
         "unselected": {"line": {"color": theme.muted, "opacity": 0.08}},
     }
-    return figure(theme, 380, [lines], margin={"l": 60, "r": 60, "t": 48, "b": 24})
+    return figure(theme, 380, [lines], margin={"l": 60, "r": 60, "t": 72, "b": 24})
 
 
 def _dimension(name: str, column: pd.Series, names: Sequence[str] | None) -> Part:

@@ -79,9 +79,7 @@ class Session:
         """The job ended without an evaluation."""
         self._append("forget", job=job_id)
 
-    def add(
-        self, evaluation: Evaluation, *, maps: Iterable[MapLike] = (), job_id: str = ""
-    ) -> int:
+    def add(self, evaluation: Evaluation, *, maps: Iterable[MapLike] = (), job_id: str = "") -> int:
         """Keep an evaluation, its error maps and its kernel's source; its index in the session.
 
         The evaluation of one job is kept once, however many tabs bring it.

@@ -43,11 +43,18 @@ def test_it_recommends_with_an_interval_a_gain_and_a_reason(open_app):
 def test_heads_and_length_move_the_recommendation(open_app):
     at = open_batch(open_app)
     before = metric(at, "90% of the plateau")
-    at.select_slider(key="drag_H").set_value(16).run()
-    assert at.number_input(key="H").value == 16
+    at.select_slider(key="H").set_value(16).run()
     assert metric(at, "90% of the plateau") != before
-    at.select_slider(key="drag_S").set_value(1024).run()
-    assert at.number_input(key="S").value == 1024
+    after = metric(at, "90% of the plateau")
+    at.select_slider(key="S").set_value(1024).run()
+    assert metric(at, "90% of the plateau") != after
+    assert at.query_params["S"] == "1024"
+    assert not at.exception
+
+
+def test_a_typed_length_is_a_stop_of_the_slider(open_app):
+    at = open_batch(open_app, S="197")
+    assert at.select_slider(key="S").value == 197
     assert not at.exception
 
 
@@ -57,7 +64,7 @@ def test_a_drag_costs_at_most_a_tenth_of_a_second(open_app):
     times = []
     for heads in (2, 3, 4, 6, 8, 12, 16):
         start = time.perf_counter()
-        at.select_slider(key="drag_H").set_value(heads).run()
+        at.select_slider(key="H").set_value(heads).run()
         times.append(time.perf_counter() - start)
     assert min(times) < 0.25  # AppTest's own thread and parsing included
 

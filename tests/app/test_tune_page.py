@@ -108,13 +108,14 @@ def test_unknown_and_malformed_parameters_do_no_harm(open_app):
 
 def test_a_preset_fills_the_problem_and_a_change_makes_it_your_own(open_app):
     at = open_app()
-    at.selectbox(key="preset").set_value("vit-b16").run()
+    at.menu_button(key="preset").click("vit-b16").run()
     assert [at.number_input(key=k).value for k in "BHSD"] == [1, 12, 197, 64]
     assert "patches" in texts(at)
+    assert at.menu_button(key="preset").label == "Problem: vit-b16"
     at.number_input(key="S").set_value(198).run()
-    assert at.selectbox(key="preset").value == "custom"
+    assert at.menu_button(key="preset").label == "Problem: your own"
     at.number_input(key="S").set_value(197).run()
-    assert at.selectbox(key="preset").value == "vit-b16"
+    assert at.menu_button(key="preset").label == "Problem: vit-b16"
 
 
 def test_config_widgets_are_those_of_the_variant(open_app):

@@ -1,5 +1,5 @@
-"""A session in a real browser: tune, save, download, upload elsewhere, compare, export, follow a deep
-link; and a server that is killed loses nothing."""
+"""A session in a real browser: tune, save, download, upload elsewhere, compare, export, follow a
+deep link; and a server that is killed loses nothing."""
 
 from __future__ import annotations
 

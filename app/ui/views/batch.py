@@ -36,7 +36,7 @@ def tiles(result: BatchResult, axis: str) -> None:
             "Now",
             f"{axis} = {result.problem.batch:,}",
             f"{now['speedup_per_unit']:.3g}× per unit",
-            f"{format_us(now['predicted_us'])} per launch, {now['sm_fill']:.0%} SM fill",
+            f"{format_us(now['predicted_us'])} per launch predicted, {now['sm_fill']:.0%} SM fill",
             "The batch of the sidebar.",
         )
         for r in result.recommendations:
@@ -66,7 +66,7 @@ def _recommendation_tile(r: Recommendation, axis: str) -> None:
         f"{r.target:.0%} of the plateau",
         f"{axis} = {r.batch:,}",
         f"{r.speedup_per_unit:.3g}× per unit",
-        f"between {interval}; {format_us(r.latency_us)} per launch; {memory}",
+        f"between {interval}; {format_us(r.latency_us)} per launch predicted; {memory}",
         f"{TERMS['plateau']} The range is that of the model's 90 % interval.",
         color="violet",
     )
