@@ -186,7 +186,7 @@ class Store:
 def default_store() -> Store:
     """The store of `ATTUNE_SESSIONS`, or of the user's data folder."""
     url = os.environ.get(SETTING, "").strip()
-    return Store(url or str(data_folder() / "sessions"))
+    return Store(url or str(data_folder() / "sessions"), shipped=SHIPPED)
 
 
 def data_folder() -> Path:

@@ -11,7 +11,6 @@ from test_run_states import BASE
 from engine.evaluation import Evaluation, Latency
 from engine.sessions import store as store_module
 from engine.sessions.build import make_snapshot, make_source
-from engine.sessions.store import Store
 
 ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "driver": "570.1"}
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
@@ -19,9 +18,7 @@ HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :r
 
 @pytest.fixture(autouse=True)
 def _nothing_ships(sessions_dir, monkeypatch) -> None:
-    monkeypatch.setattr(
-        store_module, "default_store", lambda: Store(str(sessions_dir), shipped=None)
-    )
+    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
 
 
 def timed(us: float, **changes) -> Evaluation:

@@ -14,7 +14,6 @@ from engine.sessions import advice
 from engine.sessions import store as store_module
 from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.schema import Target, TimelineEntry
-from engine.sessions.store import Store
 from kernels.ladder import LADDER
 
 MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
@@ -24,9 +23,7 @@ HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :r
 @pytest.fixture(autouse=True)
 def _nothing_ships(sessions_dir, monkeypatch) -> None:
     """Only what a test puts into the store is there."""
-    monkeypatch.setattr(
-        store_module, "default_store", lambda: Store(str(sessions_dir), shipped=None)
-    )
+    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
 
 
 def save(title: str = "Tuning", *evaluations, **fields) -> str:

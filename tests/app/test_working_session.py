@@ -12,14 +12,11 @@ from test_run_states import BASE, jobs  # noqa: F401  (a fixture)
 from engine.evaluation import BaselineTiming, Latency
 from engine.sessions import session as session_module
 from engine.sessions import store as store_module
-from engine.sessions.store import Store
 
 
 @pytest.fixture(autouse=True)
 def _nothing_ships(sessions_dir, monkeypatch) -> None:
-    monkeypatch.setattr(
-        store_module, "default_store", lambda: Store(str(sessions_dir), shipped=None)
-    )
+    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
 
 
 def run(at):

@@ -49,11 +49,14 @@ def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app.see("3 of 3 measured values")
 
     # Save it; the snapshot holds predictions and the imported points.
+    before = {p.name for p in server.sessions.glob("*.json.gz")}
     app.press("batch_save")
     app.see("Saved as")
-    saved = [p.name for p in server.sessions.glob("*.json.gz")]
-    other = new_tab(f"/sessions?session={saved[0]}")
-    other.see("Batch size of v01 on L4")
+    (saved,) = {p.name for p in server.sessions.glob("*.json.gz")} - before
+    other = new_tab(f"/sessions?session={saved}")
+    expect(other.page.get_by_role("heading", name="Batch size of v01 on L4")).to_be_visible(
+        timeout=WAIT_MS
+    )
     other.see("predicted")
     other.no_exception()
 
