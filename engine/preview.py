@@ -1,4 +1,4 @@
-"""The quick part of the pipeline, for a page that follows a slider: it compiles and runs nothing."""
+"""The quick part of the pipeline, for a page that follows a slider: no compile, no execution."""
 
 from __future__ import annotations
 
