@@ -96,10 +96,11 @@ class RunDir:
 
     # -- the worker's identity: a pid alone may be another process's by now
 
-    def write_worker(self, pid: int) -> None:
+    def write_worker(self, pid: int, code: str) -> None:
+        """Say who serves this folder; `code` tells one version of the program from another."""
         import psutil
 
-        data = {"pid": pid, "created": psutil.Process(pid).create_time()}
+        data = {"pid": pid, "created": psutil.Process(pid).create_time(), "code": code}
         partial = self._worker_file.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(data))
         partial.replace(self._worker_file)
@@ -132,6 +133,13 @@ class RunDir:
         except (OSError, ValueError, KeyError, psutil.Error):
             return None
         return int(data["pid"])
+
+    def worker_code(self) -> str:
+        """What the worker that was started last said of its code."""
+        try:
+            return str(json.loads(self._worker_file.read_text())["code"])
+        except (OSError, ValueError, KeyError):
+            return ""
 
     # -- results too large for a journal line
 

@@ -6,13 +6,12 @@ restarted server claims the same folder and finds every job, the running one too
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from engine.jobs import journal
 from engine.jobs.layout import RunDir
 from engine.jobs.status import ENDED, JobKind, JobStatus
 from engine.jobs.stream import StreamPart, read_samples
+from engine.jobs.supervisor import Supervisor
 from engine.request import EvaluationRequest
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
-_STARTUP_S = 30.0  # a worker that has not come up after this long is taken for dead
 _MAX_DEATHS = 3  # of workers in a row, with no row of the sweep in between
 _LIVELY_S = 2.0  # a live job with a sample so young will see by itself that it is cancelled
 
@@ -44,14 +42,14 @@ class JobManager:
         self._lock = threading.RLock()
         self._jobs: dict[str, JobStatus] = {}
         self._offset = 0
-        self._worker: subprocess.Popen[bytes] | None = None
-        self._spawned_at = 0.0
+        self._worker = Supervisor(self._run)
         self._serial = 0
         self._sweeps: dict[str, SweepJournal] = {}
         self._deaths: dict[str, tuple[int, int]] = {}  # of a sweep: (in a row, rows at the last)
-        if self._run.live_worker() is None:
+        if not self._worker.is_up:
             self._run.tidy()
         self._refresh()
+        self._replace_outdated_worker()
 
     # -- what pages call
 
@@ -63,16 +61,23 @@ class JobManager:
         """
         return self._submit("evaluate", request.to_dict())
 
-    def submit_sweep(self, spec: SweepSpec) -> str:
+    def submit_sweep(self, spec: SweepSpec, cluster: str = "") -> str:
         """Queue a sweep and return the job's id.
+
+        Args:
+            cluster: address of the Dask scheduler whose workers evaluate, for instance
+                `tcp://host:8786`; empty for this machine.
 
         Raises:
             StoreError: the jobs folder cannot be written.
         """
-        return self._submit("sweep", spec.to_dict())
+        return self._submit("sweep", spec.to_dict(), cluster=cluster)
 
-    def resume_sweep(self, job_id: str) -> str | None:
+    def resume_sweep(self, job_id: str, cluster: str | None = None) -> str | None:
         """Go on with a sweep that ended early; what it has evaluated is not done again.
+
+        Args:
+            cluster: as in `submit_sweep`; None for where it ran before.
 
         Returns:
             The new job's id, its own while it still runs, or None when there is no such sweep.
@@ -83,7 +88,10 @@ class JobManager:
         job = self.status(job_id)
         if job is None or job.kind != "sweep":
             return None
-        return job_id if not job.is_over else self._submit("sweep", job.request, job.journal)
+        if not job.is_over:
+            return job_id
+        where = job.cluster if cluster is None else cluster
+        return self._submit("sweep", job.request, job.journal, where)
 
     def submit_live(self, request: EvaluationRequest) -> str:
         """Queue a live measurement, which goes on until it is cancelled; the job's id.
@@ -93,13 +101,16 @@ class JobManager:
         """
         return self._submit("live", request.to_dict())
 
-    def _submit(self, kind: JobKind, request: dict[str, Any], sweep: str | None = None) -> str:
+    def _submit(
+        self, kind: JobKind, request: dict[str, Any], sweep: str | None = None, cluster: str = ""
+    ) -> str:
         with self._lock:
             self._serial += 1
             job_id = f"{time.time_ns():020d}-{os.getpid()}-{self._serial}"
             payload: dict[str, Any] = {"kind": kind, "request": request}
             if kind == "sweep":
                 payload["journal"] = sweep or job_id
+                payload["cluster"] = cluster
             self._append({"job": job_id, "event": "queued", **payload})
             try:
                 self._run.put_request(job_id, payload)
@@ -108,7 +119,8 @@ class JobManager:
                     f"The job cannot be queued ({error.strerror}): free some disk space or point "
                     "ATTUNE_CACHE_DIR at a folder that can be written."
                 ) from error
-            self._ensure_worker()
+            self._worker.try_again()
+            self._worker.ensure()
             self._refresh()
         return job_id
 
@@ -176,7 +188,7 @@ class JobManager:
             if job.state == "running" and not self._ends_by_itself(job):
                 self._kill_worker()
             if any(not j.is_over for j in self._jobs.values()):
-                self._ensure_worker()
+                self._worker.ensure()
 
     def _ends_by_itself(self, job: JobStatus) -> bool:
         """Whether a cancelled job that runs will soon see it, so that the worker can live on."""
@@ -203,11 +215,18 @@ class JobManager:
     def _refresh(self) -> None:
         events, self._offset = journal.read_from(self._run.journal, self._offset)
         for event in events:
-            job_id = str(event.get("job", ""))
-            if event.get("event") == "queued":
-                self._jobs.setdefault(job_id, JobStatus.queued(event))
-            elif job_id in self._jobs:
-                self._jobs[job_id] = self._jobs[job_id].after(event)
+            # One of another version of Attune changes nothing.
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                self._take(event)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        job_id = str(event.get("job", ""))
+        if event.get("event") == "queued":
+            self._jobs.setdefault(job_id, JobStatus.queued(event))
+        elif job_id in self._jobs:
+            self._jobs[job_id] = self._jobs[job_id].after(event)
+        if event.get("event") == "started":
+            self._worker.has_worked()
 
     def _sweep(self, job_id: str) -> SweepJournal | None:
         """The journal of a sweep, read up to its end."""
@@ -223,69 +242,55 @@ class JobManager:
 
     # -- the worker
 
-    def _ensure_worker(self) -> None:
-        starting = (
-            self._worker is not None
-            and self._worker.poll() is None
-            and time.monotonic() - self._spawned_at < _STARTUP_S
-        )
-        if starting or self._run.live_worker() is not None:
-            return
-        with self._run.worker_log.open("ab") as log:
-            self._worker = subprocess.Popen(
-                [sys.executable, "-m", "engine.jobs.worker", str(self._run.root)],
-                cwd=_REPOSITORY,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._spawned_at = time.monotonic()
-
     def _kill_worker(self) -> None:
-        """Kill the worker's whole session (it has children of its own) and wait for it.
-
-        A point of a sweep that was under way has not killed it: it is no suspect.
-        """
-        pids = {self._run.live_worker(), self._worker.pid if self._worker else None} - {None}
-        for pid in pids:
-            if pid is not None and (self._worker is None or self._worker.poll() is None):
-                try:
-                    os.killpg(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-        if self._worker is not None:
-            self._worker.wait()
-            self._worker = None
+        """A point of a sweep that was under way has not killed the worker: it is no suspect."""
+        self._worker.kill()
         for job in self._jobs.values():
             if job.journal:
                 self._run.in_flight(job.journal).unlink(missing_ok=True)
 
+    def _replace_outdated_worker(self) -> None:
+        """A worker that outlived an update of Attune runs the old code: a new one takes over."""
+        if not self._worker.is_outdated():
+            return
+        self._kill_worker()
+        for job in self._jobs.values():
+            if job.state == "running" and job.kind == "evaluate":
+                self._end(job, "Attune was updated while this job ran: run it again.")
+        self._refresh()
+
     def _notice_dead_worker(self) -> None:
         """A job whose worker died is over, but for a sweep, which a new worker goes on with."""
-        waiting = [j for j in self._jobs.values() if not j.is_over]
-        if not waiting or self._run.live_worker() is not None:
+        if all(j.is_over for j in self._jobs.values()) or self._worker.is_up:
             return
-        if self._worker is not None and self._worker.poll() is None:
-            if time.monotonic() - self._spawned_at < _STARTUP_S:
-                return
-            self._kill_worker()
+        if self._worker.is_starting:
+            return
+        self._worker.bury()
         self._refresh()  # it may have finished the job with its last breath
         for job in self._jobs.values():
             if job.state == "running" and not self._goes_on(job):
-                self._run.drop_request(job.job_id)
-                self._append(
-                    {
-                        "job": job.job_id,
-                        "event": "crashed",
-                        "error": "The worker process died while it ran this job (a crash of the "
-                        "compiler or driver, or out of memory); the log has its last words.",
-                        "log": self._last_words(),
-                    }
+                self._end(
+                    job,
+                    "The worker process died while it ran this job (a crash of the compiler or "
+                    "driver, or out of memory); the log has its last words.",
                 )
         self._refresh()
-        if any(not j.is_over for j in self._jobs.values()):
-            self._ensure_worker()
+        waiting = [j for j in self._jobs.values() if not j.is_over]
+        if waiting:
+            self._worker.ensure()
+        if self._worker.has_given_up:
+            for job in waiting:
+                self._end(
+                    job,
+                    "The worker process ends as soon as it is started; the log has its last "
+                    "words. Mend what it names, then run this again.",
+                )
+            self._refresh()
+
+    def _end(self, job: JobStatus, error: str) -> None:
+        self._run.drop_request(job.job_id)
+        log = self._worker.last_words()
+        self._append({"job": job.job_id, "event": "crashed", "error": error, "log": log})
 
     def _goes_on(self, job: JobStatus) -> bool:
         """Whether a new worker takes the job up; not when one after another dies without a row."""
@@ -296,12 +301,6 @@ class JobManager:
         count = count + 1 if rows == len(found.rows) else 1
         self._deaths[job.job_id] = (count, len(found.rows))
         return count < _MAX_DEATHS
-
-    def _last_words(self) -> str:
-        try:
-            return self._run.worker_log.read_bytes()[-4000:].decode(errors="replace")
-        except OSError:
-            return ""
 
 
 def _claim_slot(root: Path) -> tuple[RunDir, int]:

@@ -66,6 +66,7 @@ class JobStatus:
     progress: JobProgress | None = None  # of a sweep
     end: str = ""  # of a sweep that is done: "finished" or "budget"
     journal: str = ""  # name of a sweep's own journal
+    cluster: str = ""  # where a sweep's evaluations run: a Dask scheduler; empty is this machine
     final: tuple[Mapping[str, Any], ...] = ()  # of a sweep on a GPU; see `JobManager.results`
 
     @property
@@ -88,6 +89,7 @@ class JobStatus:
             submitted=float(event.get("t", 0.0)),
             kind=event.get("kind", "evaluate"),
             journal=str(event.get("journal", "")),
+            cluster=str(event.get("cluster", "")),
         )
 
     def after(self, event: Mapping[str, Any]) -> JobStatus:

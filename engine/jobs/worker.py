@@ -17,15 +17,21 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from engine.errors import AttuneError
 from engine.evaluate import Evaluator
 from engine.jobs import journal
 from engine.jobs.layout import RunDir
+from engine.jobs.status import JobKind
+from engine.jobs.supervisor import code_stamp
 from engine.request import EvaluationRequest
 
 POLL_S = 0.02
+_UNREADABLE = (
+    "The job's file cannot be read (damaged, or written by another version of Attune): start it "
+    "again."
+)
 IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
 
 
@@ -36,7 +42,7 @@ def main(argv: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0  # another worker already serves this folder
-    run.write_worker(os.getpid())
+    run.write_worker(os.getpid(), code_stamp())
     idle_since = time.monotonic()
     with Evaluator() as evaluator:
         worker = Worker(run, evaluator)
@@ -67,9 +73,13 @@ class Worker:
         """Run one job. Every way out of it is an event in the journal."""
         job_id = job_file.stem
         try:
-            payload = json.loads(job_file.read_text())
+            payload = read_payload(job_file)
         except FileNotFoundError:
             return  # cancelled while it was queued
+        except (ValueError, KeyError, TypeError):
+            self.event(job_id, "failed", error=_UNREADABLE)
+            self.run.drop_request(job_id)
+            return
         kind = payload["kind"]
         self.event(job_id, "started", pid=os.getpid())
         if kind == "evaluate":
@@ -107,7 +117,7 @@ class Worker:
         """Queued single evaluations, oldest first."""
         waiting = self.run.waiting_requests()
         # Mostly the long job's own request is the only one.
-        return [path for path in waiting if _kind(path) == "evaluate"] if len(waiting) > 1 else []
+        return [path for path in waiting if _is_evaluation(path)] if len(waiting) > 1 else []
 
     def is_cancelled(self, job_id: str) -> bool:
         """The manager takes a long job's request away to end it."""
@@ -132,11 +142,27 @@ class Worker:
         self.event(job_id, "finished", result=outcome.evaluation.to_dict())
 
 
-def _kind(job_file: Path) -> str:
+def read_payload(job_file: Path) -> dict[str, Any]:
+    """What a job's file asks for.
+
+    Raises:
+        FileNotFoundError: the job was cancelled.
+        ValueError, KeyError, TypeError: damaged, or of another version of Attune.
+    """
+    payload: dict[str, Any] = json.loads(job_file.read_text())
+    if payload["kind"] not in get_args(JobKind):
+        raise ValueError(payload["kind"])
+    return payload
+
+
+def _is_evaluation(job_file: Path) -> bool:
+    """An unreadable file is one, too: it is dealt with at once."""
     try:
-        return str(json.loads(job_file.read_text())["kind"])
+        return bool(read_payload(job_file)["kind"] == "evaluate")
     except FileNotFoundError:
-        return ""  # cancelled
+        return False
+    except (ValueError, KeyError, TypeError):
+        return True
 
 
 if __name__ == "__main__":

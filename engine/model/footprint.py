@@ -9,6 +9,7 @@ from engine.devices.spec import DeviceSpec
 from engine.evaluation import Resources
 from engine.plan import make_plan
 from engine.problem import Problem
+from engine.request import target_arch
 from kernels.variant import Config, Variant
 
 # Resources of each pass for a problem, as compiled for the device at hand.
@@ -32,7 +33,7 @@ def compiled_footprint(variant: Variant, config: Config, device: DeviceSpec) -> 
         key = variant.defines(problem, config)
         if key not in compiled:
             plan = make_plan(variant, problem, config)
-            compiled[key] = resources(plan, compile_plan(plan, device.arch))
+            compiled[key] = resources(plan, compile_plan(plan, target_arch(variant, device)))
         return compiled[key]
 
     return footprint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -37,6 +38,13 @@ def wait(manager: JobManager, job_id: str, states: frozenset[str] = ENDED) -> Jo
             return status
         time.sleep(0.02)
     raise AssertionError(f"still {status.state} ({status.stage}) after 120 s")
+
+
+def reap(manager: JobManager) -> None:
+    """Wait for the killed worker of a manager that was let go without closing it."""
+    process = manager._worker._process
+    assert process is not None
+    process.wait()
 
 
 def worker_pid(manager: JobManager) -> int:
@@ -123,8 +131,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
         assert wait(second, second.submit(SMALL)).state == "done"
     finally:
         second.close()
-        assert first._worker is not None
-        first._worker.wait()
+        reap(first)
 
 
 def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
@@ -164,3 +171,66 @@ def test_a_worker_nobody_wants_leaves(tmp_path: Path, monkeypatch: pytest.Monkey
     finally:
         held.close()
     assert run.is_abandoned()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", '{"request": {}}', '{"kind": "dance", "request": {}}']
+)
+def test_a_job_file_that_cannot_be_read_fails_alone(manager: JobManager, text: str) -> None:
+    bad = "00000000000000000001-1-1"  # older than any other: it comes first
+    journal.append(manager._run.journal, {"job": bad, "event": "queued", "t": 1.0, "request": {}})
+    (manager._run.requests / f"{bad}.json").write_text(text)
+    good = manager.submit(SMALL)
+    assert wait(manager, good).state == "done"
+    job = manager.status(bad)
+    assert job is not None
+    assert job.state == "failed"
+    assert "start it again" in job.error
+    assert not manager._run.has_request(bad)
+
+
+def test_events_of_another_version_change_nothing(manager: JobManager) -> None:
+    job_id = manager.submit(SMALL)
+    for event in (
+        {"job": job_id, "event": "progress"},
+        {"job": job_id, "event": "progress", "progress": {"done": 1}},
+        {"job": job_id, "event": "applause", "t": "late"},
+        {"event": "queued"},
+    ):
+        journal.append(manager._run.journal, event)
+    assert wait(manager, job_id).state == "done"
+    assert len(manager.jobs()) == 1
+
+
+def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_words(
+    manager: JobManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # the interpreter itself does not start
+    jobs = [manager.submit(SMALL) for _ in range(2)]
+    for job_id in jobs:
+        job = wait(manager, job_id)
+        assert job.state == "crashed"
+        assert "ends as soon as it is started" in job.error
+        assert "encodings" in job.log
+    monkeypatch.delenv("PYTHONHOME")
+    assert wait(manager, manager.submit(SMALL)).state == "done"  # mended, and asked again
+
+
+def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
+    first = JobManager(tmp_path / "jobs")
+    wait(first, first.submit(SMALL))
+    old = worker_pid(first)
+    os.close(first._slot_lock)  # the server goes, its worker stays
+
+    second = JobManager(tmp_path / "jobs")
+    assert worker_pid(second) == old  # the same code: it is kept
+    os.close(second._slot_lock)
+
+    file = tmp_path / "jobs" / "server0" / "worker.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "code": "older"}))
+    third = JobManager(tmp_path / "jobs")
+    assert third._run.live_worker() is None
+    assert wait(third, third.submit(SMALL)).state == "done"
+    assert worker_pid(third) != old
+    third.close()
+    reap(first)

@@ -194,8 +194,9 @@ def test_server_and_worker_killed_together(tmp_path: Path) -> None:
     wait_for(first, job_id, lambda _: len(first.rows(job_id)) >= 3)
     os.killpg(worker_pid(first), signal.SIGKILL)
     os.close(first._slot_lock)
-    assert first._worker is not None
-    first._worker.wait()
+    process = first._worker._process
+    assert process is not None
+    process.wait()
     kept = {row.point for row in first.rows(job_id)}
     second = JobManager(tmp_path / "jobs")
     try:
