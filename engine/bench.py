@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from engine.errors import InvalidProblem, MeasureError
+from engine.config import default_config, resolve_config
+from engine.errors import MeasureError
 from engine.evaluate import Evaluator
 from engine.evaluation import Evaluation, Latency, Status
 from engine.measure.field import ALL_KINDS, Field
@@ -18,7 +19,7 @@ from engine.measure.verdict import Comparison
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.request import EvaluationRequest, resolve, resolve_config, unsupported_reason
+from engine.request import EvaluationRequest, resolve, unsupported_reason
 from engine.tensors import Inputs, make_inputs
 from kernels.ladder import LADDER
 
@@ -42,22 +43,17 @@ _LARGE = tuple(
     for causal in (False, True)
     for seqlen in (512, 1024, 2048, 4096, 8192, 16_384)
 )
-PRESETS: Mapping[str, tuple[Problem, ...]] = {"small": _SMALL, "large": _LARGE, "decode": ()}
-
-
-def bench_problems(preset: str) -> tuple[Problem, ...]:
-    """The shapes of a preset.
-
-    Raises:
-        InvalidProblem: the preset needs shapes that a problem cannot have.
-    """
-    problems = PRESETS[preset]
-    if not problems:
-        raise InvalidProblem(
-            f"The preset {preset} has one query against a long KV cache, and a problem here has "
-            "one length for both: choose small or large."
-        )
-    return problems
+# One query for each of 32 heads against a KV cache, as Llama 3 8B decodes with its K/V heads
+# repeated; the last one reads 2 GiB.
+_DECODE = tuple(
+    Problem(batch, 32, 1, 128, seqlen_kv=keys)
+    for batch, keys in ((1, 1024), (1, 4096), (1, 16_384), (8, 4096), (32, 4096))
+)
+PRESETS: Mapping[str, tuple[Problem, ...]] = {
+    "small": _SMALL,
+    "large": _LARGE,
+    "decode": _DECODE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +80,7 @@ class BenchLine:
     end_to_end: Latency | None
     tflops: float | None
     peak_share: float | None  # None where the GPU's peak is not known
+    gb_per_s: float | None  # Q, K, V and O once over the time
     against_best: Comparison | None  # its time over that of the best backend; None for that one
     reason: str  # why it has no time
 
@@ -181,13 +178,17 @@ class _Bench:
         return found
 
     def _tuned(self, entrant: Entrant) -> Entrant:
-        """With the config tuned for this GPU and class of problems, where nothing else is named."""
-        from engine.search.tuned import find_tuned
-
-        if entrant.config or self.spec is None:
+        """With the values tuned for this GPU and class of problems, where no others are named."""
+        if self.spec is None:
             return entrant
-        tuned = find_tuned(self.spec.name, entrant.variant, self.problem)
-        return replace(entrant, config=dict(tuned.config)) if tuned is not None else entrant
+        variant = find_variant(entrant.variant)
+        found = resolve_config(variant, entrant.config, self.problem, self.spec.name)
+        if found.trouble and found.trouble not in self.notes:
+            self.notes.append(found.trouble)
+        if found.tuned is None:
+            return entrant
+        self.notes.append(f"The config of {variant.id}: {found.says()}.")
+        return replace(entrant, config=found.values)
 
     def _check(self, entrant: Entrant) -> Evaluation:
         self.stage(f"Checking {entrant.name}")
@@ -201,7 +202,7 @@ class _Bench:
             field.failures[entrant.name] = f"{checked.status}: {checked.reason}"
             return
         variant = find_variant(entrant.variant)
-        plan = make_plan(variant, self.problem, resolve_config(variant, entrant.config))
+        plan = make_plan(variant, self.problem, default_config(variant, checked.config))
         backend = cast("CudaBackend", self.evaluator.backend("cuda"))
         field.add(entrant.name, backend.timer(plan, inputs, checked.correctness))
 
@@ -284,6 +285,7 @@ class _Bench:
             end_to_end=by_kind.get("end_to_end"),
             tflops=tflops,
             peak_share=tflops / peak if tflops is not None and peak else None,
+            gb_per_s=self.problem.io_bytes / device.median_us / 1e3 if device else None,
             against_best=comparison,
             reason="" if device else field.failures.get(name, "It was not measured."),
         )

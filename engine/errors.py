@@ -41,3 +41,7 @@ class SnapshotError(AttuneError):
 
 class StoreError(AttuneError):
     """The sessions folder cannot be read or written (missing, read-only, full)."""
+
+
+class ClusterError(AttuneError):
+    """The Dask cluster of a sweep cannot be reached, has no worker that will do, or is gone."""

@@ -110,6 +110,12 @@ def evaluate(request: EvaluationRequest, on_stage: OnStage | None = None) -> Eva
         return evaluator.evaluate(request, on_stage)
 
 
+def _trouble(target: Target) -> tuple[str, ...]:
+    """Why it could not be looked up what was tuned, where that was asked for."""
+    found = target.config_origin
+    return (found.trouble,) if found is not None and found.trouble else ()
+
+
 class _Run:
     """One pass through the pipeline; each step fills in more of the evaluation."""
 
@@ -135,6 +141,7 @@ class _Run:
             config=target.config,
             device=target.device.name if target.device else "unknown",
             when=datetime.now(UTC).isoformat(timespec="seconds"),
+            notes=_trouble(target),
         )
 
     def outcome(self) -> EvaluationOutcome:

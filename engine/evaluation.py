@@ -211,7 +211,7 @@ class Evaluation:
             "status": str(self.status),
             "reason": self.reason,
             "variant": self.variant,
-            "problem": asdict(self.problem),
+            "problem": self.problem.to_dict(),
             "config": dict(self.config),
             "device": self.device,
             "when": self.when,

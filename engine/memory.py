@@ -1,6 +1,6 @@
 """Does it fit? Answered in one sentence before anything is allocated.
 
-The figures are upper estimates of what the pipeline holds at once, in units of one tensor where
+The figures are upper estimates of what the pipeline holds at once, in units of the tensors where
 they grow with the problem; a test compares them with what is really allocated.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.backends.base import BackendName
+from engine.correctness.case import MAX_CASES
 from engine.correctness.reference import coverage_size
 from engine.plan import LaunchPlan
 from engine.units import format_bytes
@@ -33,22 +34,22 @@ class MemoryNeed:
 def memory_need(plan: LaunchPlan, backend: BackendName) -> MemoryNeed:
     """Host and device memory of one evaluation, from inputs to correctness."""
     problem = plan.problem
-    tensor = problem.tensor_bytes
-    inputs = 3 * tensor
+    output, kv = problem.tensor_bytes, problem.kv_bytes
+    inputs = output + 2 * kv
     # float32 originals of Q, K and V beside the rounded ones, and rounding's own copies.
-    drawing = inputs + 6 * tensor + 8 * tensor
-    output = tensor
+    drawing = 3 * inputs + 8 * max(output, kv)
     # The child sees copies of Q, K, V and O in shared memory; a second run's output is compared.
     running = inputs + 2 * output
     if backend == "cpu":
         running += plan.device_bytes
     num_slices, num_rows = coverage_size(problem)
     covered = 8 * num_slices * num_rows * problem.head_dim
-    slice_tensor = tensor // (problem.batch * problem.num_heads)
+    total = problem.batch * problem.num_heads
     # SDPA runs on the covered slices: 16-bit copies of Q, K, V, its output, and that in float32.
-    sdpa = 6 * num_slices * slice_tensor
-    # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted.
-    one_slice = 2 * 3 * 4 * slice_tensor
+    sdpa = num_slices * (inputs + 3 * output) // total
+    # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted; the
+    # diagnosis keeps those of a few slices.
+    one_slice = (2 + MAX_CASES) * 4 * inputs // total
     # Reference, output, error and what the maps and statistics make of them.
     checking = inputs + output + sdpa + one_slice + 6 * covered
     device = 0

@@ -24,17 +24,26 @@ _LLAMA3 = (
     "meta-llama/Meta-Llama-3-8B config.json: num_attention_heads 32, num_key_value_heads 8, "
     "hidden_size 4096, max_position_embeddings 8192"
 )
+_LLAMA31 = (
+    "meta-llama/Llama-3.1-8B config.json: num_attention_heads 32, num_key_value_heads 8, "
+    "hidden_size 4096, max_position_embeddings 131072"
+)
 _VIT = "Dosovitskiy et al. 2020 (arXiv 2010.11929), table 1: ViT-Base, 12 heads, hidden size 768"
 _WHISPER = "openai/whisper ModelDimensions: n_audio_ctx 1500, n_audio_head, n_audio_state"
 _SDXL = (
     "stabilityai/stable-diffusion-xl-base-1.0 unet/config.json: block_out_channels 320, 640, 1280, "
     "attention_head_dim 5, 10, 20 (numbers of heads), attention in the last two blocks"
 )
+_SDXL_TEXT = f"{_SDXL}; CLIP's text encoders take 77 tokens (max_position_embeddings)"
 _L4_STUDY = "the L4 study's series over length and over batch (FP16, not causal)"
 
 _LLAMA3_NOTE = (
     "Prefill of {s:,} tokens. The 8 K/V heads are repeated to 32 (MHA), so K/V traffic is 4 times "
     "that of the model's grouped-query attention."
+)
+_DECODE_NOTE = (
+    "One token decoded against a KV cache of {kv:,}. The 8 K/V heads are repeated to 32 (MHA), so "
+    "K/V traffic is 4 times that of the model's grouped-query attention."
 )
 
 
@@ -72,6 +81,16 @@ _PRESETS: tuple[Preset, ...] = (
         )
         for seqlen in (2048, 8192)
     ),
+    *(
+        Preset(
+            f"llama3-8b-decode-{keys}",
+            "Llama 3",
+            Problem(1, 32, 1, 128, dtype="bfloat16", seqlen_kv=keys),
+            _DECODE_NOTE.format(kv=keys),
+            _LLAMA31,
+        )
+        for keys in (1024, 4096, 16_384)
+    ),
     Preset(
         "vit-b16",
         "ViT",
@@ -97,6 +116,13 @@ _PRESETS: tuple[Preset, ...] = (
         Problem(2, 20, 1024, 64),
         "Self-attention at 32 × 32 of a 1,024 × 1,024 image; B = 2 for classifier-free guidance.",
         _SDXL,
+    ),
+    Preset(
+        "sdxl-4096-text",
+        "SDXL",
+        Problem(2, 10, 4096, 64, seqlen_kv=77),
+        "Cross-attention at 64 × 64 to the 77 tokens of the prompt; B = 2 for guidance.",
+        _SDXL_TEXT,
     ),
     _l4(1, 1, 4, head_dim=4),
     *(_l4(1, 1, seqlen) for seqlen in (64, 65, 128, 192, 256, 512)),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from engine.backends.base import Schedule
+from engine.config import ResolvedConfig, resolve_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.names import find_variant
@@ -20,7 +21,10 @@ Effort: TypeAlias = Literal["full", "quick", "none"]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What to evaluate. Missing tunables take their defaults; `gpu=None` means the local GPU."""
+    """What to evaluate. Missing tunables take their tuned or default values (`engine.config`).
+
+    `gpu=None` means the local GPU.
+    """
 
     variant: str
     problem: Problem
@@ -38,7 +42,7 @@ class EvaluationRequest:
     effort: Effort = "full"
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"problem": self.problem.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -53,24 +57,26 @@ class Target:
     config: dict[str, int]
     device: DeviceSpec | None
     device_reason: str  # why there is no device
-
-
-def resolve_config(variant: Variant, config: Mapping[str, int]) -> dict[str, int]:
-    """The variant's defaults, overridden by `config`; `unsupported` reports unknown names."""
-    return {**variant.default_config(), **config}
+    config_origin: ResolvedConfig | None = None  # where `config` comes from; None: it was given
 
 
 def resolve(request: EvaluationRequest) -> Target:
     variant = find_variant(request.variant)
-    config = resolve_config(variant, request.config)
+    device, why = _device(request)
+    found = resolve_config(
+        variant, request.config, request.problem, device.name if device is not None else None
+    )
+    return Target(variant, found.values, device, why, found)
+
+
+def _device(request: EvaluationRequest) -> tuple[DeviceSpec | None, str]:
+    """The target GPU, or the sentence why there is none."""
     if request.gpu is not None:
-        return Target(variant, config, find_device(request.gpu), "")
+        return find_device(request.gpu), ""
     from engine.devices.detect import detect_local
 
     local = detect_local()
-    if isinstance(local, str):
-        return Target(variant, config, None, local)
-    return Target(variant, config, local.spec, "")
+    return (None, local) if isinstance(local, str) else (local.spec, "")
 
 
 def unsupported_reason(target: Target, problem: Problem) -> str | None:

@@ -45,7 +45,7 @@ def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Raw Q, K, V of one problem, each `[batch, num_heads, seqlen, head_dim]`."""
+    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V with `num_keys` rows instead."""
 
     problem: Problem
     q: RawArray
@@ -63,14 +63,15 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = "normal") -> 
     if kind not in get_args(InputKind):
         raise InvalidProblem(f"input kind must be one of {get_args(InputKind)}, not {kind!r}.")
     rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal(problem.shape, dtype=np.float32) for _ in range(3))
+    shapes = (problem.shape, problem.kv_shape, problem.kv_shape)
+    q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
     if kind == "large_logits":
         q *= 4.0
         k *= 4.0
     if kind == "structured_v":
-        rows = np.arange(problem.seqlen, dtype=np.float32)[:, None]
+        rows = np.arange(problem.num_keys, dtype=np.float32)[:, None]
         cols = np.arange(problem.head_dim, dtype=np.float32)[None, :]
         v = np.broadcast_to(
-            np.sin(0.37 * rows) + 0.5 * np.cos(1.7 * cols + rows), problem.shape
+            np.sin(0.37 * rows) + 0.5 * np.cos(1.7 * cols + rows), problem.kv_shape
         ).astype(np.float32)
     return Inputs(problem, *(encode(x, problem.dtype) for x in (q, k, v)))

@@ -18,11 +18,15 @@ def format_bytes(size_bytes: int) -> str:
     return f"{_short(size)} {unit}"
 
 
+def time_unit(time_us: float) -> tuple[str, float]:
+    """The unit in which a time given in microseconds is read, and how many µs it is."""
+    found = ((unit, us) for unit, us in _TIME_UNITS if abs(time_us) >= 0.9995 * us)
+    return next(found, _TIME_UNITS[-1])
+
+
 def format_us(time_us: float) -> str:
     """A time given in microseconds, three digits: `0.85 µs`, `12.3 µs`, `1.07 ms`, `2.5 s`."""
-    unit, scale = next(
-        ((u, s) for u, s in _TIME_UNITS if abs(time_us) >= 0.9995 * s), _TIME_UNITS[-1]
-    )
+    unit, scale = time_unit(time_us)
     return f"{_short(time_us / scale)} {unit}"
 
 

@@ -2,7 +2,7 @@
 // Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
 // Changed: nothing; this is the start that every later rung is compared with.
 // Limiter: two of eight warps compute, on bank-conflicted shared memory; the other six only load.
-// Constraints: D in {4, 32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535 (grid z and y).
+// Constraints: D in {4, 32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any KV.
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.
@@ -20,22 +20,22 @@ static_assert(BLOCK_M <= NUM_THREADS, "every query row needs a thread of its own
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
-                                          const element* head,  // [seqlen, HEAD_DIM]
-                                          int first_row, int seqlen) {
+                                          const element* head,  // [length, HEAD_DIM]
+                                          int first_row, int length) {
     for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
         const int row = first_row + i / HEAD_DIM;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        tile_smem[i] = row < seqlen ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+        tile_smem[i] = row < length ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
                                     : to_element(0.0f);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(NUM_THREADS)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
     // Dynamic, because at D = 128 the tiles exceed the 48 KB that a static array may have.
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);             // [BLOCK_M, HEAD_DIM]
@@ -46,10 +46,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int tid = threadIdx.x;
     const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
     const int query = m0 + tid;           // this thread's query row, if it computes
-    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
-    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
-    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+    load_tile<BLOCK_M>(q_smem, q + q_head, m0, seqlen);
 
     float acc_rmem[HEAD_DIM];  // O of this row, not yet divided by l
 #pragma unroll
@@ -58,10 +60,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float l = 0.0f;       // running sum of exp(score - m)
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
-        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);
+        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);
         // The computing threads read rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
@@ -79,7 +81,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
                 }
                 const int key = n0 + n;
-                const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
                 score = visible ? score * softmax_scale : -INFINITY;
                 s_row[n] = score;
                 m_new = fmaxf(m_new, score);
@@ -112,7 +114,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const float inv_l = 1.0f / l;
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d++) {
-            out[head + (size_t)query * HEAD_DIM + d] = to_element(acc_rmem[d] * inv_l);
+            out[q_head + (size_t)query * HEAD_DIM + d] = to_element(acc_rmem[d] * inv_l);
         }
     }
 }

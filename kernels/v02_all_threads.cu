@@ -2,7 +2,7 @@
 // Idea: a row's threads share its keys for S and its columns for O; lanes reduce max and sum.
 // Changed: against v01, no thread only loads, shuffles for max and sum, l summed once at the end.
 // Limiter: shared-memory bandwidth: two-byte loads, and rows that all start in the same bank.
-// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535 (grid z and y).
+// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any KV.
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 64 threads_per_row threads.
 // Source: the warp-shuffle reduction of CUDA's programming guide, on FlashAttention's algorithm 1.
 // Weakness: as few CTAs as v01 at small B * H; each FMA still costs one or two shared loads.
@@ -24,12 +24,12 @@ static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would ex
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
-                                          const element* head,  // [seqlen, HEAD_DIM]
-                                          int first_row, int seqlen) {
+                                          const element* head,  // [length, HEAD_DIM]
+                                          int first_row, int length) {
     for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
         const int row = first_row + i / HEAD_DIM;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        tile_smem[i] = row < seqlen ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+        tile_smem[i] = row < length ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
                                     : to_element(0.0f);
     }
 }
@@ -55,10 +55,10 @@ __device__ __forceinline__ float row_sum(float x) {
 // CTAs per SM than shared memory holds.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, HEAD_DIM]
     element* k_smem = q_smem + BLOCK_M * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
@@ -69,10 +69,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
     const int m0 = blockIdx.z * BLOCK_M;             // first query row of this CTA
     const int query = m0 + row;
-    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
-    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
-    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+    load_tile<BLOCK_M>(q_smem, q + q_head, m0, seqlen);
 
     float acc_rmem[DIMS_PER_THREAD];  // O of this row's columns part * DIMS_PER_THREAD + d
 #pragma unroll
@@ -81,10 +83,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float l = 0.0f;       // running sum over this thread's keys only
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
-        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);
+        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);
         // Every thread reads rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
@@ -99,7 +101,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
             }
             const int key = n0 + n;
-            const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+            const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
             score = visible ? score * softmax_scale : -INFINITY;
             s_row[n] = score;
             m_new = fmaxf(m_new, score);
@@ -138,7 +140,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // O = O / l. The sum needs all lanes, so it comes before rows past the end drop out.
     const float inv_l = 1.0f / row_sum(l);
     if (query < seqlen) {
-        element* out_row = out + head + (size_t)query * HEAD_DIM + part * DIMS_PER_THREAD;
+        element* out_row = out + q_head + (size_t)query * HEAD_DIM + part * DIMS_PER_THREAD;
 #pragma unroll
         for (int d = 0; d < DIMS_PER_THREAD; d++) out_row[d] = to_element(acc_rmem[d] * inv_l);
     }

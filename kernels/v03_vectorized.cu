@@ -2,7 +2,7 @@
 // Idea: a value once loaded serves several FMAs, and neighbouring rows start in different banks.
 // Changed: against v02, 16 threads share rows_per_thread rows; 8 elements a load; rows padded by 8.
 // Limiter: FMA issue, shared with the conversions of 16-bit operands to float.
-// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535 (grid z and y).
+// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any KV.
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 1024 / rows_per_thread each.
 // Source: the register-tiled SGEMM of CUTLASS and SGEMM_CUDA, applied to both products.
 // Weakness: 64-row tiles leave most SMs idle at small B * H; P crosses shared memory as float.
@@ -31,15 +31,15 @@ static_assert(HEAD_DIM % (2 * ROW_THREADS) == 0,
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes a load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
-                                          const element* head,  // [seqlen, HEAD_DIM]
-                                          int first_row, int seqlen) {
+                                          const element* head,  // [length, HEAD_DIM]
+                                          int first_row, int length) {
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
     for (int i = threadIdx.x; i < ROWS * VECTORS_PER_ROW; i += NUM_THREADS) {
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
         element8 vector = {};
-        if (first_row + row < seqlen) {
+        if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
             vector = *reinterpret_cast<const element8*>(source);
         }
@@ -67,10 +67,10 @@ __device__ __forceinline__ float row_sum(float x) {
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, ROW_STRIDE]
     element* k_smem = q_smem + BLOCK_M * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -82,10 +82,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int group = threadIdx.x / ROW_THREADS;
     const int part = threadIdx.x % ROW_THREADS;
     const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
-    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
-    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
-    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+    load_tile<BLOCK_M>(q_smem, q + q_head, m0, seqlen);
 
     float2 acc_rmem[ROWS_PER_THREAD][PAIRS_PER_THREAD];  // O, not yet divided by l
     float m_rmem[ROWS_PER_THREAD];  // running maximum of each row, the same in all its threads
@@ -99,10 +101,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     }
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
-        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);
+        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);
         // Every thread reads rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
@@ -141,7 +143,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
             for (int j = 0; j < KEYS_PER_THREAD; j++) {
                 const int key = n0 + part + j * ROW_THREADS;
-                const bool visible = key < seqlen && (!IS_CAUSAL || key <= m0 + row);
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= m0 + row);
                 s_rmem[i][j] = visible ? s_rmem[i][j] * softmax_scale : -INFINITY;
                 m_new = fmaxf(m_new, s_rmem[i][j]);
             }
@@ -209,7 +211,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         if (query >= seqlen) continue;
 #pragma unroll
         for (int j = 0; j < PAIRS_PER_THREAD; j++) {
-            element* pair = out + head + (size_t)query * HEAD_DIM + 2 * (part + j * ROW_THREADS);
+            element* pair = out + q_head + (size_t)query * HEAD_DIM + 2 * (part + j * ROW_THREADS);
             *reinterpret_cast<element2*>(pair) =
                 to_element2(acc_rmem[i][j].x * inv_l, acc_rmem[i][j].y * inv_l);
         }

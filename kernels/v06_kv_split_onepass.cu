@@ -2,7 +2,7 @@
 // Idea: a counter per query tile tells each CTA whether the other chunks are already in memory.
 // Changed: against v05, attention_fuse is gone; fence, count, and the last CTA merges the partials.
 // Limiter: as v05; the fusion now runs on one CTA per query tile, so many splits make a long tail.
-// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any num_splits.
+// Constraints: D in {32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any KV and num_splits.
 // Passes: 1, attention_forward; grid (num_heads * num_splits, batch, ceil(S / 64)).
 // Source: the threadFenceReduction sample of the CUDA toolkit; stream-K's fix-up does the same.
 // Weakness: two launches at once must not share the counters; every CTA pays a fence and an atomic.
@@ -25,12 +25,12 @@ static_assert(HEAD_DIM <= 128, "head_dim must be at most 128: the tiles would ex
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
-                                          const element* head,  // [seqlen, HEAD_DIM]
-                                          int first_row, int seqlen) {
+                                          const element* head,  // [length, HEAD_DIM]
+                                          int first_row, int length) {
     for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
         const int row = first_row + i / HEAD_DIM;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        tile_smem[i] = row < seqlen ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+        tile_smem[i] = row < length ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
                                     : to_element(0.0f);
     }
 }
@@ -56,14 +56,14 @@ __device__ __forceinline__ float row_sum(float x) {
 // the bounds as in v02: without it ptxas spills registers for CTAs that shared memory cannot hold.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
                   float* __restrict__ o_partial,  // [NUM_SPLITS, num_rows, HEAD_DIM]
                   float* __restrict__ m_partial,  // [NUM_SPLITS, num_rows]
                   float* __restrict__ l_partial,  // [NUM_SPLITS, num_rows]
                   int* __restrict__ arrivals,     // [batch, num_heads, gridDim.z], all zero
-                  int num_heads, int seqlen, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, HEAD_DIM]
     element* k_smem = q_smem + BLOCK_M * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
@@ -75,11 +75,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int split = blockIdx.x % NUM_SPLITS;       // neighbours in x share Q through L2
     const int m0 = blockIdx.z * BLOCK_M;             // first query row of this CTA
     const int query = m0 + row;
-    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x / NUM_SPLITS;
-    const size_t head = head_index * seqlen * HEAD_DIM;
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
-    load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);
+    load_tile<BLOCK_M>(q_smem, q + q_head, m0, seqlen);
 
     float acc_rmem[DIMS_PER_THREAD];  // O of this row's columns part * DIMS_PER_THREAD + d
 #pragma unroll
@@ -89,14 +90,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     // The chunk is whole tiles, the same for every query tile, so a seam falls on a multiple of
     // chunk_rows. With more splits than tiles the last chunks start past the end and stay empty.
-    const int num_tiles = (seqlen + BLOCK_N - 1) / BLOCK_N;
+    const int num_tiles = (seqlen_kv + BLOCK_N - 1) / BLOCK_N;
     const int chunk_rows = (num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N;
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     const int chunk_end = min(kv_end, (split + 1) * chunk_rows);
     for (int n0 = split * chunk_rows; n0 < chunk_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
-        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);
+        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);
         // Every thread reads rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
@@ -111,7 +112,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
             }
             const int key = n0 + n;
-            const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+            const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
             score = visible ? score * softmax_scale : -INFINITY;
             s_row[n] = score;
             m_new = fmaxf(m_new, score);

@@ -2,7 +2,7 @@
 // Idea: the accumulator of S = Q @ K^T has the layout that P @ V wants as its left operand.
 // Changed: against v04, mma.m16n8k16 and ldmatrix; 16 rows per warp; Q goes straight to registers.
 // Limiter: latency: loads, tensor cores and exp follow one another with nothing to overlap them.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; S <= 65535 * 16 num_warps; batch <= 65535.
+// Constraints: sm_80 or later; D in {32, 64, 96, 128}; S <= 65535 * 16 num_warps; B <= 65535.
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / (16 num_warps))), 32 num_warps.
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), section 3.3: warps split Q, not K.
 // Weakness: no copy runs ahead of the maths; padding costs 16 bytes a row; 4-byte output stores.
@@ -28,15 +28,15 @@ static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, 16 bytes a load.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_STRIDE]
-                                          const element* head,  // [seqlen, HEAD_DIM]
-                                          int first_row, int seqlen) {
+                                          const element* head,  // [length, HEAD_DIM]
+                                          int first_row, int length) {
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
     for (int i = threadIdx.x; i < ROWS * VECTORS_PER_ROW; i += NUM_THREADS) {
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
         element8 vector = {};
-        if (first_row + row < seqlen) {
+        if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
             vector = *reinterpret_cast<const element8*>(source);
         }
@@ -58,10 +58,10 @@ __device__ __forceinline__ float row_sum(float x) {
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* k_smem = reinterpret_cast<element*>(smem);  // [BLOCK_N, ROW_STRIDE]
     element* v_smem = k_smem + BLOCK_N * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -72,8 +72,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
     const int query0 = m0 + threadIdx.x / 32 * WARP_ROWS + lane / 4;  // this lane's first row
     const int pair = 2 * (lane % 4);                                  // first of its two columns
-    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
-    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
     // Q as the left operand, once for all tiles. Four lanes read 16 bytes of a row and its other
     // half comes with the next 8 columns, so no sector is read twice and Q needs no shared memory.
@@ -84,7 +86,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         for (int i = 0; i < 4; i++) {  // bit 0: the lower 8 rows, bit 1: the right 8 columns
             const int query = query0 + i % 2 * 8;
             const int d = step * 16 + i / 2 * 8 + pair;
-            const element* source = q + head + (size_t)query * HEAD_DIM + d;
+            const element* source = q + q_head + (size_t)query * HEAD_DIM + d;
             ElementPair elements;
             elements.bits = 0;  // rows past the end: any finite value would do
             if (query < seqlen) elements.elements = *reinterpret_cast<const element2*>(source);
@@ -97,10 +99,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float l_rmem[2] = {0.0f, 0.0f};            // running sums over this lane's keys only
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);
-        load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);
+        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);
+        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);
         // Every warp reads rows that other warps loaded.
         __syncthreads();
 
@@ -127,7 +129,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
                 const int key = n0 + tile * 8 + pair + i % 2;
                 const int query = query0 + i / 2 * 8;
-                const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
                 float& score = s_rmem[tile][i];
                 score = visible ? score * softmax_scale : -INFINITY;
                 m_new[i / 2] = fmaxf(m_new[i / 2], score);
@@ -188,7 +190,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int query = query0 + r * 8;
         const float inv_l = 1.0f / row_sum(l_rmem[r]);  // before rows past the end drop out
         if (query >= seqlen) continue;
-        element* out_row = out + head + (size_t)query * HEAD_DIM;
+        element* out_row = out + q_head + (size_t)query * HEAD_DIM;
 #pragma unroll
         for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
             *reinterpret_cast<element2*>(out_row + tile * 8 + pair) =

@@ -1,11 +1,11 @@
-// v12 One shot: for short S; the warps of a CTA share 16 query rows, each takes its keys at once.
+// v12 One shot: for few keys; the warps of a CTA share 16 query rows, each takes its keys at once.
 // Idea: where every launch is too short to pipeline, spread one tile's keys and wait only once.
 // Changed: against v08, warps split K, not Q; K skips shared memory; no K/V loop, so no rescale.
 // Limiter: latency from first load to last store; and each 16-row tile reads all K/V from L2.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; S <= num_warps keys_per_warp; B <= 65535.
+// Constraints: sm_80 or later; D in {32, 64, 96, 128}; KV <= num_warps keys_per_warp; B <= 65535.
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 16)), 32 * num_warps threads.
 // Source: Flash-Decoding's split and log-sum-exp merge (v05), inside one CTA.
-// Weakness: S <= 512; there D = 64 takes 109 KB, too much for sm_86 and sm_89; causal warps idle.
+// Weakness: KV <= 512; there D = 64 takes 109 KB, too much for sm_86 and sm_89; causal warps idle.
 #include "async_copy.cuh"
 #include "mma.cuh"
 
@@ -40,19 +40,19 @@ __device__ __forceinline__ float row_sum(float x) {
 }
 
 // Eight elements of one row as four pairs; zeros past the end.
-__device__ __forceinline__ uint4 load_8(const element* head,  // [seqlen, HEAD_DIM]
-                                        int row, int d, int seqlen) {
-    if (row >= seqlen) return make_uint4(0, 0, 0, 0);
+__device__ __forceinline__ uint4 load_8(const element* head,  // [length, HEAD_DIM]
+                                        int row, int d, int length) {
+    if (row >= length) return make_uint4(0, 0, 0, 0);
     return *reinterpret_cast<const uint4*>(head + (size_t)row * HEAD_DIM + d);
 }
 
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     float* o_smem = reinterpret_cast<float*>(smem);           // [NUM_WARPS, BLOCK_M, O_STRIDE]
     float* m_smem = o_smem + NUM_WARPS * BLOCK_M * O_STRIDE;  // [NUM_WARPS, BLOCK_M]
@@ -66,23 +66,25 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
     const int n0 = warp * KEYS_PER_WARP;  // first key of this warp
     v_smem += n0 * V_STRIDE;              // [KEYS_PER_WARP, V_STRIDE], this warp's own
-    // 64-bit: batch * num_heads * seqlen * HEAD_DIM may pass 2^31.
-    const size_t head = ((size_t)blockIdx.y * num_heads + blockIdx.x) * seqlen * HEAD_DIM;
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
     float acc_rmem[HEAD_DIM / 8][4] = {};  // O over this warp's keys, not divided by l
     float m_rmem[2] = {-INFINITY, -INFINITY};
     float l_rmem[2] = {0.0f, 0.0f};
 
     // A warp whose keys lie past the end, or past the diagonal, keeps m = -inf and O = 0.
-    const int kv_end = IS_CAUSAL ? min(seqlen, m0 + BLOCK_M) : seqlen;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     if (n0 < kv_end) {
         // V first: its copy runs behind all of S and the softmax.
         for (int i = lane; i < KEYS_PER_WARP * HEAD_DIM / VECTOR; i += 32) {
             const int row = i / (HEAD_DIM / VECTOR);
             const int d = i % (HEAD_DIM / VECTOR) * VECTOR;
-            const bool valid = n0 + row < seqlen;  // zeros past the end: NaN * 0 would be NaN
+            const bool valid = n0 + row < seqlen_kv;  // zeros past the end: NaN * 0 would be NaN
             cp_async_16(v_smem + row * V_STRIDE + d,
-                        v + head + (size_t)(valid ? n0 + row : 0) * HEAD_DIM + d, valid);
+                        v + kv_head + (size_t)(valid ? n0 + row : 0) * HEAD_DIM + d, valid);
         }
 
         // S = Q @ K^T [BLOCK_M, KEYS_PER_WARP], both operands straight from global memory. The
@@ -93,13 +95,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
         for (int block = 0; block < DIM_BLOCKS; block++) {
             const int d = block * 32 + pair * 4;
-            const uint4 upper = load_8(q + head, m0 + group, d, seqlen);
-            const uint4 lower = load_8(q + head, m0 + group + 8, d, seqlen);
+            const uint4 upper = load_8(q + q_head, m0 + group, d, seqlen);
+            const uint4 lower = load_8(q + q_head, m0 + group + 8, d, seqlen);
             const unsigned first[4] = {upper.x, lower.x, upper.y, lower.y};
             const unsigned second[4] = {upper.z, lower.z, upper.w, lower.w};
 #pragma unroll
             for (int tile = 0; tile < KEY_TILES; tile++) {
-                const uint4 keys = load_8(k + head, n0 + tile * 8 + group, d, seqlen);
+                const uint4 keys = load_8(k + kv_head, n0 + tile * 8 + group, d, seqlen_kv);
                 mma_m16n8k16(s_rmem[tile], first, keys.x, keys.y);
                 mma_m16n8k16(s_rmem[tile], second, keys.z, keys.w);
             }
@@ -111,7 +113,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
                 const int key = n0 + tile * 8 + pair + i % 2;
                 const int query = m0 + group + i / 2 * 8;
-                const bool visible = key < seqlen && (!IS_CAUSAL || key <= query);
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
                 float& score = s_rmem[tile][i];
                 score = visible ? score * softmax_scale : -INFINITY;
                 m_rmem[i / 2] = fmaxf(m_rmem[i / 2], score);
@@ -208,7 +210,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const float inv_l = 1.0f / l;
 #pragma unroll
     for (int j = 0; j < MERGE_PAIRS; j++) {
-        element* columns = out + head + (size_t)query * HEAD_DIM + 2 * (part + j * MERGE_THREADS);
+        element* columns = out + q_head + (size_t)query * HEAD_DIM + 2 * (part + j * MERGE_THREADS);
         *reinterpret_cast<element2*>(columns) =
             to_element2(merged_rmem[j].x * inv_l, merged_rmem[j].y * inv_l);
     }

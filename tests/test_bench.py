@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import engine.bench as subject
-from engine.bench import PRESETS, BenchResult, Entrant, bench, bench_problems
+from engine.bench import PRESETS, BenchResult, Entrant, bench
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
-from engine.errors import InvalidProblem, MeasureError
+from engine.errors import MeasureError
 from engine.evaluate import EvaluationOutcome
 from engine.evaluation import Correctness, Evaluation, Status
 from engine.measure.field import ALL_KINDS
@@ -266,11 +266,28 @@ def test_a_throttled_run_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_presets_are_those_of_the_bar() -> None:
-    assert len(bench_problems("small")) == 9
+    assert len(PRESETS["small"]) == 9
     assert all(p.head_dim == 64 and not p.causal for p in PRESETS["small"])
-    large = bench_problems("large")
+    large = PRESETS["large"]
     assert len(large) == 24
     assert {p.batch * p.seqlen for p in large} == {16_384}
     assert {p.num_heads * p.head_dim for p in large} == {2_048}
-    with pytest.raises(InvalidProblem, match="one query against a long KV cache"):
-        bench_problems("decode")
+    decode = PRESETS["decode"]
+    shapes = [(p.batch, p.num_heads, p.num_keys) for p in decode]
+    long = (1, 32, 1024), (1, 32, 4096), (1, 32, 16_384), (8, 32, 4096), (32, 32, 4096)
+    assert shapes == list(long)
+    assert {(p.seqlen, p.head_dim, p.causal) for p in decode} == {(1, 128, False)}
+    splitting = [v for v in LADDER if any(t.name == "num_splits" for t in v.tunables)]
+    assert splitting
+    assert all(v.unsupported(p, v.default_config()) is None for v in splitting for p in decode)
+
+
+def test_a_kernel_that_decodes_is_timed_beside_the_best_backend() -> None:
+    problem = PRESETS["decode"][0]
+    result = bench(problem, [Entrant("v05", {})], MadeUpGpu({"v05": 40.0}), SHORT)
+    ours = next(x for x in result.lines if x.name == "v05")
+    assert ours.device is not None
+    assert ours.against_best is not None
+    assert ours.against_best.speedup == pytest.approx(0.25, rel=0.01)
+    # K and V are 8 MiB each; Q and O 8 KiB.
+    assert ours.gb_per_s == pytest.approx((2**24 + 2**14) / 40.0 / 1e3, rel=0.01)

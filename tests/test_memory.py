@@ -62,10 +62,19 @@ def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(4, 8, 1024, 64), (64, 64, 64, 64), (1, 1, 4096, 64)], ids=str)
-def test_the_estimate_bounds_what_is_allocated(shape: tuple[int, ...], dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "keys"),
+    [
+        *(((4, 8, 1024, 64), None), ((64, 64, 64, 64), None), ((1, 1, 4096, 64), None)),
+        *(((4, 16, 1, 128), 4096), ((1, 4, 2048, 64), 77)),
+    ],
+    ids=str,
+)
+def test_the_estimate_bounds_what_is_allocated(
+    shape: tuple[int, ...], keys: int | None, dtype: str
+) -> None:
     """A wrong output, so that the diagnosis runs too."""
-    problem = Problem(*shape, dtype=dtype)
+    problem = Problem(*shape, dtype=dtype, seqlen_kv=keys)
     plan = plan_of(problem, "v01")
     tracemalloc.start()
     inputs = make_inputs(problem)

@@ -57,6 +57,15 @@ def test_shapes_agree_with_the_models(
     assert num_heads * head_dim == hidden_size
 
 
+@pytest.mark.parametrize("keys", [1024, 4096, 16_384])
+def test_decoding_has_one_query_of_the_same_model(keys: int) -> None:
+    problem = find_preset(f"llama3-8b-decode-{keys}").problem
+    prompt = find_preset("llama3-8b-8192").problem
+    assert (problem.seqlen, problem.num_keys) == (1, keys)
+    assert (problem.num_heads, problem.head_dim) == (prompt.num_heads, prompt.head_dim)
+    assert not problem.causal
+
+
 def test_every_preset_runs_on_some_variant() -> None:
     for preset in presets():
         assert any(v.unsupported(preset.problem, v.default_config()) is None for v in LADDER), (

@@ -61,6 +61,48 @@ def test_figures_follow_the_shape(problem: Problem) -> None:
     assert problem.softmax_scale**2 * problem.head_dim == pytest.approx(1.0)
 
 
+@given(
+    seqlen=st.integers(1, MAX_SEQLEN),
+    keys=st.integers(1, MAX_SEQLEN),
+    heads=st.integers(1, MAX_HEADS),
+)
+def test_keys_of_another_number(seqlen: int, keys: int, heads: int) -> None:
+    problem = Problem(2, heads, seqlen, 64, seqlen_kv=keys)
+    assert problem.num_keys == keys
+    assert problem.shape == (2, heads, seqlen, 64)
+    assert problem.kv_shape == (2, heads, keys, 64)
+    assert problem.kv_bytes == 2 * math.prod(problem.kv_shape)
+    assert problem.io_bytes == 2 * problem.tensor_bytes + 2 * problem.kv_bytes
+    assert problem.flops == 4 * 2 * heads * seqlen * keys * 64
+    assert Problem(**problem.to_dict()) == problem
+    assert ("seqlen_kv" in problem.to_dict()) == (keys != seqlen)
+
+
+@given(st.integers(1, MAX_SEQLEN))
+def test_as_many_keys_as_queries_is_the_plain_problem(seqlen: int) -> None:
+    plain, spelled = Problem(2, 3, seqlen, 64), Problem(2, 3, seqlen, 64, seqlen_kv=seqlen)
+    assert spelled == plain
+    assert hash(spelled) == hash(plain)
+    assert repr(spelled) == repr(plain)
+    assert spelled.label() == plain.label()
+    assert spelled.seqlen_kv is None
+    # What journals and snapshots hold of such a problem has not changed.
+    expected = {**GOOD, "seqlen": seqlen, "causal": False, "dtype": "float16"}
+    assert spelled.to_dict() == expected
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", MAX_SEQLEN + 1])
+def test_a_number_of_keys_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidProblem, match="seqlen_kv must be "):
+        Problem(**GOOD, seqlen_kv=value)
+
+
+def test_causal_with_two_lengths_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match="where S = 1 and KV = 4,096"):
+        Problem(1, 1, 1, 64, causal=True, seqlen_kv=4096)
+    assert Problem(1, 1, 8, 64, causal=True, seqlen_kv=8).causal
+
+
 def test_causal_halves_the_flops() -> None:
     assert Problem(1, 1, 128, 64).flops == 4 * 128 * 128 * 64
     assert Problem(1, 1, 128, 64, causal=True).flops == 2 * 128 * 128 * 64
@@ -69,3 +111,4 @@ def test_causal_halves_the_flops() -> None:
 def test_label() -> None:
     assert Problem(1, 8, 128, 64).label() == "B1 H8 S128 D64 fp16"
     assert Problem(2, 1, 1, 32, True, "bfloat16").label() == "B2 H1 S1 D32 bf16 causal"
+    assert Problem(1, 32, 1, 128, seqlen_kv=16384).label() == "B1 H32 S1 KV16384 D128 fp16"

@@ -62,11 +62,21 @@ def test_inputs_are_repeatable_and_depend_on_the_seed(dtype: Dtype, kind: InputK
     assert not np.array_equal(a.q, other.q)
 
 
+@pytest.mark.parametrize("kind", get_args(InputKind))
+def test_keys_and_values_have_their_own_length(kind: InputKind) -> None:
+    problem = Problem(2, 3, 1, 32, seqlen_kv=77)
+    inputs = make_inputs(problem, kind=kind)
+    assert inputs.q.shape == (2, 3, 1, 32)
+    assert inputs.k.shape == inputs.v.shape == (2, 3, 77, 32)
+
+
 def test_inputs_are_the_same_on_every_machine() -> None:
     """Snapshots name a seed, not the tensors: the stream must never change."""
     inputs = make_inputs(Problem(1, 2, 33, 64), seed=1)
     digest = hashlib.sha256(b"".join(x.tobytes() for x in (inputs.q, inputs.k, inputs.v)))
     assert digest.hexdigest()[:16] == "0613ea8f8258a445"
+    same = make_inputs(Problem(1, 2, 33, 64, seqlen_kv=33), seed=1)
+    np.testing.assert_array_equal(same.v, inputs.v)
 
 
 def test_large_logits_saturate_and_stay_finite() -> None:

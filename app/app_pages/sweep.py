@@ -13,7 +13,7 @@ from app.ui.views import sweep as results
 from app.ui.views import sweep_progress
 from app.ui.widgets import problem
 from engine.errors import AttuneError
-from engine.jobs.manager import JobStatus, manager
+from engine.jobs.manager import JobStatus
 
 _RUNNING_S = 0.5
 _IDLE_S = 2.0
@@ -45,12 +45,12 @@ def page() -> None:
 
 def _ask(chosen: Chosen, buttons: DeltaGenerator, wrong: DeltaGenerator) -> None:
     """Axes, plan, start."""
-    spec = None
+    wanted = None
     try:
-        spec = sweep_inputs.spec(chosen)
-        sweep_progress.draw_plan(plan(spec))
+        wanted = sweep_inputs.wanted(chosen)
+        sweep_progress.draw_plan(plan(wanted.spec))
     except AttuneError as error:
-        spec = None
+        wanted = None
         with wrong:
             problem(str(error))
     if local_gpu().spec is None:
@@ -63,14 +63,14 @@ def _ask(chosen: Chosen, buttons: DeltaGenerator, wrong: DeltaGenerator) -> None
         type="primary",
         icon=":material/play_arrow:",
         on_click=sweep_jobs.start,
-        args=(spec,),
-        disabled=spec is None,
+        args=(wanted.spec, wanted.cluster) if wanted else (),
+        disabled=wanted is None,
     )
 
 
 def _go_on(job: JobStatus | None) -> None:
     """Cancel what runs, or resume what ended early."""
-    if job is None:
+    if job is None or sweep_jobs.is_file(job):
         return
     if not job.is_over:
         st.button(
@@ -97,7 +97,7 @@ def _watch(token: tuple[tuple[str, str], ...], job: JobStatus | None) -> None:
     def poll() -> None:
         if sweep_jobs.token() != token:
             st.rerun()
-        now = manager().status(job.job_id) if job is not None else None
+        now = sweep_jobs.status(job) if job is not None else None
         if now is not None:
             sweep_progress.draw(now)
 
@@ -110,8 +110,9 @@ def _results(job: JobStatus) -> None:
     @st.fragment(run_every=None if job.is_over else _IDLE_S)
     def draw() -> None:
         found = sweep_jobs.found_of(job)
-        finals = manager().results(job.job_id) if job.final else []
-        results.draw(found, finals, job.journal, is_over=job.is_over)
+        results.draw(
+            found, sweep_jobs.finals(job), job.journal, job.request["strategy"], is_over=job.is_over
+        )
 
     draw()
 

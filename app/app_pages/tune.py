@@ -10,9 +10,10 @@ from app.ui.runs import Standing, cancel, collect, run, standing
 from app.ui.shown import Shown, from_standing
 from app.ui.state import Chosen
 from app.ui.terms import TERMS
-from app.ui.views import tabs
+from app.ui.views import live_latency, tabs
 from app.ui.widgets import failure, plain_markdown, problem
 from engine.evaluation import Status
+from engine.request import EvaluationRequest
 
 
 def page() -> None:
@@ -34,7 +35,15 @@ def page() -> None:
     live.tick(chosen, now)
     _trouble(now)
     metrics.draw(shown, waiting=now.compiling is not None, stale=now.is_stale)
-    tabs.draw(shown, "tab", bind="query-params")
+    more = {"Live latency": lambda _: live_latency.draw(*_live(chosen, now))}
+    tabs.draw(shown, "tab", bind="query-params", more=more)
+
+
+def _live(chosen: Chosen, now: Standing) -> tuple[EvaluationRequest, str]:
+    """What would be measured live, and why it cannot be."""
+    seen = now.preview
+    why_not = now.error or (seen.unsupported or seen.memory if seen is not None else "")
+    return chosen.request(execute=True), why_not or ""
 
 
 def _header(chosen: Chosen, now: Standing, shown: Shown) -> None:
@@ -63,7 +72,7 @@ def _header(chosen: Chosen, now: Standing, shown: Shown) -> None:
                 help="Execute the kernel and check its output.",
                 disabled=bool(now.error or (now.preview and now.preview.unsupported)),
             )
-        linked.toggle(st, "Live", "live", help=TERMS["live"])
+        linked.toggle(st, "Rerun on change", "live", help=TERMS["live"])
         save.button(shown, now)
 
 

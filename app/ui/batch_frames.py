@@ -53,8 +53,8 @@ def same_series(problem: Problem, heads_free: bool) -> Callable[[Measurement], b
 
     def lies_on_it(point: Measurement) -> bool:
         p = point.problem
-        shape = (p.seqlen, p.head_dim, p.causal, p.dtype)
-        wanted = (problem.seqlen, problem.head_dim, problem.causal, problem.dtype)
+        shape = (p.lengths(), p.head_dim, p.causal, p.dtype)
+        wanted = (problem.lengths(), problem.head_dim, problem.causal, problem.dtype)
         return shape == wanted and (heads_free or p.num_heads == problem.num_heads)
 
     return lies_on_it
@@ -156,7 +156,7 @@ def validation(found: Validation) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "name": f"B{r.batch} H{r.heads} S{r.seqlen} D{r.head_dim}",
+                "name": r.name,
                 "CTAs": r.ctas,
                 "predicted_us": r.predicted_us,
                 "low_us": r.low_us,

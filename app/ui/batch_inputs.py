@@ -142,6 +142,7 @@ def request(
         variant=chosen.variant.id,
         gpu=device,
         seqlen=problem.seqlen,
+        seqlen_kv=problem.seqlen_kv,
         head_dim=problem.head_dim,
         heads=problem.num_heads,
         causal=problem.causal,

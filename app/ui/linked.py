@@ -2,12 +2,13 @@
 
 Streamlit's own `bind` writes a widget's label instead of its option, and a click on another page
 while a run is under way can lose bound values. So the first run of a tab reads the URL, the session
-remembers from then on, and the URL follows.
+remembers from then on, and the URL follows. A link of the app itself (`marked`, `follow`) is read
+like the URL of a first run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -15,6 +16,8 @@ import streamlit as st
 T = TypeVar("T")
 
 MOST = 2**53 - 1  # the largest whole number a browser counts to
+_LINK = "link"  # stands in the URL of a link of the app, until it has been followed
+_FOLLOWED = "linked_followed"  # keys whose values in the URL are still to be read
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
@@ -27,9 +30,28 @@ def whole(text: str) -> int | None:
     return sign * int(digits) if int(digits) <= MOST else None
 
 
+def marked(values: Mapping[str, object]) -> dict[str, str]:
+    """URL parameters of a link within the app whose values win over what the tab remembers."""
+    return {**{key: _text(value) for key, value in values.items()}, _LINK: "1"}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""  # says nothing to any widget, so that it takes its default
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def follow() -> None:
+    """Before all widgets of a page: note which values a link has just brought."""
+    if st.query_params.pop(_LINK, None) is not None:
+        st.session_state[_FOLLOWED] = set(st.query_params)
+
+
 def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
-    """Before the widget: in a tab's first run, what the URL says, or the default."""
-    if key not in st.session_state:
+    """Before the widget: what the URL of a first run or of a link says, or the default."""
+    followed: set[str] = st.session_state.get(_FOLLOWED, set())
+    if key not in st.session_state or key in followed:
+        followed.discard(key)
         asked = st.query_params.get(key)
         found = parse(asked) if asked is not None else None
         st.session_state[key] = default if found is None else found
@@ -84,11 +106,44 @@ def amount(
     return keep(key, value, default, lambda v: f"{v:g}")
 
 
-def toggle(place: Any, label: str, key: str, **options: Any) -> bool:
-    """A switch that is off by default."""
-    seed(key, False, _TRUTH.get)
+def number_or_none(place: Any, label: str, key: str, *, low: int, **options: Any) -> int | None:
+    """A whole number, or nothing."""
+
+    def parse(text: str) -> int | None:
+        value = whole(text)
+        return value if value is not None and value >= low else None
+
+    seed(key, None, parse)
+    value = place.number_input(label, low, None, None, step=1, key=key, **options, **_KEPT)
+    return keep(key, value, None)
+
+
+def text(place: Any, label: str, key: str, **options: Any) -> str:
+    """A line of text; empty by default."""
+    seed(key, "", str)
+    value = place.text_input(label, key=key, **options, **_KEPT)
+    return keep(key, value.strip(), "")
+
+
+def toggle(place: Any, label: str, key: str, *, default: bool = False, **options: Any) -> bool:
+    """A switch, off by default."""
+    seed(key, default, _TRUTH.get)
     value = place.toggle(label, key=key, **options, **_KEPT)
-    return keep(key, bool(value), False, lambda v: str(v).lower())
+    return keep(key, bool(value), default, _text)
+
+
+def several(
+    place: Any, label: str, key: str, choices: Sequence[str], **options: Any
+) -> tuple[str, ...]:
+    """Any of many, in the order in which they were chosen."""
+
+    def parse(text: str) -> list[str] | None:
+        named = dict.fromkeys(part.strip() for part in text.split(","))
+        return [name for name in named if name in choices]
+
+    seed(key, [], parse)
+    value = place.multiselect(label, choices, key=key, **options, **_KEPT)
+    return tuple(keep(key, value, [], ",".join))
 
 
 def _choice(options: Sequence[T]) -> Callable[[str], T | None]:
@@ -100,6 +155,13 @@ def select(place: Any, label: str, key: str, choices: Sequence[T], default: T, *
     seed(key, default, _choice(choices))
     value = place.selectbox(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)
+
+
+def one_or_none(place: Any, label: str, key: str, choices: Sequence[T], **options: Any) -> T | None:
+    """One of a few, or nothing."""
+    seed(key, None, _choice(choices))
+    value: T | None = place.segmented_control(label, choices, key=key, **options, **_KEPT)
+    return keep(key, value, None)
 
 
 def segments(

@@ -73,7 +73,8 @@ def payload_of(request: EvaluationRequest) -> dict[str, Any]:
 def _jobs_of(request: EvaluationRequest) -> list[JobStatus]:
     """Runs of this request, newest first."""
     payload = payload_of(request)
-    return [job for job in manager().jobs() if job.request == payload]
+    # A live measurement of it has the same request.
+    return [j for j in manager().jobs() if j.kind == "evaluate" and j.request == payload]
 
 
 def _evaluation(job: JobStatus) -> Evaluation | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import linked, state
+from app.ui import linked, state, tuned
 from app.ui.machine import local_gpu
 from app.ui.terms import TERMS
 from engine.devices import all_devices, find_device
@@ -20,12 +20,14 @@ _FEW = 4  # this many values of a tunable still stand side by side
 
 def draw(draggable: tuple[str, ...] = ()) -> state.Chosen:
     """Draw the sidebar and return what is chosen. `draggable` sizes get sliders."""
+    linked.follow()
     _note_unknown_links()
     with st.sidebar:
         gpu, gpu_name = _gpu()
         variant = _variant()
         problem, why = _problem(draggable)
         config = _config(variant)
+        tuned.draw(variant, config, problem, gpu_name)
         execution = _execution()
     return state.Chosen(
         variant=variant,
@@ -106,6 +108,14 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
             values[name] = _size(column, name, linked.number)
     for name in draggable:
         values[name] = _size(st, name, linked.stops, choices=state.STOPS[name])
+    values["KV"] = linked.number_or_none(
+        st,
+        "KV, keys and values",
+        "KV",
+        low=1,
+        placeholder=f"as S: {values['S']}",
+        help=TERMS["seqlen_kv"],
+    )
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
     values["dtype"] = linked.segments(
         left,

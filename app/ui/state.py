@@ -82,6 +82,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
             head_dim=values["D"],
             causal=bool(values["causal"]),
             dtype=values["dtype"],
+            seqlen_kv=values["KV"],
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -94,6 +95,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
         "B": problem.batch,
         "H": problem.num_heads,
         "S": problem.seqlen,
+        "KV": problem.seqlen_kv,
         "D": problem.head_dim,
         "causal": problem.causal,
         "dtype": problem.dtype,
@@ -109,17 +111,27 @@ def preset_named(name: str) -> Preset | None:
     return next((p for p in presets() if p.name == name), None)
 
 
+def coordinates(
+    variant: str, config: Mapping[str, int], problem: Problem, gpu: str
+) -> dict[str, Any]:
+    """Widget values of an evaluation, by key: what a link to it on the Tune page carries.
+
+    Names that this machine's ladder or device table lacks are left out.
+    """
+    values: dict[str, Any] = dict(problem_values(problem))
+    if gpu in {d.name for d in all_devices()}:
+        values["gpu"] = gpu
+    if variant in {v.id for v in LADDER}:
+        values["variant"] = variant
+        for tunable in by_id(variant).tunables:
+            if config.get(tunable.name) in tunable.values:
+                values[tunable_key(by_id(variant), tunable)] = config[tunable.name]
+    return values
+
+
 def choose(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) -> None:
     """Put an evaluation's coordinates into the sidebar. Call from a callback.
 
     Names that this machine's ladder or device table lacks are left as they are.
     """
-    state = st.session_state
-    state.update(problem_values(problem))
-    if gpu in {d.name for d in all_devices()}:
-        state["gpu"] = gpu
-    if variant in {v.id for v in LADDER}:
-        state["variant"] = variant
-        for tunable in by_id(variant).tunables:
-            if config.get(tunable.name) in tunable.values:
-                state[tunable_key(by_id(variant), tunable)] = config[tunable.name]
+    st.session_state.update(coordinates(variant, config, problem, gpu))

@@ -16,10 +16,12 @@ _CSS = """
   .stMainBlockContainer { padding-left: 1rem; padding-right: 1rem; }
 }
 /* Tiles share a row while each keeps room for its numbers, then wrap. */
-.st-key-metrics > div { flex: 1 1 150px !important; min-width: 150px; }
-.st-key-metrics [data-testid="stMetric"] > div { padding: 0.5rem 0.75rem; }
-.st-key-metrics [data-testid="stMetric"] > div > div:last-child { flex-wrap: wrap; row-gap: 2px; }
-.st-key-metrics [data-testid="stMetricDeltaDescription"] * { white-space: normal; }
+[class*="st-key-metrics"] > div { flex: 1 1 150px !important; min-width: 150px; }
+[class*="st-key-metrics"] [data-testid="stMetric"] > div { padding: 0.5rem 0.75rem; }
+[class*="st-key-metrics"] [data-testid="stMetric"] > div > div:last-child {
+  flex-wrap: wrap; row-gap: 2px;
+}
+[class*="st-key-metrics"] [data-testid="stMetricDeltaDescription"] * { white-space: normal; }
 </style>
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +13,7 @@ from engine.search.tune import TuneResult
 from engine.units import format_us
 
 SHOWN_PLACES = 5
+MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them
 _HEADS = {
     "status": "status",
     "variant": "variant",
@@ -41,9 +43,17 @@ def narrowed(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) 
     return frame[keep]
 
 
+def fastest(timed: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Of very many points those that come first in their own problem, in the frame's order."""
+    if len(timed) <= count:
+        return timed
+    place = timed.groupby("problem", sort=False)["median_us"].rank(pct=True)
+    return timed.loc[place.nsmallest(count).index.sort_values()]
+
+
 def table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every row, failures included; the fastest first, those without a time last."""
-    ordered = frame.sort_values("median_us", na_position="last", kind="stable")
+    """The first MOST_LINES rows, failures included; the fastest first, without a time last."""
+    ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MOST_LINES)
     tunables = [c for c in frame.columns if c.startswith("config.")]
     names = {**dict.fromkeys(()), **_HEADS}
     order = [*list(names)[:3], *tunables, *list(names)[3:]]
@@ -63,10 +73,13 @@ def without_time(frame: pd.DataFrame) -> pd.DataFrame:
     ]
 
 
-def best(results: Sequence[TuneResult], rows: Sequence[SweepRow]) -> pd.DataFrame:
-    """The first places of every problem; equal places are ties."""
+def best(result: TuneResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+    """The first places of one problem, a line each; equal places are ties.
+
+    `rows` are the problem's, as far as the filters leave them.
+    """
     by_point = {row.point: row for row in rows}
-    lines = [
+    return [
         {
             "problem": result.problem.label(),
             "place": f"{place.place}{' (tie)' if place.tied else ''}",
@@ -78,11 +91,9 @@ def best(results: Sequence[TuneResult], rows: Sequence[SweepRow]) -> pd.DataFram
             "device": result.device,
             "point": place.point,
         }
-        for result in results
         for place in result.places[:SHOWN_PLACES]
         if place.point in by_point
     ]
-    return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
 
 def best_so_far(progress: JobProgress) -> pd.DataFrame:

@@ -1,15 +1,18 @@
 """What a sweep tries and how: the axes over problems, variants and tunables, strategy, budget.
 
 An axis that is left empty holds the sidebar's value, so that the sidebar stays the starting point.
+Everything here stands in the URL: a link or a reload asks for the same sweep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
+from app.ui import linked
 from app.ui.machine import local_gpu
 from app.ui.state import DTYPES, Chosen, preset_named
 from app.ui.sweep_terms import AXES, TERMS
@@ -21,54 +24,73 @@ from engine.search.sweep_journal import Budget, SweepSpec
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
-_BOUND: dict[str, Any] = {"bind": "query-params"}
 _CAUSAL = {"no": (False,), "yes": (True,), "both": (False, True)}
 _FORMATS = {"float16": "FP16", "bfloat16": "BF16"}
 OWN, DEFAULTS = "every value", "the default"
+HERE, AS_QUERIES = "this machine", "as S"
 
 
-def spec(chosen: Chosen) -> SweepSpec:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A sweep, and where it is to run: empty for this machine, else a Dask scheduler's address."""
+
+    spec: SweepSpec
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    strategy: Any
+    budget: Budget
+    execute: bool
+    full: bool
+    cluster: str
+
+
+def wanted(chosen: Chosen) -> Wanted:
     """Draw the inputs and return what they ask for.
 
     Raises:
         InvalidProblem, UnknownName: what they ask for cannot exist; the sentence says why.
     """
     variants = _variants(chosen)
-    problem_columns = st.columns(len(AXES) + 2, gap="small", vertical_alignment="bottom")
+    columns = st.columns(len(AXES) + 2, gap="small", vertical_alignment="bottom")
     texts = {
-        axis.name: column.text_input(
+        axis.name: linked.text(
+            column,
             f"{axis.letter}, {axis.name.replace('_', ' ')}",
-            key=f"sweep_{axis.letter}",
-            placeholder=str(getattr(chosen.problem, axis.name, "")),
+            f"sweep_{axis.letter}",
+            placeholder=_held(chosen.problem, axis.name),
             help=TERMS["axis"],
-            **_BOUND,
         )
-        for column, axis in zip(problem_columns, AXES, strict=False)
+        for column, axis in zip(columns, AXES, strict=False)
     }
-    causal = _pills(problem_columns[-2], "Causal", "sweep_causal", list(_CAUSAL))
-    dtypes = problem_columns[-1].multiselect(
+    causal = linked.one_or_none(
+        columns[-2], "Causal", "sweep_causal", list(_CAUSAL), help=TERMS["sweep_causal"]
+    )
+    dtypes = linked.several(
+        columns[-1],
         "Formats",
+        "sweep_dtypes",
         DTYPES,
         format_func=_FORMATS.__getitem__,
-        key="sweep_dtypes",
         placeholder=_FORMATS[chosen.problem.dtype] if chosen.problem else "",
-        persist_state="session",
     )
-    names = st.multiselect(
+    names = linked.several(
+        st,
         "Named problems, added to those of the axes",
+        "sweep_presets",
         [p.name for p in presets()],
-        key="sweep_presets",
         placeholder="none",
         help=TERMS["presets"],
-        persist_state="session",
     )
     tunables, own_values = _tunables(variants)
-    strategy, budget, execute, full = _search()
-    return SweepSpec(
+    search = _search()
+    spec = SweepSpec(
         space=Space(
             variants=tuple(v.id for v in variants),
             problems=_problems(chosen.problem, texts, causal, dtypes, names),
-            tunables={n: parse_values(text, n) for n, text in tunables.items() if text.strip()},
+            tunables={n: parse_values(text, n) for n, text in tunables.items() if text},
             own_values=own_values,
         ),
         options=SweepOptions(
@@ -77,35 +99,35 @@ def spec(chosen: Chosen) -> SweepSpec:
             schedule=chosen.schedule,  # type: ignore[arg-type]  # the sidebar's own options
             seed=chosen.seed,
             timeout_s=chosen.timeout_s,
-            execute=execute,
-            effort="full" if full else "quick",
+            execute=search.execute,
+            effort="full" if search.full else "quick",
+            input_kind=chosen.input_kind,  # type: ignore[arg-type]  # the sidebar's own options
         ),
-        strategy=strategy,
-        budget=budget,
+        strategy=search.strategy,
+        budget=search.budget,
         seed=chosen.seed,
     )
+    return Wanted(spec, search.cluster)
+
+
+def _held(problem: Problem | None, name: str) -> str:
+    """What an axis that is left empty holds."""
+    value = getattr(problem, name, None)
+    return str(value) if value is not None else AS_QUERIES if name == "seqlen_kv" else ""
 
 
 def _variants(chosen: Chosen) -> list[Variant]:
     titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
-    ids = st.multiselect(
+    ids = linked.several(
+        st,
         "Variants",
+        "sweep_variants",
         list(titles),
         format_func=titles.__getitem__,
-        key="sweep_variants",
         placeholder=f"{chosen.variant.id}, the sidebar's",
         help=TERMS["variants"],
-        persist_state="session",
     )
     return [by_id(name) for name in ids or [chosen.variant.id]]
-
-
-def _pills(place: Any, label: str, key: str, options: list[str]) -> str | None:
-    """One of a few, or none."""
-    found: str | None = place.segmented_control(
-        label, options, key=key, help=TERMS[key], persist_state="session"
-    )
-    return found
 
 
 def _problems(
@@ -118,9 +140,7 @@ def _problems(
     """The product of the axes and the named problems; the names alone when no axis is given."""
     named = [p.problem for name in names if (p := preset_named(name)) is not None]
     axes: dict[str, Any] = {
-        name: parse_values(text, name.replace("_", " "))
-        for name, text in texts.items()
-        if text.strip()
+        name: parse_values(text, name.replace("_", " ")) for name, text in texts.items() if text
     }
     if causal:
         axes["causal"] = _CAUSAL[causal]
@@ -143,67 +163,52 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
         known += [value for value in tunable.values if value not in known]
         meanings.setdefault(tunable.name, tunable.meaning)
     columns = st.columns(len(values) + 1, gap="small", vertical_alignment="bottom")
-    own = columns[0].segmented_control(
-        "Tunables take",
-        (OWN, DEFAULTS),
-        default=OWN,
-        required=True,
-        key="sweep_own",
-        help=TERMS["sweep_own"],
-        persist_state="session",
+    own = linked.segments(
+        columns[0], "Tunables take", "sweep_own", (OWN, DEFAULTS), OWN, help=TERMS["sweep_own"]
     )
     texts = {
-        name: column.text_input(
+        name: linked.text(
+            column,
             name.replace("_", " "),
-            key=f"sweep_{name}",
+            f"sweep_{name}",
             placeholder=",".join(map(str, sorted(values[name]))) if own == OWN else DEFAULTS,
             help=f"{meanings[name]} {TERMS['axis']}",
-            **_BOUND,
         )
         for name, column in zip(values, columns[1:], strict=True)
     }
     return texts, own == OWN
 
 
-def _search() -> tuple[Any, Budget, bool, bool]:
-    """Strategy, budget, whether kernels are executed, whether everything of each is measured."""
-    columns = st.columns([2, 1, 1, 1, 1], gap="small", vertical_alignment="bottom")
-    strategy = columns[0].segmented_control(
+def _search() -> _Search:
+    """Strategy, budget, how much is done at each point, and where."""
+    top = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
+    strategy = linked.segments(
+        top[0],
         "Strategy",
+        "sweep_strategy",
         STRATEGIES,
-        default=STRATEGIES[0],
-        required=True,
-        key="sweep_strategy",
+        STRATEGIES[0],
         help=TERMS["sweep_strategy"],
-        persist_state="session",
     )
-    evaluations = columns[1].number_input(
-        "At most, points",
-        min_value=1,
-        value=None,
-        step=10,
-        key="sweep_evaluations",
-        placeholder="no limit",
-        persist_state="session",
+    evaluations = linked.number_or_none(
+        top[1], "At most, points", "sweep_evaluations", low=1, placeholder="no limit"
     )
-    seconds = columns[2].number_input(
-        "At most, s",
-        min_value=1.0,
-        value=None,
-        step=60.0,
-        key="sweep_seconds",
-        placeholder="no limit",
-        format="%g",
-        persist_state="session",
+    seconds = linked.number_or_none(
+        top[2], "At most, s", "sweep_seconds", low=1, placeholder="no limit"
     )
-    execute = columns[3].toggle(
-        "Execute",
-        value=True,
-        key="sweep_execute",
-        help=TERMS["sweep_execute"],
-        persist_state="session",
+    below = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
+    cluster = linked.text(below[0], "Run on", "sweep_on", placeholder=HERE, help=TERMS["sweep_on"])
+    execute = linked.toggle(
+        below[1], "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
     )
-    full = local_gpu().spec is not None and columns[4].toggle(
-        "Everything", key="sweep_full", help=TERMS["sweep_full"], persist_state="session"
+    # On a cluster it is for the machines there to say whether they have a GPU.
+    full = (local_gpu().spec is not None or bool(cluster)) and linked.toggle(
+        below[2], "Everything", "sweep_full", help=TERMS["sweep_full"]
     )
-    return strategy, Budget(evaluations, seconds), execute, full
+    return _Search(
+        strategy=strategy,
+        budget=Budget(evaluations, None if seconds is None else float(seconds)),
+        execute=execute,
+        full=full,
+        cluster=cluster,
+    )

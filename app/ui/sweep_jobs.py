@@ -1,4 +1,7 @@
-"""The sweeps of this server: which one the page shows, how it stands, start, cancel, resume."""
+"""The sweeps of this server and of the command line: which one the page shows, how it stands.
+
+Those of the server are started, cancelled and resumed here; at the others one only looks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from app.ui.sweep_frames import duration
 from app.ui.sweep_rows import Found
 from engine.errors import AttuneError
 from engine.jobs.manager import JobStatus, manager
+from engine.jobs.sweep_files import PREFIX, sweep_files
+from engine.search.rows import SweepRow
 from engine.search.sweep_journal import SweepSpec
+from engine.search.tune import TuneResult
 
 PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
 _CHOSEN = "sweep_chosen"
@@ -23,7 +29,34 @@ def sweeps() -> list[JobStatus]:
     for job in manager().jobs():
         if job.kind == "sweep":
             found.setdefault(job.journal, job)
-    return list(found.values())
+    both = [*found.values(), *sweep_files().listed()]
+    return sorted(both, key=lambda job: job.submitted, reverse=True)
+
+
+def is_file(job: JobStatus) -> bool:
+    """Whether it is the command line's: to be looked at only."""
+    return job.job_id.startswith(PREFIX)
+
+
+def status(job: JobStatus) -> JobStatus | None:
+    """How the sweep stands by now."""
+    place = sweep_files() if is_file(job) else manager()
+    return place.status(job.job_id)
+
+
+def rows(job: JobStatus) -> list[SweepRow]:
+    place = sweep_files() if is_file(job) else manager()
+    return place.rows(job.job_id)
+
+
+def finals(job: JobStatus) -> list[TuneResult]:
+    """Of a sweep on a GPU: the best of every problem, measured side by side."""
+    return manager().results(job.job_id) if job.final else []
+
+
+def go_on_command(job: JobStatus) -> str:
+    """What goes on with a sweep of the command line."""
+    return f"python -m engine sweep --resume {sweep_files().path(job.job_id)}"
 
 
 def token() -> tuple[tuple[str, str], ...]:
@@ -72,27 +105,30 @@ def _choose() -> None:
 def label(job: JobStatus) -> str:
     """`Nov 21, 14:02  v01, v05 on L4, 24 problems, exhaustive: done`."""
     space = job.request["space"]
+    where = ", of the command line" if is_file(job) else ""
     when = datetime.fromtimestamp(job.submitted).strftime("%b %d, %H:%M")
     count = len(space["problems"])
     problems = f"{count:,} problem{'s' if count != 1 else ''}"
     variants = ", ".join(space["variants"])
     gpu = job.request["options"]["gpu"] or "the local GPU"
     state = "waiting" if job.state == "queued" else job.state
-    return f"{when}  {variants} on {gpu}, {problems}, {job.request['strategy']}: {state}"
+    return f"{when}  {variants} on {gpu}, {problems}, {job.request['strategy']}: {state}{where}"
 
 
 def can_resume(job: JobStatus) -> bool:
     """Whether going on could do anything that is not done yet."""
+    if is_file(job):
+        return False
     return job.is_over and (
         job.state != "done"
         or (job.end == "budget" and job.request["budget"]["seconds"] is not None)
     )
 
 
-def start(spec: SweepSpec) -> None:
-    """Queue the sweep and show it; the button's callback."""
+def start(spec: SweepSpec, cluster: str) -> None:
+    """Queue the sweep and show it; the button's callback. An empty cluster is this machine."""
     try:
-        st.session_state[_CHOSEN] = manager().submit_sweep(spec)
+        st.session_state[_CHOSEN] = manager().submit_sweep(spec, cluster)
     except AttuneError as error:
         st.session_state[_PROBLEM] = str(error)
 
@@ -122,7 +158,7 @@ def found_of(job: JobStatus) -> Found:
         kept.clear()  # of one sweep at a time
         kept[job.journal] = Found()
     found = kept[job.journal]
-    found.update(manager().rows(job.job_id), is_over=job.is_over)
+    found.update(rows(job), is_over=job.is_over)
     return found
 
 

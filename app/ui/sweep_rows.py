@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from engine.search.results import COLUMNS, row_dict
 from engine.search.rows import SweepRow
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+_KEPT_FILTERS = 6  # for so many the results of groups are kept
 
 REBUILD_S = 2.0  # a running sweep's results are drawn anew no more often than this
 
@@ -28,7 +32,9 @@ class Found:
         self.frame = pd.DataFrame()
         self.version = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self._series: dict[str, pd.Series] = {}  # of the columns as of the last update
         self._made: dict[Hashable, Any] = {}
+        self._groups: dict[Hashable, dict[Any, tuple[list[SweepRow], Any]]] = {}
         self._built_at = float("-inf")
         self._cost_s = 0.0  # of what was made since
 
@@ -42,6 +48,7 @@ class Found:
             return
         if len(rows) < len(self.rows):
             self._columns = {name: [] for name in COLUMNS}
+            self._series.clear()
             self.rows = ()
         known = len(self.rows)
         changed = [i for i in range(known) if rows[i] is not self.rows[i]]  # done again
@@ -49,8 +56,10 @@ class Found:
             return
         for i in (*changed, *range(known, len(rows))):
             self._put(i, row_dict(rows[i]))
+        if changed:
+            self._series.clear()
         self.rows = tuple(rows)
-        self.frame = pd.DataFrame(self._columns)
+        self.frame = self._frame()
         self.version += 1
         self._made.clear()
         self._built_at = now
@@ -62,6 +71,37 @@ class Found:
                 self._columns[name] = [None] * index
         for name, values in self._columns.items():
             values[index : index + 1] = [line.get(name)]
+
+    def _frame(self) -> pd.DataFrame:
+        """The columns as pandas reads them; what it has read before is only added to."""
+        for name, values in self._columns.items():
+            known = self._series.get(name)
+            added = pd.Series(values[0 if known is None else len(known) :], name=name)
+            if known is None or known.empty:
+                self._series[name] = added
+            elif known.dtype != added.dtype:  # together they may be of a third kind
+                self._series[name] = pd.Series(values, name=name)
+            elif not added.empty:
+                both = np.concatenate([known.to_numpy(), added.to_numpy()])
+                self._series[name] = pd.Series(both, dtype=known.dtype, name=name)
+        return pd.DataFrame(self._series)
+
+    def each(
+        self,
+        what: Hashable,
+        groups: Mapping[K, list[SweepRow]],
+        make: Callable[[K, list[SweepRow]], T],
+    ) -> dict[K, T]:
+        """What `make` returns for every group, made again for those whose rows have changed."""
+        before = self._groups.pop(what, {})
+        now: dict[K, tuple[list[SweepRow], T]] = {}
+        for key, rows in groups.items():
+            known = before.get(key)
+            now[key] = known if known and known[0] == rows else (rows, make(key, rows))
+        self._groups[what] = now
+        while len(self._groups) > _KEPT_FILTERS:
+            del self._groups[next(iter(self._groups))]
+        return {key: result for key, (_, result) in now.items()}
 
     def made(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, made once for these rows and this key."""

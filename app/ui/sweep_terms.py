@@ -16,6 +16,7 @@ AXES = (
     Axis("B", "batch"),
     Axis("H", "num_heads"),
     Axis("S", "seqlen"),
+    Axis("KV", "seqlen_kv"),
     Axis("D", "head_dim"),
 )
 
@@ -31,6 +32,8 @@ TERMS: dict[str, str] = {
     "variant and problem is a search of its own.",
     "sweep_execute": "Runs each kernel and checks its output. Off: compile, occupancy and "
     "prediction only, which is faster.",
+    "sweep_on": "Left empty: this machine. Else the address of a Dask scheduler, for instance "
+    "tcp://10.0.0.5:8786, whose workers evaluate the points.",
     "sweep_full": "On a GPU: baselines, cold and end-to-end time of every point as well. The best "
     "are measured side by side at the end either way.",
     "rate": "Points that were evaluated each minute, lately.",

@@ -7,11 +7,16 @@ from engine.evaluation import Status
 TERMS: dict[str, str] = {
     "gpu": "The GPU the kernel is compiled and judged for. Without it in this machine, registers "
     "and occupancy are still those of the real compile; latency is predicted.",
+    "tuned": "The config that a sweep found to be the best for this GPU, this variant and problems "
+    "like this one (same D, mask and format; S and B·H within a factor of two), and that was kept. "
+    "The command line takes it where no values are given.",
     "variant": "An algorithm: one numbered CUDA file of the ladder.",
     "preset": "Real shapes to start from. Changing a number below makes it your own.",
     "batch": "B, sequences in one call. B × H heads are independent of each other.",
     "num_heads": "H, attention heads of each sequence.",
     "seqlen": "S, rows of Q, K and V per head. Work grows with S².",
+    "seqlen_kv": "Rows of K and V per head where they are not S, as in decoding: one query (S = 1) "
+    "against a long KV cache. Empty: S. Not together with Causal.",
     "head_dim": "D, width of one head.",
     "causal": "Each query sees only the keys up to its own position: half the work.",
     "dtype": "Format of Q, K, V and O. Accumulation is FP32 either way.",
@@ -58,8 +63,8 @@ TERMS: dict[str, str] = {
 
 NEXT_STEP: dict[Status, str] = {
     Status.SKIPPED: "Choose another variant, config, problem or target GPU in the sidebar.",
-    Status.COMPILE_ERROR: "Mend the line the log names and save the file; with Live on, it "
-    "compiles again by itself.",
+    Status.COMPILE_ERROR: "Mend the line the log names and save the file; with Rerun on change "
+    "switched on, it compiles again by itself.",
     Status.LAUNCH_ERROR: "Look at the log below; a smaller tile or another config may launch.",
     Status.OUT_OF_MEMORY: "Choose a smaller batch, fewer heads or a shorter sequence.",
     Status.INCORRECT: "The maps under Correctness show where it is wrong; the check build (under "

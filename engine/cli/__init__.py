@@ -21,6 +21,7 @@ from engine.cli import (
     rerun,
     sessions,
     sweep,
+    tuned,
     variants,
 )
 from engine.errors import AttuneError, InvalidProblem, UnknownName
@@ -32,6 +33,7 @@ _COMMANDS = (
     devices,
     recommend,
     sweep,
+    tuned,
     bench,
     sessions,
     report,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench, bench_problems
+from engine.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem, MeasureError, ToolMissing
 from engine.names import find_variant
@@ -25,6 +25,7 @@ _COLUMNS = (
     "end-to-end µs",
     "TFLOP/s",
     "% of peak",
+    "GB/s",
     "speed-up",
     "95 % interval",
     "verdict",
@@ -65,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
 
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
-    problems = bench_problems(args.preset)
     entrants = [parse_entrant(text) for text in args.variant] if args.variant else None
     if args.seconds <= 0:
         raise InvalidProblem(f"--seconds must be more than 0, not {args.seconds:g}.")
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     failures = 0
     try:
         with Evaluator() as evaluator:
-            for problem in problems:
+            for problem in PRESETS[args.preset]:
                 try:
                     found = bench(problem, entrants, evaluator, settings, _show_stage(args.json))
                 except MeasureError as error:
@@ -147,6 +147,7 @@ def _row(line: BenchLine, best: str | None) -> list[object]:
     name = f"SDPA {line.name}" if line.is_baseline else line.name
     times = [_median(x) for x in (line.device, line.cold, line.end_to_end)]
     rates = [line.tflops, None if line.peak_share is None else f"{line.peak_share:.1%}"]
+    rates.append(None if line.gb_per_s is None else round(line.gb_per_s))
     if line.against_best is None:
         beside: list[object] = ["best SDPA" if line.name == best else None, None, None]
     elif isnan(line.against_best.ratio):
@@ -163,7 +164,7 @@ def _median(latency: Latency | None) -> float | None:
 
 def _as_dict(result: BenchResult) -> dict[str, Any]:
     return {
-        "problem": asdict(result.problem),
+        "problem": result.problem.to_dict(),
         "device": result.device,
         "best_baseline": result.best_baseline,
         "stop_reason": result.stop_reason,
@@ -183,6 +184,7 @@ def _line_dict(line: BenchLine) -> dict[str, Any]:
         "end_to_end_us": _median(line.end_to_end),
         "tflops": line.tflops,
         "peak_share": line.peak_share,
+        "gb_per_s": line.gb_per_s,
         "against_best": _comparison_dict(line.against_best),
         "reason": line.reason,
     }

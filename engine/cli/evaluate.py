@@ -10,13 +10,14 @@ from engine.cli.occupancy import occupancy_rows
 from engine.cli.output import print_json, print_table
 from engine.cli.problem_args import (
     add_config_option,
+    add_defaults_option,
     add_problem_options,
     config_from,
     problem_from,
 )
 from engine.evaluate import evaluate
 from engine.evaluation import Evaluation, Latency, Status
-from engine.request import EvaluationRequest
+from engine.request import EvaluationRequest, resolve
 from engine.units import format_bytes, format_us
 
 
@@ -25,6 +26,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("variant", help="for instance v01")
     add_problem_options(p)
     add_config_option(p)
+    add_defaults_option(p)
     p.add_argument("--gpu", help="target GPU, for instance L4 (default: the one in this machine)")
     p.add_argument(
         "--backend",
@@ -71,10 +73,12 @@ def run(args: argparse.Namespace) -> int:
     )
     outcome = evaluate(request, None if args.json else _show_stage)
     evaluation = outcome.evaluation
+    config = resolve(request).config_origin
     if args.json:
-        print_json(evaluation.to_dict())
+        origins = dict(config.origins) if config is not None else {}
+        print_json(evaluation.to_dict() | {"config_origins": origins})
     else:
-        _print_human(evaluation)
+        _print_human(evaluation, config.says() if config is not None else "given")
     if args.save:
         from engine.sessions.session import save_outcome
 
@@ -86,12 +90,13 @@ def _show_stage(stage: str) -> None:
     print(f"{stage} …", file=sys.stderr)
 
 
-def _print_human(e: Evaluation) -> None:
+def _print_human(e: Evaluation, config_says: str) -> None:
     print(f"{e.status}: {e.reason}")
     rows: list[tuple[str, object]] = [
         ("variant", e.variant),
         ("problem", e.problem.label()),
         ("config", ", ".join(f"{k}={v}" for k, v in e.config.items()) or "none"),
+        ("config is", config_says),
         ("device", e.device),
     ]
     if e.main_pass is not None:

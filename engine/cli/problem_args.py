@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from engine.config import default_config
 from engine.errors import InvalidProblem
+from engine.names import find_variant
 from engine.presets import find_preset
 from engine.problem import Problem
 from kernels.variant import Dtype
@@ -16,12 +18,15 @@ DTYPES: dict[str, Dtype] = {
     "bfloat16": "bfloat16",
 }
 
+KEYS_HELP = "length of K and V where it is not that of the queries, as in decoding"
+
 
 def add_problem_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--preset", help="a named shape, for instance gpt2; options below override it")
     p.add_argument("--batch", "-B", type=int, help="batch size (default 1)")
     p.add_argument("--heads", "-H", type=int, help="number of heads (default 1)")
     p.add_argument("--seqlen", "-S", type=int, help="sequence length (default 128)")
+    p.add_argument("--seqlen-kv", type=int, help=KEYS_HELP)
     p.add_argument("--head-dim", "-D", type=int, help="head dimension (default 64)")
     p.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None, help="causal mask"
@@ -43,6 +48,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
         "head_dim": args.head_dim,
         "causal": args.causal,
         "dtype": DTYPES[args.dtype] if args.dtype else None,
+        "seqlen_kv": args.seqlen_kv,
     }
     merged = {
         name: getattr(base, name) if value is None else value for name, value in given.items()
@@ -60,11 +66,20 @@ def add_config_option(p: argparse.ArgumentParser) -> None:
     )
 
 
+def add_defaults_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--defaults-only",
+        action="store_true",
+        help="tunables not named keep their default, whatever was tuned",
+    )
+
+
 def config_from(args: argparse.Namespace) -> dict[str, int]:
-    """The tunables given by `--config`.
+    """The tunables given by `--config`, without gaps when defaults are to fill them.
 
     Raises:
         InvalidProblem: an item that is not name=whole number.
+        UnknownName: no such variant.
     """
     config = {}
     for item in args.config:
@@ -75,4 +90,6 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
             raise InvalidProblem(
                 f"--config takes name=whole number, for instance num_splits=4, not {item!r}."
             ) from None
+    if getattr(args, "defaults_only", False):
+        return default_config(find_variant(args.variant), config)
     return config

@@ -6,7 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.output import print_json, print_table
-from engine.cli.problem_args import DTYPES, add_config_option, config_from
+from engine.cli.problem_args import (
+    DTYPES,
+    KEYS_HELP,
+    add_config_option,
+    add_defaults_option,
+    config_from,
+)
 from engine.errors import InvalidProblem
 from engine.units import format_bytes, format_us
 
@@ -20,6 +26,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("variant", help="for instance v01")
     p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
     p.add_argument("--seqlen", "-S", type=int, required=True)
+    p.add_argument("--seqlen-kv", type=int, help=KEYS_HELP)
     p.add_argument("--head-dim", "-D", type=int, default=64)
     p.add_argument("--heads", "-H", type=int, default=1, help="heads per batch element (default 1)")
     p.add_argument(
@@ -28,6 +35,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--causal", action="store_true")
     p.add_argument("--dtype", choices=sorted(DTYPES), default="fp16")
     add_config_option(p)
+    add_defaults_option(p)
     p.add_argument("--max-batch", type=int, default=4096)
     p.add_argument(
         "--target",
@@ -90,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
             variant=args.variant,
             gpu=args.gpu,
             seqlen=args.seqlen,
+            seqlen_kv=args.seqlen_kv,
             head_dim=args.head_dim,
             heads=args.heads,
             heads_free=args.heads_free,
@@ -179,7 +188,7 @@ def _point_row(p: Point) -> tuple[object, ...]:
     return (
         p.batch,
         p.heads,
-        p.seqlen,
+        p.seqlen if p.seqlen_kv is None else f"{p.seqlen} (KV {p.seqlen_kv:,})",
         p.ctas,
         format_us(p.predicted_us),
         f"{format_us(p.low_us)} – {format_us(p.high_us)}",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.compare import show
+from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
 
 if TYPE_CHECKING:
@@ -123,7 +124,11 @@ def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[Eva
                 continue
             path = None
             if theirs and source_of(snapshot, repeat.recorded) is not None:
-                path = their_source(snapshot, repeat.recorded, folder)
+                try:
+                    path = their_source(snapshot, repeat.recorded, folder)
+                except SnapshotError as error:
+                    print(f"  not repeated: {error}", file=sys.stderr)
+                    continue
             outcome = evaluator.evaluate(repeat.request, source=path)
             print(f"  {outcome.evaluation.status} {outcome.evaluation.reason}", file=sys.stderr)
             outcomes.append(outcome)

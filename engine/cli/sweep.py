@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.output import print_json
-from engine.cli.problem_args import DTYPES
+from engine.cli.problem_args import DTYPES, KEYS_HELP
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
-from engine.errors import InvalidProblem
+from engine.errors import ClusterError, InvalidProblem
 
 if TYPE_CHECKING:
     from engine.search.rows import SweepRow
     from engine.search.space import SweepPoint
-    from engine.search.sweep import Progress
+    from engine.search.sweep import Progress, SweepEnd
     from engine.search.sweep_journal import SweepJournal, SweepSpec
     from engine.search.tune import TuneResult
 
@@ -31,6 +31,7 @@ def add_parser(commands: Any) -> None:
     axes.add_argument("--batch", "-B", metavar="VALUES")
     axes.add_argument("--heads", "-H", metavar="VALUES")
     axes.add_argument("--seqlen", "-S", metavar="VALUES")
+    axes.add_argument("--seqlen-kv", metavar="VALUES", help=KEYS_HELP)
     axes.add_argument("--head-dim", "-D", metavar="VALUES")
     axes.add_argument("--causal", choices=("no", "yes", "both"))
     axes.add_argument("--dtype", metavar="NAMES", help="fp16 (default), bf16, or fp16,bf16")
@@ -66,8 +67,18 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="on a GPU: baselines, cold and end-to-end of every point",
     )
+    run_options.add_argument(
+        "--inputs",
+        choices=("normal", "large_logits", "structured_v"),
+        help="what the input tensors hold (default: normal)",
+    )
     run_options.add_argument("--check", action="store_true", help="CPU backend: the check build")
     run_options.add_argument("--timeout", type=_positive_float, default=60.0, metavar="SECONDS")
+    run_options.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="evaluate on the workers of this Dask scheduler, for instance tcp://host:8786",
+    )
     files = p.add_argument_group("files and output")
     which = files.add_mutually_exclusive_group()
     which.add_argument("--journal", type=Path, metavar="FILE", help="where the rows go")
@@ -81,13 +92,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.evaluate import Evaluator
+    from engine.search.cluster_address import parse_address
     from engine.search.estimate import Estimator, runs_on_gpu
-    from engine.search.gpu_final import gpu_entrants
-    from engine.search.sweep import run_sweep
     from engine.search.sweep_journal import SweepJournal
-    from engine.search.tune import tune_results
 
+    if args.dask is not None:
+        parse_address(args.dask)
     quiet = args.json or args.csv
     if args.resume is not None:
         _refuse_axes(args)
@@ -114,25 +124,68 @@ def run(args: argparse.Namespace) -> int:
         print_plan(points, estimate_s, sys.stderr)
         print(f"Journal: {book.path}", file=sys.stderr)
     reporter = Reporter(quiet)
+    where = f" --dask {args.dask}" if args.dask is not None else ""
+    go_on = f"Go on with: sweep --resume {book.path}{where}"
     try:
-        with Evaluator() as evaluator:
-            state = run_sweep(
-                spec,
-                lambda request: evaluator.evaluate(request).evaluation,
-                book,
-                reporter,
-                on_gpu=on_gpu,
-            )
-            ids = {p.id for p in points}
-            rows = [row for row in book.rows.values() if row.point in ids]
-            results = tune_results(rows, gpu_entrants(evaluator) if on_gpu else None)
+        if args.dask is not None and points:
+            state, results = _on_cluster(args.dask, spec, points, book, reporter)
+        else:
+            state, results = _on_this_machine(spec, points, book, reporter, on_gpu)
     except KeyboardInterrupt:
-        print(f"\nStopped. Go on with: sweep --resume {book.path}", file=sys.stderr)
+        print(f"\nStopped. {go_on}", file=sys.stderr)
         return 130
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if book.path.exists():
+            print(go_on, file=sys.stderr)
+        return 1
+    ids = {p.id for p in points}
+    rows = [row for row in book.rows.values() if row.point in ids]
     kept = _keep(spec, rows, results) if args.keep else []
     _print(args, book, rows, results, state, reporter.last, kept)
     progress = reporter.last
     return 0 if progress is not None and progress.passed and not progress.failed else 1
+
+
+def _on_this_machine(
+    spec: SweepSpec,
+    points: Sequence[SweepPoint],
+    book: SweepJournal,
+    reporter: Reporter,
+    on_gpu: bool,
+) -> tuple[SweepEnd, list[TuneResult]]:
+    from engine.evaluate import Evaluator
+    from engine.search.gpu_final import gpu_entrants
+    from engine.search.sweep import run_sweep
+    from engine.search.tune import tune_results
+
+    with Evaluator() as evaluator:
+        state = run_sweep(
+            spec,
+            lambda request: evaluator.evaluate(request).evaluation,
+            book,
+            reporter,
+            on_gpu=on_gpu,
+        )
+        ids = {p.id for p in points}
+        rows = [row for row in book.rows.values() if row.point in ids]
+        return state, tune_results(rows, gpu_entrants(evaluator) if on_gpu else None)
+
+
+def _on_cluster(
+    address: str,
+    spec: SweepSpec,
+    points: Sequence[SweepPoint],
+    book: SweepJournal,
+    reporter: Reporter,
+) -> tuple[SweepEnd, list[TuneResult]]:
+    from engine.search.cluster import connect, sweep_on
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr)
+
+    with connect(address, points[0].request, book.rows.values(), say) as cluster:
+        return sweep_on(cluster, spec, book, reporter)
 
 
 def _print(
@@ -172,24 +225,9 @@ def _print(
 
 def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[TuneResult]) -> list[str]:
     """Save each variant's best config; one sentence for each."""
-    from engine.search.tune import tuned_config
-    from engine.search.tuned import keep_tuned
+    from engine.search.keeping import keep, keepable
 
-    sentences = []
-    for result in results:
-        for variant in sorted({row.variant for row in rows}):
-            entry = tuned_config(result, rows, spec.strategy, variant)
-            if entry is None:
-                continue
-            where = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
-            if keep_tuned(entry):
-                config = ", ".join(f"{k}={v}" for k, v in entry.config.items()) or "no tunables"
-                sentences.append(f"Kept for {where}: {config} ({entry.origin}).")
-            else:
-                sentences.append(
-                    f"Not kept for {where}: what is kept was measured, this is {entry.origin}."
-                )
-    return sentences
+    return keep(keepable(results, rows, spec.strategy))
 
 
 def _spec(args: argparse.Namespace) -> SweepSpec:
@@ -220,6 +258,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             timeout_s=args.timeout,
             execute=not args.no_execute,
             effort="full" if args.full else "quick",
+            input_kind=args.inputs or "normal",
         ),
         strategy=args.strategy,
         budget=Budget(args.budget_evaluations, args.budget_seconds),
@@ -238,6 +277,7 @@ def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
         ("batch", "batch"),
         ("num_heads", "heads"),
         ("seqlen", "seqlen"),
+        ("seqlen_kv", "seqlen_kv"),
         ("head_dim", "head_dim"),
     ):
         if (text := getattr(args, option)) is not None:
@@ -260,7 +300,8 @@ def _dtype(name: str) -> Any:
 def _refuse_axes(args: argparse.Namespace) -> None:
     """A resumed sweep is what its journal says; options that would change it are a mistake."""
     given = [*("variants", "batch", "heads", "seqlen", "head_dim", "causal", "dtype", "preset")]
-    given += ["tunable", "defaults_only", "gpu", "no_execute", "check", "full"]
+    given += ["seqlen_kv", "tunable", "defaults_only", "gpu", "no_execute", "check", "full"]
+    given += ["inputs"]
     named = next((name for name in given if getattr(args, name)), None)
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"

@@ -66,14 +66,26 @@ class Reporter:
             parts.append(f"{progress.per_minute:,.0f}/min")
         if progress.eta_s:
             parts.append(f"{_duration(progress.eta_s)} left")
-        if progress.last is not None:
-            best = progress.best.get(progress.last.problem)
-            if best is not None and best.median_us is not None:
-                parts.append(
-                    f"best {best.label()}: {format_us(best.median_us)} {best.origin} "
-                    f"({best.problem.label()})"
-                )
+        if progress.workers != 1:
+            parts.append(f"{progress.workers:,} workers")
+        best = _best(progress)
+        if best is not None and best.median_us is not None:
+            parts.append(
+                f"best {best.label()}: {format_us(best.median_us)} {best.origin} "
+                f"({best.problem.label()})"
+            )
         print(" · ".join(parts), file=sys.stderr)
+
+
+def _best(progress: Progress) -> SweepRow | None:
+    """The best so far at what was evaluated last, on the same GPU where there is one."""
+    from engine.search.sweep import best_key
+
+    last = progress.last
+    if last is None:
+        return None
+    others = (row for row in progress.best.values() if row.problem == last.problem)
+    return progress.best.get(best_key(last)) or next(others, None)
 
 
 def print_results(

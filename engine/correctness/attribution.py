@@ -23,7 +23,8 @@ _MAX_TILES = 128
 # Rows looked at per query tile, spread evenly.
 _MAX_ROWS = 32
 # Equations per unknown. Each row gives head_dim equations; with few tiles one row is enough, and
-# then each row has weights of its own, as a missing renormalisation does.
+# then each row has weights of its own, as a missing renormalisation does. Few queries against many
+# keys give too few: tiles are merged until there are enough.
 _OVERDETERMINED = 3
 # exp(score − row's log-sum) of a masked key may be huge; the fit needs its direction only.
 _MAX_LOG_WEIGHT = 30.0
@@ -42,12 +43,14 @@ def error_by_key_tile(
         was compared; and how many tiles each entry stands for (1, 1 up to 128 tiles a side).
     """
     problem, rows = inputs.problem, compared.coverage.rows
+    equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.head_dim
+    solvable = equations // (_OVERDETERMINED * (2 if problem.causal else 1))
     merged = (
         ceil_div(tiles.num_query_tiles, _MAX_TILES),
-        ceil_div(tiles.num_key_tiles, _MAX_TILES),
+        ceil_div(tiles.num_key_tiles, min(_MAX_TILES, max(1, solvable))),
     )
     block_m, block_n = tiles.block_m * merged[0], tiles.block_n * merged[1]
-    starts = np.arange(0, problem.seqlen, block_n)
+    starts = np.arange(0, problem.num_keys, block_n)
     q, k, v = (x[0] for x in slice_qkv(inputs, compared.coverage.slices[[position]]))
     result = np.full((ceil_div(problem.seqlen, block_m), len(starts)), -1.0)
     for tile in range(len(result)):

@@ -30,8 +30,8 @@ class Case:
     slice_index: int  # batch · num_heads + head
     rows: IntArray  # [R], ascending
     q: Float64Array  # [seqlen, head_dim]
-    k: Float64Array  # [seqlen, head_dim]
-    v: Float64Array  # [seqlen, head_dim]
+    k: Float64Array  # [num_keys, head_dim]
+    v: Float64Array  # [num_keys, head_dim]
     out: Float64Array  # [R, head_dim]
     reference: Float64Array  # [R, head_dim]
     bad: BoolArray  # [R, head_dim]
@@ -46,7 +46,7 @@ class Case:
     def quick(self) -> Case:
         """A few wrong rows: enough to drop the suspects that do not fit at all."""
         wrong = np.flatnonzero(self.bad.any(axis=1))
-        count = min(max(_QUICK_WORK // (self.problem.seqlen * self.problem.head_dim), 4), 32)
+        count = min(max(_QUICK_WORK // (self.problem.num_keys * self.problem.head_dim), 4), 32)
         picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]
         return replace(
             self,
@@ -62,24 +62,24 @@ class Case:
 
     @cached_property
     def keys(self) -> IntArray:
-        return np.arange(self.problem.seqlen)
+        return np.arange(self.problem.num_keys)
 
     @cached_property
     def scores(self) -> Float64Array:
-        """Scaled scores of the rows against all keys, no mask, `[R, seqlen]`."""
+        """Scaled scores of the rows against all keys, no mask, `[R, num_keys]`."""
         return self.problem.softmax_scale * self.q[self.rows] @ self.k.T
 
     @cached_property
     def visible(self) -> BoolArray:
-        """The right mask, `[R, seqlen]`."""
+        """The right mask, `[R, num_keys]`."""
         if not self.problem.causal:
-            return np.ones((len(self.rows), self.problem.seqlen), bool)
+            return np.ones((len(self.rows), self.problem.num_keys), bool)
         return self.keys <= self.rows[:, None]
 
     @cached_property
     def tile_states(self) -> State:
         """Softmax state of every key tile by itself."""
-        return segment_states(self, np.arange(0, self.problem.seqlen, self.tiles.block_n))
+        return segment_states(self, np.arange(0, self.problem.num_keys, self.tiles.block_n))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ def choose_cases(inputs: Inputs, compared: Comparison, tiles: Tiles) -> list[Cas
 def _case(
     inputs: Inputs, compared: Comparison, bad: BoolArray, tiles: Tiles, position: int
 ) -> Case:
-    limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.seqlen))
+    limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.num_keys))
     bad_rows = np.flatnonzero(bad[position].any(axis=1))
     every = np.arange(len(compared.coverage.rows))
     # Right rows are looked at too: a bug that would spoil them is not the one that happened.

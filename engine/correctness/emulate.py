@@ -22,7 +22,7 @@ def emulated_attention(inputs: Inputs, coverage: Coverage) -> FloatArray:
     """
     problem = inputs.problem
     out = np.empty((len(coverage.slices), len(coverage.rows), problem.head_dim), np.float32)
-    for group in slice_groups(len(coverage.slices), problem.seqlen):
+    for group in slice_groups(len(coverage.slices), problem):
         q, k, v = (x.astype(np.float32) for x in slice_qkv(inputs, coverage.slices[group]))
         for block, scores in score_blocks(problem, q, k, coverage.rows):
             weights, row_sum = softmax_parts(scores)

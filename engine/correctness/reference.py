@@ -30,6 +30,8 @@ _MIN_BLOCK_ROWS = 16
 MAX_WORK = 200e9
 # exp and the passes over memory around it, in the units of one multiply-add's two operations.
 _SOFTMAX_WORK_PER_SCORE = 100
+# Widening one element of K or V: all the work there is when few queries meet many keys.
+_WORK_PER_WIDENED_ELEMENT = 50
 # One float64 array of 512 MiB; the check holds a few of them.
 MAX_ELEMENTS = 1 << 26
 _MAX_SAMPLED_SLICES = 4096
@@ -67,15 +69,13 @@ class Coverage:
         return flat[self.slices[:, None], self.rows[None, :]]
 
     def select(self, inputs: Inputs) -> Inputs:
-        """The covered slices as a problem of their own, `[1, slices, seqlen, head_dim]`."""
+        """The covered slices as a problem of their own: batch 1, a head for each slice."""
         if len(self.slices) == self.problem.batch * self.problem.num_heads:
             return inputs
         p = self.problem
         problem = replace(p, batch=1, num_heads=len(self.slices))
-        whole = (p.batch * p.num_heads, p.seqlen, p.head_dim)
         q, k, v = (
-            x.reshape(whole)[self.slices].reshape(problem.shape)
-            for x in (inputs.q, inputs.k, inputs.v)
+            x.reshape(-1, *x.shape[2:])[self.slices][None] for x in (inputs.q, inputs.k, inputs.v)
         )
         return Inputs(problem, q, k, v)
 
@@ -107,9 +107,11 @@ def everything(problem: Problem) -> Coverage:
 def coverage_size(problem: Problem) -> tuple[int, int]:
     """(slices, query rows of each) that the budgets of time and memory allow."""
     total, rows = problem.batch * problem.num_heads, problem.seqlen
-    work_per_row = rows * (4 * problem.head_dim + _SOFTMAX_WORK_PER_SCORE)
+    work_per_row = problem.num_keys * (4 * problem.head_dim + _SOFTMAX_WORK_PER_SCORE)
     if problem.causal:
         work_per_row //= 2
+    widened = 2 * problem.num_keys * problem.head_dim
+    work_per_row += widened * _WORK_PER_WIDENED_ELEMENT // rows
     affordable = max(1, min(int(MAX_WORK / work_per_row), MAX_ELEMENTS // problem.head_dim))
     if total * rows <= affordable:
         return total, rows
@@ -161,7 +163,7 @@ def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
     """The reference for the covered rows, `[slices, rows, head_dim]`."""
     problem = inputs.problem
     out = np.empty((len(coverage.slices), len(coverage.rows), problem.head_dim))
-    for group in slice_groups(len(coverage.slices), problem.seqlen):
+    for group in slice_groups(len(coverage.slices), problem):
         q, k, v = slice_qkv(inputs, coverage.slices[group])
         for block, scores in score_blocks(problem, q, k, coverage.rows):
             weights, row_sum = softmax_parts(scores)
@@ -176,20 +178,24 @@ def softmax_parts(scores: Floats) -> tuple[Floats, Floats]:
     return weights, weights.sum(axis=-1, keepdims=True)
 
 
-def slice_groups(num_slices: int, seqlen: int) -> Iterator[slice]:
+def slice_groups(num_slices: int, problem: Problem) -> Iterator[slice]:
     """Slices of short sequences go through BLAS together, long ones by themselves."""
-    step = max(1, _BLOCK_BYTES // (8 * seqlen * seqlen))
+    widest = max(problem.seqlen, problem.head_dim)  # of the scores, and of K and V
+    step = max(1, _BLOCK_BYTES // (8 * problem.num_keys * widest))
     for start in range(0, num_slices, step):
         yield slice(start, min(start + step, num_slices))
 
 
 def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Q, K and V of some (batch, head) slices in float64, each `[slices, seqlen, head_dim]`."""
-    p = inputs.problem
+    """Q, K and V of some (batch, head) slices in float64.
+
+    Returns:
+        `[slices, seqlen, head_dim]`, and twice `[slices, num_keys, head_dim]`.
+    """
 
     def of(raw: RawArray) -> Float64Array:
-        flat = raw.reshape(p.batch * p.num_heads, p.seqlen, p.head_dim)
-        return decode(flat[slices], p.dtype).astype(np.float64)
+        flat = raw.reshape(-1, *raw.shape[2:])
+        return decode(flat[slices], inputs.problem.dtype).astype(np.float64)
 
     return of(inputs.q), of(inputs.k), of(inputs.v)
 
@@ -201,17 +207,17 @@ def score_blocks(
 
     Args:
         q: `[slices, seqlen, head_dim]`, of which `rows` are taken.
-        k: `[slices, seqlen, head_dim]`.
+        k: `[slices, num_keys, head_dim]`.
 
-    Keys that no row of a block sees are left out: `keys` may be less than seqlen when causal.
+    Keys that no row of a block sees are left out: `keys` may be less than num_keys when causal.
     """
-    step = max(_MIN_BLOCK_ROWS, _BLOCK_BYTES // (8 * len(q) * problem.seqlen))
+    step = max(_MIN_BLOCK_ROWS, _BLOCK_BYTES // (8 * len(q) * problem.num_keys))
     if problem.causal:
         # Short blocks skip most of the masked half.
         step = min(step, max(64, problem.seqlen // 16))
     for start in range(0, len(rows), step):
         block = slice(start, min(start + step, len(rows)))
-        seen = int(rows[block][-1]) + 1 if problem.causal else problem.seqlen
+        seen = int(rows[block][-1]) + 1 if problem.causal else problem.num_keys
         scores = (q[:, rows[block]] * problem.softmax_scale) @ k[:, :seen].transpose(0, 2, 1)
         if problem.causal:
             np.copyto(scores, -np.inf, where=np.arange(seen) > rows[block][:, None])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,8 @@ _NEAR_HEADS = 4
 QueryMap = Callable[[IntArray, IntArray], IntArray]
 # (batch, head) → the slice index that is read.
 HeadMap = Callable[[int, int], int]
+# (case, elements of one head of the operand) → the element from which on the operand is read.
+BaseMap = Callable[[Case, int], int]
 
 
 def suspects(case: Case) -> Iterator[Suspect]:
@@ -26,6 +28,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     if case.problem.seqlen > 1:
         yield from _queries(case)
     if case.problem.batch * case.problem.num_heads > 1:
+        yield from _lengths(case)
         yield from _heads(case)
     yield from _offsets(case)
 
@@ -83,6 +86,16 @@ def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array
     return attend(scores, visible, case.v)
 
 
+def _lengths(case: Case) -> Iterator[Suspect]:
+    """With other keys than queries: one's stride used for the other."""
+    p = case.problem
+    by = (p.num_keys - p.seqlen) * p.head_dim
+    if by:
+        of_q, of_kv = "the head stride of Q, seqlen rows", "the head stride of K, seqlen_kv rows"
+        yield from _elsewhere(f"with {of_q}", partial(_strided, -by), ("kv", "k", "v"))
+        yield from _elsewhere(f"with {of_kv}", partial(_strided, by), ("q",))
+
+
 def _heads(case: Case) -> Iterator[Suspect]:
     """Some of Q, K and V read at another (batch, head)."""
     num_heads, batches = case.problem.num_heads, case.problem.batch
@@ -101,45 +114,44 @@ def _heads(case: Case) -> Iterator[Suspect]:
         heads = "one head" if distance == 1 else f"{distance} heads"
         for step, word in ((distance, "further on"), (-distance, "before")):
             places.append((f"from {heads} {word}", partial(_head_at_distance, num_heads, step)))
-    size = case.problem.seqlen * case.problem.head_dim
     for where, head_of in places:
-        yield from _elsewhere(where, partial(_head_base, head_of, size))
+        yield from _elsewhere(where, partial(_head_base, head_of))
 
 
 def _offsets(case: Case) -> Iterator[Suspect]:
     """Strides between heads that are a little off, and slices moved by a row or a tile."""
     p, tiles = case.problem, case.tiles
-    size = p.seqlen * p.head_dim
-    padded = tiles.num_key_tiles * tiles.block_n * p.head_dim
-    strides = [("of whole key tiles instead of seqlen rows", padded - size)]
+    strides = [("of whole key tiles", tiles.padding * p.head_dim)]
     for by, unit in ((p.head_dim, "one row"), (1, "one element"), (8, "8 elements")):
         strides += [(f"{unit} too large", by), (f"{unit} too small", -by)]
     for what, by in strides:
         if by and p.batch * p.num_heads > 1:
-            yield from _elsewhere(f"with a head stride {what}", partial(_strided, size + by))
+            yield from _elsewhere(f"with a head stride {what}", partial(_strided, by))
     for rows, name in ((1, "one row"), (tiles.block_n, "one key tile")):
         for step, word in ((rows, "too far on"), (-rows, "too early")):
-            yield from _elsewhere(f"{name} {word}", partial(_moved, size, step * p.head_dim))
+            yield from _elsewhere(f"{name} {word}", partial(_moved, step * p.head_dim))
 
 
 def _head_at_distance(num_heads: int, step: int, batch: int, head: int) -> int:
     return batch * num_heads + head + step
 
 
-def _head_base(head_of: HeadMap, size: int, case: Case) -> int:
+def _head_base(head_of: HeadMap, case: Case, size: int) -> int:
     return head_of(*case.batch_head) * size
 
 
-def _strided(stride: int, case: Case) -> int:
-    return case.slice_index * stride
+def _strided(by: int, case: Case, size: int) -> int:
+    return case.slice_index * (size + by)
 
 
-def _moved(size: int, by: int, case: Case) -> int:
+def _moved(by: int, case: Case, size: int) -> int:
     return case.slice_index * size + by
 
 
-def _elsewhere(where: str, base_of: Callable[[Case], int]) -> Iterator[Suspect]:
-    for operands in ("k", "v", "kv", "q", "qkv"):
+def _elsewhere(
+    where: str, base_of: BaseMap, choices: Iterable[str] = ("k", "v", "kv", "q", "qkv")
+) -> Iterator[Suspect]:
+    for operands in choices:
         names = " and ".join(operands.upper()) if len(operands) < 3 else "Q, K and V"
         yield Suspect(
             "head_stride",
@@ -149,23 +161,26 @@ def _elsewhere(where: str, base_of: Callable[[Case], int]) -> Iterator[Suspect]:
         )
 
 
-def _read_at(base_of: Callable[[Case], int], operands: str, case: Case) -> Float64Array | None:
-    """Attention with some operands read as `[seqlen, head_dim]` from another element on."""
-    p, base = case.problem, base_of(case)
-    if not 0 <= base <= p.elements - p.seqlen * p.head_dim:
-        return None
-    q, k, v = (
-        _segment(raw, base, case) if name in operands else own
-        for name, raw, own in (
-            ("q", case.inputs.q, case.q),
-            ("k", case.inputs.k, case.k),
-            ("v", case.inputs.v, case.v),
-        )
-    )
-    return attend(p.softmax_scale * q[case.rows] @ k.T, case.visible, v)
+def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None:
+    """Attention with some operands read from another element on; None where that lies outside."""
+    found = []
+    for name, raw, own in (
+        ("q", case.inputs.q, case.q),
+        ("k", case.inputs.k, case.k),
+        ("v", case.inputs.v, case.v),
+    ):
+        if name not in operands:
+            found.append(own)
+            continue
+        base = base_of(case, own.size)
+        if not 0 <= base <= raw.size - own.size:
+            return None
+        found.append(_segment(raw, base, own, case))
+    q, k, v = found
+    return attend(case.problem.softmax_scale * q[case.rows] @ k.T, case.visible, v)
 
 
-def _segment(raw: RawArray, base: int, case: Case) -> Float64Array:
-    p = case.problem
-    flat = raw.reshape(-1)[base : base + p.seqlen * p.head_dim]
-    return decode(flat, p.dtype).astype(np.float64).reshape(p.seqlen, p.head_dim)
+def _segment(raw: RawArray, base: int, own: Float64Array, case: Case) -> Float64Array:
+    """As many elements as `own`, in its shape."""
+    flat = raw.reshape(-1)[base : base + own.size]
+    return decode(flat, case.problem.dtype).astype(np.float64).reshape(own.shape)

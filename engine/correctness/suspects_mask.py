@@ -12,34 +12,38 @@ from engine.correctness.comparison import BoolArray
 from engine.correctness.reference import Float64Array
 from engine.correctness.suspects import Suspect
 from engine.tensors import decode
+from kernels.variant import ceil_div
 
 
 def suspects(case: Case) -> Iterator[Suspect]:
-    """Causal suspects for causal problems, tail suspects where the last key tile is partial."""
+    """Causal suspects for causal problems, tail suspects where the last key tile is partial; keys
+    counted by the queries where there are more of them."""
     yield from _causal(case)
+    yield from _lengths(case)
     tiles = case.tiles
     if tiles.padding and not case.problem.causal:
-        size = f"S = {tiles.seqlen} is no multiple of the key tile, {tiles.block_n}"
+        letter = "S" if tiles.num_keys == tiles.seqlen else "KV"
+        size = f"{letter} = {tiles.num_keys} is no multiple of the key tile, {tiles.block_n}"
         yield Suspect(
             "tail_mask",
             f"a missing tail mask, the {tiles.padding} padded keys of the last tile taking part as "
             f"zeros ({size})",
-            "look at the test key < seqlen where scores are masked",
+            "look at the test key < seqlen_kv where scores are masked",
             lambda c: attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
         )
         yield Suspect(
             "tail_mask",
             f"a missing tail mask, the last key tile reading {tiles.padding} rows past the end of "
             f"its head ({size})",
-            "look at the test key < seqlen where K and V are loaded",
+            "look at the test key < seqlen_kv where K and V are loaded",
             _past_the_end,
         )
     if tiles.padding and tiles.num_key_tiles > 1:
-        kept = tiles.seqlen // tiles.block_n * tiles.block_n
+        kept = tiles.num_keys // tiles.block_n * tiles.block_n
         yield Suspect(
             "tail_tile",
             f"a loop that leaves out the last, partial key tile (keys {kept} to "
-            f"{tiles.seqlen - 1})",
+            f"{tiles.num_keys - 1})",
             "look at the number of key tiles: it must be rounded up",
             partial(_first_keys, kept),
         )
@@ -47,7 +51,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         "tail_tile",
         "a loop that leaves out the last key",
         "look at the upper bound of the key loop",
-        partial(_first_keys, tiles.seqlen - 1),
+        partial(_first_keys, tiles.num_keys - 1),
     )
     yield Suspect(
         "first_key",
@@ -55,6 +59,24 @@ def suspects(case: Case) -> Iterator[Suspect]:
         "look at the lower bound of the key loop",
         lambda c: attend(c.scores, c.visible & (c.keys > 0), c.v),
     )
+
+
+def _lengths(case: Case) -> Iterator[Suspect]:
+    """With more keys than queries: keys counted as if there were as many as queries."""
+    tiles = case.tiles
+    visited = ceil_div(tiles.seqlen, tiles.block_n) * tiles.block_n
+    for count, what, look_at in (
+        (tiles.seqlen, "keys masked", "look at the test key < seqlen_kv where scores are masked"),
+        (visited, "a key loop that ends", "look at the upper bound of the key loop"),
+    ):
+        if count < tiles.num_keys:
+            yield Suspect(
+                "key_count",
+                f"{what} by the number of queries, so that keys {count} to {tiles.num_keys - 1} "
+                "are left out",
+                look_at,
+                partial(_first_keys, count),
+            )
 
 
 def _causal(case: Case) -> Iterator[Suspect]:
@@ -117,8 +139,8 @@ def _first_keys(count: int, case: Case) -> Float64Array:
 def _past_the_end(case: Case) -> Float64Array | None:
     """The last key tile filled up with the rows that follow in memory: the next head's."""
     problem, padding = case.problem, case.tiles.padding
-    begin = (case.slice_index + 1) * problem.seqlen
-    rows = problem.batch * problem.num_heads * problem.seqlen
+    begin = (case.slice_index + 1) * problem.num_keys
+    rows = problem.batch * problem.num_heads * problem.num_keys
     if begin + padding > rows:
         return None
     k, v = (

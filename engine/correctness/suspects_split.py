@@ -63,7 +63,7 @@ def _fusion(case: Case) -> Iterator[Suspect]:
 
 
 def _chunks(case: Case) -> State:
-    return segment_states(case, np.arange(0, case.problem.seqlen, case.tiles.chunk_rows))
+    return segment_states(case, np.arange(0, case.problem.num_keys, case.tiles.chunk_rows))
 
 
 def _fused(case: Case, *, weigh_acc: bool, weigh_l: bool) -> Float64Array:
@@ -90,9 +90,9 @@ def _upside_down(case: Case) -> Float64Array:
 
 def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
     """Each segment of `size` keys left out, or counted twice."""
-    starts = range(0, case.problem.seqlen, size)
+    starts = range(0, case.problem.num_keys, size)
     for index, start in enumerate(starts):
-        end = min(start + size, case.problem.seqlen)
+        end = min(start + size, case.problem.num_keys)
         which = f"{name} {index} (keys {start} to {end - 1})"
         inside = slice(start, end)
         yield Suspect(
@@ -118,14 +118,14 @@ def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[
 
 def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
     """A key or a key tile at the border of every segment left out, or visited from both sides."""
-    seqlen, block_n = case.problem.seqlen, case.tiles.block_n
-    begins, units = np.arange(0, seqlen, size), [("key", 1)]
+    num_keys, block_n = case.problem.num_keys, case.tiles.block_n
+    begins, units = np.arange(0, num_keys, size), [("key", 1)]
     if size > block_n:
         units.append(("key tile", block_n))
     for unit, width in units:
         inside = np.arange(width)
         after, before = begins[:, None] + inside, begins[:, None] - 1 - inside
-        last = np.concatenate([before[1:], [seqlen - 1 - inside]])
+        last = np.concatenate([before[1:], [num_keys - 1 - inside]])
         for what, keys, times in (
             (f"leaving out the first {unit} of every {name}", after, 0.0),
             (f"leaving out the first {unit} of every {name} but the first", after[1:], 0.0),
@@ -138,17 +138,17 @@ def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
                 pattern,
                 what,
                 f"look at the first and last key of a {name}: one bound is off by one {unit}",
-                partial(_counted, keys[keys < seqlen], times),
+                partial(_counted, keys[keys < num_keys], times),
             )
 
 
 def _counted(keys: slice | IntArray, count: float, case: Case) -> Float64Array:
-    times = np.ones(case.problem.seqlen)
+    times = np.ones(case.problem.num_keys)
     times[keys] = count
     return attend(case.scores, case.visible, case.v, times=times)
 
 
 def _only(keys: slice, case: Case) -> Float64Array:
-    times = np.zeros(case.problem.seqlen)
+    times = np.zeros(case.problem.num_keys)
     times[keys] = 1.0
     return attend(case.scores, case.visible, case.v, times=times)

@@ -17,6 +17,7 @@ class Tiles:
     """Query tiles, key tiles and K/V chunks of one plan."""
 
     seqlen: int
+    num_keys: int
     block_m: int  # query rows per CTA
     block_n: int  # K/V rows per tile
     num_splits: int  # K/V chunks per query tile, empty ones included
@@ -31,17 +32,17 @@ class Tiles:
 
     @property
     def num_key_tiles(self) -> int:
-        return ceil_div(self.seqlen, self.block_n)
+        return ceil_div(self.num_keys, self.block_n)
 
     @property
     def padding(self) -> int:
-        """Key rows of the last tile that lie past the end of the sequence."""
-        return self.num_key_tiles * self.block_n - self.seqlen
+        """Key rows of the last tile that lie past the last key."""
+        return self.num_key_tiles * self.block_n - self.num_keys
 
     @property
     def num_chunks(self) -> int:
         """Chunks that hold at least one key."""
-        return ceil_div(self.seqlen, self.chunk_rows)
+        return ceil_div(self.num_keys, self.chunk_rows)
 
     @property
     def rows_per_warp(self) -> int:
@@ -51,16 +52,18 @@ class Tiles:
 
 def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
     """The plan's tiles; without a plan, the usual 64 × 64 with one chunk."""
+    keys = problem.num_keys
     if plan is None:
-        return Tiles(problem.seqlen, _USUAL_TILE, _USUAL_TILE, 1, problem.seqlen, 128, 1, False)
+        return Tiles(problem.seqlen, keys, _USUAL_TILE, _USUAL_TILE, 1, keys, 128, 1, False)
     work = by_id(plan.variant).work
     num_splits = plan.config.get("num_splits", 1)
     return Tiles(
         seqlen=problem.seqlen,
+        num_keys=keys,
         block_m=work.query_rows(problem, plan.config),
         block_n=plan.config.get("block_n", _USUAL_TILE),
         num_splits=num_splits,
-        chunk_rows=work.kv_rows(problem, plan.config) if num_splits > 1 else problem.seqlen,
+        chunk_rows=work.kv_rows(problem, plan.config) if num_splits > 1 else keys,
         threads=plan.passes[0].threads,
         num_passes=len(plan.passes),
         has_scratch=bool(plan.scratch),

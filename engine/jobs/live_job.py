@@ -15,7 +15,7 @@ from engine.backends.base import RunOptions
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Status
-from engine.jobs.stream import LiveSample, append_samples, begin_stream
+from engine.jobs.stream import MAX_SAMPLES, LiveSample, append_samples, begin_stream, is_unseen
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings
 from engine.plan import LaunchPlan, make_plan
@@ -34,10 +34,13 @@ _CPU_SHARE = 0.5  # of the time that the CPU backend may be busy
 
 
 def run_live_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
-    """Check the kernel once, then measure until the job is cancelled.
+    """Check the kernel once, then measure until the job is cancelled or nobody looks any more.
 
     A kernel that is not right gets no stream: the job is over, with its evaluation as the result.
     """
+    if is_unseen(worker.run.stream(job_id), time.time()):  # while it waited for its turn
+        worker.event(job_id, "finished", end="unseen")
+        return
     request = replace(EvaluationRequest.from_dict(payload["request"]), effort="quick")
     outcome = worker.evaluator.evaluate(
         request, lambda stage: worker.event(job_id, "stage", stage=stage)
@@ -54,6 +57,8 @@ def run_live_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
         live.on_the_gpu()
     else:
         live.on_the_cpu(request)
+    if not worker.is_cancelled(job_id):
+        worker.event(job_id, "finished", end="full" if live.is_full else "unseen")
 
 
 class _Live:
@@ -67,6 +72,12 @@ class _Live:
         self.inputs = inputs
         self.stream = worker.run.stream(job_id)
         self.said = ""
+        self.began = time.time()
+        self.count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= MAX_SAMPLES
 
     def on_the_cpu(self, request: EvaluationRequest) -> None:
         backend = self.worker.evaluator.backend("cpu")
@@ -75,12 +86,12 @@ class _Live:
             request.check, request.schedule, request.seed, request.timeout_s, repeat=False
         )
         self._stage("Executing on the CPU again and again")
-        while not self._is_cancelled():
+        while not self._is_over():
             began = time.monotonic()
             result = backend.run(self.plan, self.inputs, options)
             if result.status is not Status.PASSED or result.execution_ms is None:
                 raise MeasureError(f"The kernel stopped working: {result.reason}")
-            append_samples(self.stream, [LiveSample(time.time(), result.execution_ms * 1000)])
+            self._append([LiveSample(time.time(), result.execution_ms * 1000)])
             busy = time.monotonic() - began
             self.worker.serve_waiting_evaluations()
             time.sleep(max(_CPU_INTERVAL_S - busy, busy * (1 / _CPU_SHARE - 1)))
@@ -90,7 +101,7 @@ class _Live:
 
         begin_stream(self.stream, "device_warm", self.checked.device)
         purpose = f"live, {self.checked.variant}, {self.checked.problem.label()}"
-        while not self._is_cancelled():
+        while not self._is_over():
             with measuring(purpose, self._stage) as read_state:
                 self._stage("Measuring again and again")
                 self._turn(read_state)
@@ -107,24 +118,29 @@ class _Live:
         with Field(read_state) as field:
             field.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
             if name not in field.failures:
-                field.run(name, _TURN, on_round=self._emit, should_stop=self._is_wanted)
+                field.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)
             if name in field.failures:
                 raise MeasureError(f"The kernel stopped working: {field.failures[name]}")
 
     def _emit(self, samples: Sequence[Sample]) -> None:
         now = time.time()
         newest = max(s.at_s for s in samples)
-        append_samples(
-            self.stream,
-            [LiveSample.of(now - (newest - s.at_s), s.time_us, s.state) for s in samples],
+        self._append([LiveSample.of(now - (newest - s.at_s), s.time_us, s.state) for s in samples])
+
+    def _append(self, samples: Sequence[LiveSample]) -> None:
+        append_samples(self.stream, samples)
+        self.count += len(samples)
+
+    def _ends_turn(self) -> bool:
+        """The job is over, or a person waits for an evaluation."""
+        return self._is_over() or bool(self.worker.waiting_evaluations())
+
+    def _is_over(self) -> bool:
+        return (
+            self.worker.is_cancelled(self.job_id)
+            or self.is_full
+            or is_unseen(self.stream, self.began)
         )
-
-    def _is_wanted(self) -> bool:
-        """Whether this turn should end: cancelled, or a person waits for an evaluation."""
-        return self._is_cancelled() or bool(self.worker.waiting_evaluations())
-
-    def _is_cancelled(self) -> bool:
-        return self.worker.is_cancelled(self.job_id)
 
     def _stage(self, stage: str) -> None:
         if stage != self.said:  # not with every turn

@@ -19,7 +19,7 @@ from engine.errors import StoreError
 from engine.jobs import journal
 from engine.jobs.layout import RunDir
 from engine.jobs.status import ENDED, JobKind, JobStatus
-from engine.jobs.stream import StreamPart, read_samples
+from engine.jobs.stream import StreamPart, mark_seen, read_samples
 from engine.jobs.supervisor import Supervisor
 from engine.request import EvaluationRequest
 
@@ -160,8 +160,13 @@ class JobManager:
             return self._run.sweep_journal(job.journal) if job and job.journal else None
 
     def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
-        """A live job's samples behind `after`: 0 at first, then the last part's own `after`."""
-        return read_samples(self._run.stream(job_id), after)
+        """A live job's samples behind `after`: 0 at first, then the last part's own `after`.
+
+        A job whose stream nobody reads any more ends by itself.
+        """
+        path = self._run.stream(job_id)
+        mark_seen(path)
+        return read_samples(path, after)
 
     def jobs(self) -> list[JobStatus]:
         """Every known job, newest first."""

@@ -37,6 +37,7 @@ class JobProgress:
     per_minute: float | None
     eta_s: float | None
     best: tuple[BestPoint, ...] = ()  # of the problems first met, when there are very many
+    workers: int = 1  # that evaluate beside each other
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -64,7 +65,9 @@ class JobStatus:
     log: str = ""
     kind: JobKind = "evaluate"
     progress: JobProgress | None = None  # of a sweep
-    end: str = ""  # of a sweep that is done: "finished" or "budget"
+    # Of a sweep that is done: "finished" or "budget"; of a live job: "unseen" or "full", and empty
+    # where its kernel was not right.
+    end: str = ""
     journal: str = ""  # name of a sweep's own journal
     cluster: str = ""  # where a sweep's evaluations run: a Dask scheduler; empty is this machine
     final: tuple[Mapping[str, Any], ...] = ()  # of a sweep on a GPU; see `JobManager.results`

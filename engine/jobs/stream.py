@@ -1,11 +1,14 @@
 """A live job's samples: one file that the worker appends to and any number of tabs read.
 
-A reader holds nothing but the place it has read up to, so tabs come and go as they like.
+A reader holds nothing but the place it has read up to, so tabs come and go as they like. Each look
+leaves its time beside the stream, so that a job ends which nobody looks at any more.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,6 +17,10 @@ from engine.devices.nvml import GpuState
 from engine.jobs import journal
 
 VERSION = 1
+# A live job ends when nobody has looked for this long. Browsers let the pages of hidden tabs ask
+# once a minute: whoever does something else meanwhile still looks.
+UNSEEN_S = 150.0
+MAX_SAMPLES = 500_000  # of one stream: hours, and still quick to look at
 # "cpu_execution" is the wall time of running the kernel on the host: no GPU's latency, whatever
 # the target is.
 LiveKind: TypeAlias = Literal["device_warm", "cpu_execution"]
@@ -86,6 +93,23 @@ def read_samples(path: Path, after: int = 0) -> StreamPart:
         elif event.get("event") == "samples":
             samples += [_sample(row) for row in event["rows"]]
     return StreamPart(kind, device, tuple(samples), offset)
+
+
+def mark_seen(path: Path) -> None:
+    """Somebody looks at this stream now, whether it has begun or not. Failing is no harm."""
+    with suppress(OSError):
+        _seen(path).touch(mode=0o600)
+
+
+def is_unseen(path: Path, since: float) -> bool:
+    """Whether nobody has looked for `UNSEEN_S`. `since` (Unix time) counts as the first look."""
+    with suppress(OSError):
+        since = _seen(path).stat().st_mtime
+    return time.time() - since > UNSEEN_S
+
+
+def _seen(path: Path) -> Path:
+    return path.with_suffix(".seen")
 
 
 def _sample(row: list[Any]) -> LiveSample:

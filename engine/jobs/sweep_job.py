@@ -2,7 +2,8 @@
 
 The point under way is named in a file beside the sweep's journal. A worker that finds one there was
 started after another had died of it, or with it: the point is tried once more, and after a second
-death it is CRASHED and the sweep goes on.
+death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
+`engine.search.cluster` looks after points that kill them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,12 @@ from engine.problem import Problem
 from engine.request import EvaluationRequest
 from engine.search.estimate import runs_on_gpu
 from engine.search.gpu_final import gpu_entrants
-from engine.search.ranking import Place, by_problem
-from engine.search.rows import SweepRow
+from engine.search.ranking import Place, by_problem, gpu_names
+from engine.search.rows import SweepRow, without_result
 from engine.search.space import SweepPoint, point_id
-from engine.search.sweep import Progress, run_sweep
+from engine.search.sweep import Progress, SweepEnd, run_sweep
 from engine.search.sweep_journal import SweepJournal, SweepSpec
-from engine.search.tune import TuneResult, tune_results
+from engine.search.tune import TuneResult, tune_group
 
 if TYPE_CHECKING:
     from engine.jobs.worker import Worker
@@ -45,17 +45,45 @@ def run_sweep_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
     sweep_journal = SweepJournal(worker.run.sweep_journal(payload["journal"]))
     sweep_journal.poll()
     points = spec.space.points(spec.options)
+    reporter = _Reporter(worker, job_id)
+    runner = _on_cluster if payload.get("cluster") and points else _on_this_machine
+    end, final = runner(worker, job_id, payload, sweep_journal, spec, points, reporter)
+    reporter.finish()
+    if end != "cancelled":  # the manager has said so itself
+        worker.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
+
+
+class _Reporter:
+    """Turns progress into events, a few a second."""
+
+    def __init__(self, worker: Worker, job_id: str) -> None:
+        self._worker, self._job_id = worker, job_id
+        self._latest: Progress | None = None
+        self._told_at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        self._latest = progress
+        if time.monotonic() - self._told_at >= _PROGRESS_S:
+            self._told_at = time.monotonic()
+            self.finish()
+
+    def finish(self) -> None:
+        """Tell the latest."""
+        if self._latest is not None:
+            progress = asdict(job_progress(self._latest))
+            self._worker.event(self._job_id, "progress", progress=progress)
+
+
+def _on_this_machine(
+    worker: Worker,
+    job_id: str,
+    payload: Mapping[str, Any],
+    sweep_journal: SweepJournal,
+    spec: SweepSpec,
+    points: Sequence[SweepPoint],
+    reporter: _Reporter,
+) -> tuple[SweepEnd, list[TuneResult]]:
     on_gpu = bool(points) and runs_on_gpu(points[0].request)
-    latest: Progress | None = None
-    told_at = 0.0
-
-    def tell(progress: Progress) -> None:
-        nonlocal told_at, latest
-        latest = progress
-        if time.monotonic() - told_at >= _PROGRESS_S:
-            told_at = time.monotonic()
-            worker.event(job_id, "progress", progress=asdict(job_progress(progress)))
-
     with CompileAhead(
         _known_order(spec, points, sweep_journal), on_cpu=spec.options.execute and not on_gpu
     ) as ahead:
@@ -69,13 +97,36 @@ def run_sweep_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
             worker.serve_waiting_evaluations()
             return worker.is_cancelled(job_id)
 
-        end = run_sweep(spec, evaluate, sweep_journal, tell, should_stop, on_gpu=on_gpu)
-    if latest is not None:
-        worker.event(job_id, "progress", progress=asdict(job_progress(latest)))
-    if end == "cancelled":  # the manager has said so itself
-        return
-    final = _final(worker, job_id, list(sweep_journal.rows.values())) if on_gpu else []
-    worker.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
+        end = run_sweep(spec, evaluate, sweep_journal, reporter, should_stop, on_gpu=on_gpu)
+    if end == "cancelled" or not on_gpu:
+        return end, []
+    return end, _final(worker, job_id, list(sweep_journal.rows.values()))
+
+
+def _on_cluster(
+    worker: Worker,
+    job_id: str,
+    payload: Mapping[str, Any],
+    sweep_journal: SweepJournal,
+    spec: SweepSpec,
+    points: Sequence[SweepPoint],
+    reporter: _Reporter,
+) -> tuple[SweepEnd, list[TuneResult]]:
+    """Nothing is evaluated here but what a page asks for meanwhile."""
+    from engine.search.cluster import connect, sweep_on
+
+    def say(sentence: str) -> None:
+        worker.event(job_id, "stage", stage=sentence)
+
+    def should_stop() -> bool:
+        worker.serve_waiting_evaluations()
+        worker.restart_if_lost()
+        return worker.is_cancelled(job_id)
+
+    say(f"Looking for workers at {payload['cluster']}")
+    rows = sweep_journal.rows.values()
+    with connect(payload["cluster"], points[0].request, rows, say) as cluster:
+        return sweep_on(cluster, spec, sweep_journal, reporter, should_stop)
 
 
 def _known_order(
@@ -95,17 +146,22 @@ def _final(worker: Worker, job_id: str, rows: list[SweepRow]) -> list[TuneResult
 
     opened = gpu_entrants(worker.evaluator, stage)
     found: list[TuneResult] = []
-    for (_, problem), group in by_problem(rows).items():
+    for (name, problem), group in by_problem(rows).items():
         worker.serve_waiting_evaluations()
         if worker.is_cancelled(job_id):
             break
         stage(f"The final of {problem.label()}")
         try:
-            found += tune_results(group, opened, should_stop=lambda: worker.is_cancelled(job_id))
+            result = tune_group(
+                name, group, opened, should_stop=lambda: worker.is_cancelled(job_id)
+            )
         except MeasureError as error:
             stage(f"No final of {problem.label()}: {error}")
             if worker.evaluator.lost is not None:
                 break
+            continue
+        if result is not None:
+            found.append(result)
     return found
 
 
@@ -120,10 +176,11 @@ def final_from_dict(data: Mapping[str, Any]) -> TuneResult:
 
 def job_progress(progress: Progress) -> JobProgress:
     """The part of a sweep's progress that a page shows while it runs."""
+    name_of = gpu_names(progress.best.values())
     best = [
-        BestPoint(problem.label(), row.point, row.label(), row.median_us, str(row.origin))
-        for problem, row in list(progress.best.items())[:_MAX_BEST]
-        if row.median_us is not None
+        BestPoint(_heading(row, name_of(row)), row.point, row.label(), time_us, str(row.origin))
+        for row in list(progress.best.values())[:_MAX_BEST]
+        if (time_us := row.median_us) is not None
     ]
     return JobProgress(
         done=progress.done,
@@ -136,7 +193,14 @@ def job_progress(progress: Progress) -> JobProgress:
         per_minute=progress.per_minute,
         eta_s=progress.eta_s,
         best=tuple(best),
+        workers=progress.workers,
     )
+
+
+def _heading(row: SweepRow, gpu: str) -> str:
+    """The problem; on which GPU, where there are several of one model."""
+    label = row.problem.label()
+    return label if gpu == row.device else f"{label} on {gpu}"
 
 
 class _Points:
@@ -153,7 +217,12 @@ class _Points:
         point = point_id(request)
         deaths = self._deaths if point == self._fatal else 0
         if deaths >= MAX_DEATHS:
-            return _crashed(request)
+            return without_result(
+                request,
+                Status.CRASHED,
+                f"The worker process died {MAX_DEATHS} times while it ran this point (a crash of "
+                "the compiler or driver, or out of memory): run it alone to see the log.",
+            )
         _write_marker(self._marker, point, deaths + 1)
         try:
             return self._worker.evaluator.evaluate(request).evaluation
@@ -174,16 +243,3 @@ def _write_marker(marker: Path, point: str, deaths: int) -> None:
     partial = marker.with_suffix(".partial")
     partial.write_text(json.dumps({"point": point, "deaths": deaths}))
     partial.replace(marker)
-
-
-def _crashed(request: EvaluationRequest) -> Evaluation:
-    return Evaluation(
-        status=Status.CRASHED,
-        reason=f"The worker process died {MAX_DEATHS} times while it ran this point (a crash of "
-        "the compiler or driver, or out of memory): run it alone to see the log.",
-        variant=request.variant,
-        problem=request.problem,
-        config=dict(request.config),
-        device=request.gpu or "unknown",
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
-    )

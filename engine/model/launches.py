@@ -33,6 +33,7 @@ class Launches:
     batch: IntArray
     num_heads: IntArray
     seqlen: IntArray
+    num_keys: IntArray
     head_dim: IntArray
     causal: npt.NDArray[np.bool_]
     ctas: IntArray  # [passes, n]
@@ -54,29 +55,31 @@ class Launches:
 
     @property
     def elements(self) -> IntArray:
-        """Elements of one tensor."""
+        """Elements of Q, and of O."""
         return self.batch * self.num_heads * self.seqlen * self.head_dim
 
     @property
     def device_bytes(self) -> IntArray:
         """Global memory of the call: Q, K, V, O and scratch."""
-        return 4 * BYTES_PER_ELEMENT * self.elements + self.scratch_bytes
+        rows = self.batch * self.num_heads * (2 * self.seqlen + 2 * self.num_keys)
+        return BYTES_PER_ELEMENT * rows * self.head_dim + self.scratch_bytes
 
     @property
     def flops(self) -> IntArray:
-        """FlashAttention's count: 4·B·H·S²·D, halved when causal."""
-        return np.where(self.causal, 2, 4) * self.elements * self.seqlen
+        """FlashAttention's count: 4·B·H·S·KV·D, halved when causal."""
+        return np.where(self.causal, 2, 4) * self.elements * self.num_keys
 
 
 class BatchedShape:
     """A problem whose batch may change, or be an array: one object serves a curve of thousands."""
 
-    __slots__ = ("batch", "causal", "dtype", "head_dim", "num_heads", "seqlen")
+    __slots__ = ("batch", "causal", "dtype", "head_dim", "num_heads", "num_keys", "seqlen")
 
     def __init__(self, problem: ProblemLike) -> None:
         self.batch: Any = problem.batch
         self.num_heads: int = problem.num_heads
         self.seqlen: int = problem.seqlen
+        self.num_keys: int = problem.num_keys
         self.head_dim: int = problem.head_dim
         self.causal: bool = problem.causal
         self.dtype: Dtype = problem.dtype
@@ -145,7 +148,7 @@ def _first_refusal(variant: Variant, config: Config, problem: Problem, batches: 
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """One problem's ten figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """One problem's eleven figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -154,7 +157,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
     else:
         ways = work.conflict_ways(p, config)
     return (
-        *(p.batch, p.num_heads, p.seqlen, p.head_dim, p.causal),
+        *(p.batch, p.num_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
         sum(4 * prod(s.shape(p, config)) for s in variant.scratch),
         *(query_rows, work.kv_rows(p, config), math_threads, ways),
         *(prod(x.grid(p, config)) for x in variant.passes),
@@ -164,13 +167,15 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[10 + 3 · passes, n]`, in the order of `_figures`."""
-    batch, num_heads, seqlen, head_dim, causal, scratch, rows, kv, math, ways = columns[:10]
-    ctas, threads, smem = columns[10:].reshape(3, num_passes, -1)
+    """`columns` is `[11 + 3 · passes, n]`, in the order of `_figures`."""
+    batch, num_heads, seqlen, num_keys, head_dim, causal = columns[:6]
+    scratch, rows, kv, math, ways = columns[6:11]
+    ctas, threads, smem = columns[11:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
         seqlen=seqlen,
+        num_keys=num_keys,
         head_dim=head_dim,
         causal=causal.astype(bool),
         ctas=ctas,

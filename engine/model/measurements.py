@@ -1,8 +1,8 @@
 """Measured points: read from CSV, checked, every complaint naming its line and column.
 
 The columns are those of the project's reference series: `batch, num_heads, seqlen, head_dim,
-kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`. Lines that
-start with # are comments.
+kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`, `seqlen_kv`.
+Lines that start with # are comments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.problem import Problem
 MAX_ROWS = 10_000
 MAX_CHARS = 4_000_000
 REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
-OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype")
+OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv")
 _LONGEST_MS = 3_600_000.0
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
@@ -139,6 +139,8 @@ class _Row:
         shape: dict[str, Any] = {
             c: self._whole(c) for c in ("batch", "num_heads", "seqlen", "head_dim")
         }
+        if self.cells.get("seqlen_kv"):
+            shape["seqlen_kv"] = self._whole("seqlen_kv")
         if causal := self.cells.get("causal"):
             if causal.lower() not in _BOOLEANS:
                 raise self._wrong("causal", "is neither true nor false")

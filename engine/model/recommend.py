@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.config import ResolvedConfig, resolve_config
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
@@ -54,7 +56,8 @@ def calibrate_for(
     measurements = _measurements(request)
     if not measurements:
         return Calibrated((), None, None)
-    variant, device, config = _resolve(request)
+    variant, device, found = _resolve(request)
+    config = found.values
     footprint = footprint_of(variant, config, device)
     points = prepare(variant, config, device, measurements, footprint)
     return Calibrated(
@@ -79,7 +82,8 @@ def recommend_batch(
             fits in memory, or a GPU without the figures a prediction needs.
         CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
-    variant, device, config = _resolve(request)
+    variant, device, found = _resolve(request)
+    config = found.values
     problem = _problem(request)
     _check(request, variant, device, problem, config)
     m = machine(device, variant, problem.dtype)
@@ -89,7 +93,9 @@ def recommend_batch(
     if calibrated is None:
         calibrated = calibrate_for(request, footprint_of)
     calibration = calibrated.calibration
-    notes = []
+    notes = [found.trouble] if found.trouble else []
+    if found.tuned is not None:
+        notes.append(f"The config: {found.says()}.")
     if calibration is None:
         notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
 
@@ -141,10 +147,14 @@ def recommend_batch(
     )
 
 
-def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, dict[str, int]]:
+def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, ResolvedConfig]:
+    """One config serves the whole curve: that of the batch that is run today."""
     variant = find_variant(request.variant)
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
-    return variant, device, {**variant.default_config(), **request.config}
+    problem = _problem(request)
+    with suppress(InvalidProblem):  # `_check` says what is wrong with it
+        problem = replace(problem, batch=request.batch_now)
+    return variant, device, resolve_config(variant, request.config, problem, device.name)
 
 
 def _problem(request: BatchRequest) -> Problem:
@@ -155,6 +165,7 @@ def _problem(request: BatchRequest) -> Problem:
         head_dim=request.head_dim,
         causal=request.causal,
         dtype=request.dtype,
+        seqlen_kv=request.seqlen_kv,
     )
 
 
@@ -243,6 +254,7 @@ def _points(
                 heads=problem.num_heads,
                 seqlen=problem.seqlen,
                 head_dim=problem.head_dim,
+                seqlen_kv=problem.seqlen_kv,
                 ctas=int(launches.ctas[0, 0]),
                 predicted_us=predicted_us,
                 low_us=float(spread.low_us[0]),

@@ -27,7 +27,7 @@ DEFAULT_MAX_BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """What to recommend a batch for. Missing tunables take their defaults.
+    """What to recommend a batch for. Missing tunables take their tuned or default values.
 
     `heads_free` makes B·H the axis: the table's batch then counts units, with one head each.
     """
@@ -40,6 +40,7 @@ class BatchRequest:
     heads_free: bool = False
     causal: bool = False
     dtype: Dtype = "float16"
+    seqlen_kv: int | None = None  # where there are other keys than queries
     config: Mapping[str, int] = field(default_factory=dict)
     max_batch: int = DEFAULT_MAX_BATCH
     targets: tuple[float, ...] = DEFAULT_TARGETS
@@ -62,6 +63,7 @@ class Point:
     heads: int
     seqlen: int
     head_dim: int
+    seqlen_kv: int | None  # where there are other keys than queries
     ctas: int
     predicted_us: float
     low_us: float
@@ -96,7 +98,7 @@ class BatchResult:
             "variant": self.variant,
             "device": self.device,
             "config": self.config,
-            "problem": asdict(self.problem),
+            "problem": self.problem.to_dict(),
             "points": [asdict(p) for p in self.points],
             "recommendations": [asdict(r) for r in self.recommendations],
             "model": self._model(),

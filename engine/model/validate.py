@@ -25,6 +25,7 @@ class ValidationRow:
     heads: int
     seqlen: int
     head_dim: int
+    seqlen_kv: int | None  # where there are other keys than queries
     ctas: int
     predicted_us: float
     low_us: float
@@ -32,6 +33,12 @@ class ValidationRow:
     measured_us: float
     difference: float  # predicted / measured − 1
     verdict: Literal["as predicted", "faster than predicted", "slower than predicted"]
+
+    @property
+    def name(self) -> str:
+        """`B1 H8 S128 D64`."""
+        keys = "" if self.seqlen_kv is None else f" KV{self.seqlen_kv}"
+        return f"B{self.batch} H{self.heads} S{self.seqlen}{keys} D{self.head_dim}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ def validate(
                 heads=p.num_heads,
                 seqlen=p.seqlen,
                 head_dim=p.head_dim,
+                seqlen_kv=p.seqlen_kv,
                 ctas=int(points.launches.ctas[0, i]),
                 predicted_us=predicted,
                 low_us=low,

@@ -14,6 +14,7 @@ from engine.plan import make_plan
 from engine.search.race import Entrants
 from engine.search.rows import SweepRow
 from engine.search.tune import OpenEntrants
+from engine.search.where import local_gpu_id
 from engine.tensors import make_inputs
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def gpu_entrants(
     evaluator: Evaluator, on_wait: Callable[[str], None] = lambda _: None
 ) -> OpenEntrants:
-    """How rows that passed on this GPU are made ready for a race.
+    """How rows that passed on this GPU are made ready for a race; others do not enter it.
 
     Args:
         evaluator: whose CUDA context is used; it stays the caller's.
@@ -41,7 +42,10 @@ def gpu_entrants(
             gpu_states() as read_state,
             Field(read_state) as field,
         ):
+            here = local_gpu_id()
             for row in rows:
+                if row.measured_on not in ("", here):
+                    continue
                 plan = make_plan(find_variant(row.variant), problem, row.config)
                 timer = backend.timer(plan, inputs, _verdict(row.result["correctness"]))
                 field.add(row.point, timer)

@@ -78,11 +78,30 @@ def ranking_origin(rows: Iterable[SweepRow]) -> Origin | None:
 
 
 def by_problem(rows: Iterable[SweepRow]) -> dict[tuple[str, Problem], list[SweepRow]]:
-    """Rows by (GPU, problem), in the order in which those first appear."""
+    """Rows by (GPU, problem), in the order in which those first appear.
+
+    The GPU goes by `gpu_names` of these rows: two of one model are two.
+    """
+    rows = list(rows)
+    name_of = gpu_names(rows)
     groups: dict[tuple[str, Problem], list[SweepRow]] = {}
     for row in rows:
-        groups.setdefault((row.device, row.problem), []).append(row)
+        groups.setdefault((name_of(row), row.problem), []).append(row)
     return groups
+
+
+def gpu_names(rows: Iterable[SweepRow]) -> Callable[[SweepRow], str]:
+    """What to call each row's GPU: its model, and which one where rows were measured on several."""
+    measured: dict[str, set[str]] = {}
+    for row in rows:
+        if row.origin == "measured":
+            measured.setdefault(row.device, set()).add(row.measured_on)
+
+    def name_of(row: SweepRow) -> str:
+        several = row.origin == "measured" and len(measured[row.device]) > 1
+        return row.where.label(row.device) if several else row.device
+
+    return name_of
 
 
 def _rank(

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.measure.verdict import Verdict
+from engine.problem import Problem
 from engine.search.ranking import by_problem, rank_rows, ranking_origin
 from engine.search.rows import SweepRow, compare_rows, problem_columns
+from engine.search.where import Where
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,11 +26,11 @@ OUTLIER_TIME = 0.05
 _CONFIG = "config."
 COLUMNS = (
     *("point", "status", "reason", "device", "variant", "problem"),
-    *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype", "label"),
+    *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype", "seqlen_kv", "label"),
     *("origin", "median_us", "low_us", "high_us", "tflops"),
     *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
     *("registers_per_thread", "smem_bytes", "spill_bytes"),
-    *("max_abs_err", "tolerance", "cpu_execution_ms", "evaluated_in_s"),
+    *("max_abs_err", "tolerance", "cpu_execution_ms", "evaluated_in_s", "host", "gpu"),
 )
 
 
@@ -36,7 +38,8 @@ def sweep_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
     """One line per point: what it was, how it ended, its resources, occupancy, time and error.
 
     Tunables are columns `config.NAME` (missing where a variant has no such tunable). Times and
-    what follows from them are NaN for points without a time that counts.
+    what follows from them are NaN for points without a time that counts. `gpu` says which GPU of
+    the model `device` executed it; empty where none did.
     """
     import pandas as pd
 
@@ -77,6 +80,8 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
         # Of the CPU backend, in ms; says nothing about a GPU.
         "cpu_execution_ms": execution.get("cpu_execution_ms"),
         "evaluated_in_s": row.elapsed_s,
+        "host": row.where.host,
+        "gpu": row.where.gpu,
     }
 
 
@@ -88,37 +93,37 @@ def winner_map(rows: Iterable[SweepRow]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    lines = []
-    for (device, problem), group in by_problem(rows).items():
-        origin = ranking_origin(group)
-        best: dict[str, SweepRow] = {}
-        for row in group:
-            if row.origin == origin and row.median_us is not None:
-                known = best.get(row.variant)
-                if known is None or row.median_us < (known.median_us or 0.0):
-                    best[row.variant] = row
-        ranked = sorted(best.values(), key=lambda r: r.median_us or 0.0)
-        if not ranked:
-            continue
-        winner, others = ranked[0], ranked[1:]
-        tied = [r.variant for r in others if compare_rows(r, winner) is not Verdict.SLOWER]
-        margin = others[0].median_us / winner.median_us if others else None  # type: ignore[operator]
-        lines.append(
-            {
-                "device": device,
-                **problem_columns(problem),
-                "batch_heads": problem.batch * problem.num_heads,
-                "winner": winner.variant,
-                "label": winner.label(),
-                "point": winner.point,
-                "median_us": winner.median_us,
-                "origin": origin,
-                "runner_up": others[0].variant if others else None,
-                "margin": margin,
-                "tied_with": ", ".join(tied),
-            }
-        )
-    return pd.DataFrame(lines)
+    lines = (winner_line(*key, group) for key, group in by_problem(rows).items())
+    return pd.DataFrame([line for line in lines if line is not None])
+
+
+def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict[str, Any] | None:
+    """One line of `winner_map`, of all rows of one group, or None where nothing has a time."""
+    origin = ranking_origin(rows)
+    best: dict[str, SweepRow] = {}
+    for row in rows:
+        if row.origin == origin and row.median_us is not None:
+            known = best.get(row.variant)
+            if known is None or row.median_us < (known.median_us or 0.0):
+                best[row.variant] = row
+    ranked = sorted(best.values(), key=lambda r: r.median_us or 0.0)
+    if not ranked:
+        return None
+    winner, others = ranked[0], ranked[1:]
+    tied = [r.variant for r in others if compare_rows(r, winner) is not Verdict.SLOWER]
+    return {
+        "device": device,
+        **problem_columns(problem),
+        "batch_heads": problem.batch * problem.num_heads,
+        "winner": winner.variant,
+        "label": winner.label(),
+        "point": winner.point,
+        "median_us": winner.median_us,
+        "origin": origin,
+        "runner_up": others[0].variant if others else None,
+        "margin": others[0].median_us / winner.median_us if others else None,  # type: ignore[operator]
+        "tied_with": ", ".join(tied),
+    }
 
 
 def ranking_frame(rows: Iterable[SweepRow], best: int = 5) -> pd.DataFrame:
@@ -239,7 +244,7 @@ def parallel_coordinates(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, l
     import pandas as pd
 
     timed = _timed(frame)
-    names = ["variant", "batch", "num_heads", "seqlen", "head_dim", "causal", "dtype"]
+    names = ["variant", "batch", "num_heads", "seqlen", "seqlen_kv", "head_dim", "causal", "dtype"]
     names += [c for c in timed.columns if c.startswith(_CONFIG)]
     shown: dict[str, Any] = {}
     labels: dict[str, list[str]] = {}
@@ -258,5 +263,15 @@ def parallel_coordinates(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, l
 
 
 def _timed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The lines that have a time that counts."""
-    return frame.dropna(subset=["median_us"])
+    """The lines that have a time that counts; `device` tells GPUs of one model apart."""
+    timed = frame.dropna(subset=["median_us"])
+    measured = timed[timed["origin"] == "measured"]
+    several = measured.groupby("device")["gpu"].transform("nunique") > 1
+    apart = measured[several]
+    names = [
+        Where(host, gpu).label(device)
+        for host, gpu, device in zip(apart["host"], apart["gpu"], apart["device"], strict=True)
+    ]
+    device = timed["device"].astype(object)
+    device[apart.index] = names
+    return timed.assign(device=device)

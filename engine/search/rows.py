@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from engine.evaluation import Evaluation, Origin, Status
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import MIN_DIFFERENCE, Verdict, interval_verdict
 from engine.problem import Problem
+from engine.request import EvaluationRequest
 from engine.search.space import SweepPoint
+from engine.search.where import NOWHERE, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,12 @@ class SweepRow:
     interval: MedianInterval | None  # µs
     elapsed_s: float
     result: Mapping[str, Any]
+    where: Where = NOWHERE
+
+    @property
+    def measured_on(self) -> str:
+        """Which GPU its time was measured on; times of different ones are never compared."""
+        return self.where.gpu if self.origin == "measured" else ""
 
     @property
     def median_us(self) -> float | None:
@@ -41,11 +50,19 @@ class SweepRow:
         return " ".join([self.variant, *(f"{k}={v}" for k, v in self.config.items())])
 
     @classmethod
-    def make(cls, point: SweepPoint, evaluation: Evaluation, elapsed_s: float) -> Self:
-        return cls.from_result(point.id, _plain(evaluation.to_dict()), elapsed_s)
+    def make(
+        cls,
+        point: SweepPoint,
+        evaluation: Evaluation,
+        elapsed_s: float,
+        where: Where = NOWHERE,
+    ) -> Self:
+        return cls.from_result(point.id, _plain(evaluation.to_dict()), elapsed_s, where)
 
     @classmethod
-    def from_result(cls, point: str, result: Mapping[str, Any], elapsed_s: float) -> Self:
+    def from_result(
+        cls, point: str, result: Mapping[str, Any], elapsed_s: float, where: Where = NOWHERE
+    ) -> Self:
         """From a journal's line.
 
         Raises:
@@ -68,6 +85,7 @@ class SweepRow:
             else None,
             elapsed_s=elapsed_s,
             result=result,
+            where=where,
         )
 
 
@@ -88,19 +106,26 @@ def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:
     return result["latency"] is not None and (status is Status.PASSED or not_executed)
 
 
-def skipped_row(point: SweepPoint, when: str) -> SweepRow:
+def skipped_row(point: SweepPoint) -> SweepRow:
     """The row of a point that a constraint excludes; nothing of it is compiled or run."""
-    request = point.request
-    evaluation = Evaluation(
-        status=Status.SKIPPED,
-        reason=point.why_not or "",
+    evaluation = without_result(point.request, Status.SKIPPED, point.why_not or "")
+    return SweepRow.make(point, evaluation, 0.0)
+
+
+def without_result(
+    request: EvaluationRequest, status: Status, reason: str, log: str = ""
+) -> Evaluation:
+    """The evaluation of a request that came to nothing, and why."""
+    return Evaluation(
+        status=status,
+        reason=reason,
         variant=request.variant,
         problem=request.problem,
         config=dict(request.config),
         device=request.gpu or "unknown",
-        when=when,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        log=log,
     )
-    return SweepRow.make(point, evaluation, 0.0)
 
 
 def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
@@ -108,10 +133,11 @@ def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
 
     Measured ones differ when their intervals and what runs differ by say so. Predicted ones differ
     when the model tells them apart by more than 0.5 %: it says which, not by how much in truth.
-    UNDECIDED whenever GPU, problem, kind or origin of the time are not the same.
+    UNDECIDED whenever GPU (which of them, too), problem, kind or origin of the time are not the
+    same.
     """
     a, b = against.interval, row.interval
-    same = ("device", "problem", "kind", "origin")
+    same = ("device", "measured_on", "problem", "kind", "origin")
     if a is None or b is None or any(getattr(row, n) != getattr(against, n) for n in same):
         return Verdict.UNDECIDED
     if row.origin == "predicted":

@@ -15,6 +15,7 @@ from math import prod
 from typing import Any, Self
 
 from engine.backends.base import Schedule
+from engine.config import default_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem, UnknownName
@@ -25,9 +26,9 @@ from engine.request import (
     Effort,
     EvaluationRequest,
     Target,
-    resolve_config,
     unsupported_reason,
 )
+from engine.tensors import InputKind
 from kernels.variant import Dtype, Variant
 
 MAX_POINTS = 1_000_000
@@ -45,6 +46,7 @@ class SweepOptions:
     timeout_s: float = 60.0
     execute: bool = True
     effort: Effort = "quick"  # of many points most lose; the best are measured again
+    input_kind: InputKind = "normal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,21 @@ class ProblemAxes:
     head_dim: tuple[int, ...] = (64,)
     causal: tuple[bool, ...] = (False,)
     dtype: tuple[Dtype, ...] = ("float16",)
+    seqlen_kv: tuple[int | None, ...] = (None,)  # None: as many keys as queries
 
     def problems(self) -> tuple[Problem, ...]:
         """Every combination once, batch slowest.
 
         Raises:
-            InvalidProblem: a size out of range, or more combinations than MAX_POINTS.
+            InvalidProblem: a size out of range, causal with two different lengths, or more
+                combinations than MAX_POINTS.
         """
-        axes = [tuple(dict.fromkeys(getattr(self, f.name))) for f in fields(self)]
+        names = [f.name for f in fields(self)]
+        axes = [tuple(dict.fromkeys(getattr(self, name))) for name in names]
         _limit(prod(map(len, axes)), "problems")
-        return tuple(Problem(*values) for values in product(*axes))
+        # A key length given as equal to the query length is the same problem as none given.
+        made = (Problem(**dict(zip(names, values, strict=True))) for values in product(*axes))
+        return tuple(dict.fromkeys(made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,8 @@ class Space:
     """Variants × problems × configs.
 
     `tunables` narrows (or widens) the values of single tunables in every variant that has them; all
-    others take the variant's own values, or their defaults alone when `own_values` is False.
+    others take the variant's own values, or their defaults alone when `own_values` is False. What
+    was tuned plays no part: the same space is the same points on every machine and at any time.
 
     Raises:
         UnknownName: a variant that is not on the ladder, a tunable that none of the variants has.
@@ -143,7 +151,7 @@ class Space:
     def to_dict(self) -> dict[str, Any]:
         return {
             "variants": list(self.variants),
-            "problems": [asdict(p) for p in self.problems],
+            "problems": [p.to_dict() for p in self.problems],
             "tunables": {name: list(values) for name, values in self.tunables.items()},
             "own_values": self.own_values,
         }
@@ -189,7 +197,7 @@ def point_id(request: EvaluationRequest) -> str:
     named: dict[str, Any] = {
         "variant": variant.id,
         "problem": asdict(request.problem),
-        "config": resolve_config(variant, request.config),
+        "config": default_config(variant, request.config),
     }
     for f in fields(request):
         value = getattr(request, f.name)

@@ -16,6 +16,7 @@ from engine.jobs import journal
 from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions, SweepPoint
 from engine.search.strategies import STRATEGIES, StrategyName
+from engine.search.where import Where
 
 VERSION = 1
 
@@ -114,7 +115,10 @@ class SweepJournal:
             elif kind == "end":
                 self.ended = str(event["state"])
             elif kind == "evaluation":
-                return SweepRow.from_result(event["point"], event["result"], event["elapsed_s"])
+                where = Where(**event.get("where", {}))
+                return SweepRow.from_result(
+                    event["point"], event["result"], event["elapsed_s"], where
+                )
         except (KeyError, TypeError, ValueError, AttuneError):
             # A line of another version or a damaged one: the point is simply not done.
             return None
@@ -143,6 +147,7 @@ class SweepJournal:
                 "point": point.id,
                 "request": point.request.to_dict(),
                 "elapsed_s": row.elapsed_s,
+                "where": asdict(row.where),
                 "result": row.result,
             },
         )

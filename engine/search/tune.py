@@ -17,7 +17,7 @@ from engine.evaluation import Origin
 from engine.measure.sampler import SamplerSettings
 from engine.problem import Problem
 from engine.search.race import Entrants, RaceResult, race
-from engine.search.ranking import Place, by_problem, rank_rows, ranking_origin
+from engine.search.ranking import Place, by_problem, gpu_names, rank_rows, ranking_origin
 from engine.search.rows import SweepRow
 from engine.search.strategies import StrategyName
 from engine.search.tuned import TunedConfig, problem_class
@@ -33,7 +33,7 @@ FINAL = SamplerSettings(kinds=("device_warm", "device_cold"))
 class TuneResult:
     """The best of one problem on one GPU."""
 
-    device: str
+    device: str  # as `gpu_names` of the sweep's rows calls it
     problem: Problem
     origin: Origin
     places: tuple[Place, ...]  # fastest first; equal places are ties
@@ -61,22 +61,38 @@ def tune_results(
     Raises:
         MeasureError: the GPU failed in a race.
     """
-    found = []
-    for (device, problem), group in by_problem(rows).items():
-        ranked = rank_rows(group)
-        origin = ranking_origin(group)
-        if not ranked or origin is None:
-            continue
-        places, reason = tuple(ranked), _how(origin, len(ranked))
-        if open_entrants is not None and origin == "measured":
-            by_point = {row.point: row for row in group}
-            with open_entrants([by_point[p.point] for p in ranked[:RACERS]]) as entrants:
-                if entrants.names:
-                    result = race(entrants, settings or FINAL, should_stop=should_stop)
-                    places = _behind(result.places, ranked, entrants.failures)
-                    reason = _raced(result)
-        found.append(TuneResult(device, problem, origin, places, reason))
-    return found
+    found = (
+        tune_group(device, group, open_entrants, settings, should_stop)
+        for (device, _), group in by_problem(rows).items()
+    )
+    return [result for result in found if result is not None]
+
+
+def tune_group(
+    device: str,
+    rows: Sequence[SweepRow],
+    open_entrants: OpenEntrants | None = None,
+    settings: SamplerSettings | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> TuneResult | None:
+    """The final of one group of `by_problem`, or None when it has no times. See `tune_results`.
+
+    Args:
+        device: the group's GPU, by the name it goes by there.
+    """
+    ranked = rank_rows(rows)
+    origin = ranking_origin(rows)
+    if not ranked or origin is None:
+        return None
+    places, reason = tuple(ranked), _how(origin, len(ranked))
+    if open_entrants is not None and origin == "measured":
+        by_point = {row.point: row for row in rows}
+        with open_entrants([by_point[p.point] for p in ranked[:RACERS]]) as entrants:
+            if entrants.names:
+                result = race(entrants, settings or FINAL, should_stop=should_stop)
+                places = _behind(result.places, ranked, entrants.failures)
+                reason = _raced(result)
+    return TuneResult(device, rows[0].problem, origin, places, reason)
 
 
 def _behind(
@@ -115,14 +131,15 @@ def tuned_config(
     Of tied configs the one that ranks first is taken.
     """
     by_point = {row.point: row for row in rows}
+    name_of = gpu_names(rows)
     for place in result.places:
         row = by_point[place.point]
         if row.variant != variant:
             continue
         same = (result.device, result.problem, variant)
-        tried = sum((r.device, r.problem, r.variant) == same for r in rows)
+        tried = sum((name_of(r), r.problem, r.variant) == same for r in rows)
         return TunedConfig(
-            gpu=result.device,
+            gpu=row.device,
             variant=variant,
             problem_class=problem_class(result.problem),
             config=dict(row.config),

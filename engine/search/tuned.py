@@ -15,15 +15,18 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from engine.errors import StoreError
 from engine.evaluation import Origin
 from engine.names import find_variant
 from engine.problem import Problem
+from engine.units import format_us
+from engine.user_data import data_folder
 
 VERSION = 1
 _MAX_FILE_BYTES = 16 << 20
+_Key: TypeAlias = tuple[str, str, str]  # GPU, variant, class
 _TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
 
 
@@ -43,6 +46,9 @@ class TunedConfig:
     evaluations: int  # that the search made
 
     def __post_init__(self) -> None:
+        texts = (self.gpu, self.variant, self.problem_class, self.problem, self.when, self.strategy)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"not a tuned config: {self}")
         if self.origin not in get_args(Origin) or not (
             self.median_us > 0 and math.isfinite(self.median_us)
         ):
@@ -51,13 +57,27 @@ class TunedConfig:
             if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"not a config: {self.config}")
 
+    def says(self) -> str:
+        """`B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
+        return f"{self.problem} ({format_us(self.median_us)} {self.origin})"
+
+    def values(self) -> str:
+        """`block_n=64, num_splits=4`."""
+        return ", ".join(f"{k}={v}" for k, v in self.config.items()) or "no tunables"
+
+    def outranks(self, other: TunedConfig) -> bool:
+        """Whether `other` must not take its place: a prediction never replaces a measurement."""
+        return _TRUST.index(self.origin) > _TRUST.index(other.origin)
+
 
 def problem_class(problem: Problem) -> str:
-    """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between."""
+    """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between; and KV's,
+    where there are other keys than queries."""
     dtype = "fp16" if problem.dtype == "float16" else "bf16"
     mask = " causal" if problem.causal else ""
     heads = _octave(problem.batch * problem.num_heads)
-    return f"D{problem.head_dim} {dtype}{mask} S{_octave(problem.seqlen)} BH{heads}"
+    keys = "" if problem.seqlen_kv is None else f" KV{_octave(problem.seqlen_kv)}"
+    return f"D{problem.head_dim} {dtype}{mask} S{_octave(problem.seqlen)}{keys} BH{heads}"
 
 
 def _octave(size: int) -> str:
@@ -67,14 +87,10 @@ def _octave(size: int) -> str:
 
 
 def tuned_path() -> Path:
-    """`ATTUNE_TUNED` when set, else `tuned.json` in the platform's user data folder."""
+    """`ATTUNE_TUNED` when set, else `tuned.json` in the user's data folder."""
     if chosen := os.environ.get("ATTUNE_TUNED"):
         return Path(chosen).expanduser()
-    try:
-        import platformdirs
-    except ImportError:
-        return Path.home() / ".local" / "share" / "attune" / "tuned.json"
-    return platformdirs.user_data_path("attune", appauthor=False) / "tuned.json"
+    return data_folder() / "tuned.json"
 
 
 def load_tuned(path: Path | None = None) -> list[TunedConfig]:
@@ -132,26 +148,45 @@ def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
     Raises:
         StoreError: the file cannot be read or written.
     """
+    with _changing(path) as entries:
+        old = entries.get(_key(entry))
+        if old is not None and old.outranks(entry):
+            return False
+        entries[_key(entry)] = entry
+    return True
+
+
+def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+    """Drop what is kept for this entry's GPU, variant and class. False: there was nothing.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    with _changing(path) as entries:
+        return entries.pop(_key(entry), None) is not None
+
+
+@contextlib.contextmanager
+def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
+    """Every entry by what it is for; what the caller leaves in is what the file then holds."""
     path = path or tuned_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            entries = {_key(e): e for e in load_tuned(path)}
-            old = entries.get(_key(entry))
-            if old is not None and _TRUST.index(old.origin) > _TRUST.index(entry.origin):
-                return False
-            entries[_key(entry)] = entry
-            listed = [asdict(entries[key]) for key in sorted(entries)]
-            _write(path, json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n")
+            before = {_key(e): e for e in load_tuned(path)}
+            entries = dict(before)
+            yield entries
+            if entries != before:
+                listed = [asdict(entries[key]) for key in sorted(entries)]
+                _write(path, json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n")
     except OSError as error:
         raise StoreError(
             f"The tuned configs cannot be saved in {path} ({error.strerror}): free some disk "
             "space or set ATTUNE_TUNED to a file that can be written."
         ) from error
-    return True
 
 
-def _key(entry: TunedConfig) -> tuple[str, str, str]:
+def _key(entry: TunedConfig) -> _Key:
     return (entry.gpu, entry.variant, entry.problem_class)
 
 

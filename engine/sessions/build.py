@@ -72,7 +72,7 @@ def make_snapshot(
         "updated": updated or present,
         "provenance": clean_lines(provenance, MAX_SENTENCE),
         "environment": environment,
-        "problems": [problem_dict(problem) for problem in distinct],
+        "problems": [problem.to_dict() for problem in distinct],
         "evaluations": records,
         "error_maps": tuple(error_maps),
         "sources": tuple(sources),
@@ -80,17 +80,6 @@ def make_snapshot(
         "log": log,
     }
     return validated(Snapshot, raw, "This session")
-
-
-def problem_dict(problem: Problem) -> dict[str, Any]:
-    return {
-        "batch": problem.batch,
-        "num_heads": problem.num_heads,
-        "seqlen": problem.seqlen,
-        "head_dim": problem.head_dim,
-        "causal": problem.causal,
-        "dtype": problem.dtype,
-    }
 
 
 def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:

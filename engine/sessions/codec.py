@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,14 @@ from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
 from engine.sessions.explain import file_label, first_problem, place_of
 from engine.sessions.record import EvaluationRecord
-from engine.sessions.schema import FORMAT, SCHEMA_VERSION, Snapshot, Summary, summarise
+from engine.sessions.schema import (
+    FORMAT,
+    SCHEMA_VERSION,
+    Snapshot,
+    Summary,
+    summarise,
+    version_of,
+)
 
 MAX_BYTES = 32 << 20  # of the file, and of the JSON text in it
 MAX_VALUES = 2_000_000  # commas, opening brackets, lines: a bound on what the parser allocates
@@ -32,8 +40,11 @@ HEAD_BYTES = 16_384  # holds format, schema_version and summary
 GZIP_MAGIC = b"\x1f\x8b"
 
 # schema_version → the step to the next one, on the parsed JSON object. Version 1 is the first.
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: lambda raw: raw,  # version 2 only adds a field that may be left out
+}
 
+_HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -54,7 +65,7 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
     """
     head = {
         "format": FORMAT,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": version_of(snapshot),
         "summary": summarise(snapshot).model_dump(mode="json"),
     }
     opening = json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1]
@@ -92,10 +103,10 @@ def read_summary(head: bytes) -> Summary | None:
             head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
         except zlib.error:
             return None
-    marker = f'{{"format":"{FORMAT}","schema_version":{SCHEMA_VERSION},"summary":'.encode()
-    if not head.startswith(marker):
+    found = _HEAD.match(head)
+    if found is None or not 1 <= int(found[1]) <= SCHEMA_VERSION:
         return None
-    text = head[len(marker) : HEAD_BYTES].decode("utf-8", errors="ignore")
+    text = head[found.end() : HEAD_BYTES].decode("utf-8", errors="ignore")
     try:
         raw, _ = json.JSONDecoder(object_pairs_hook=_fields).raw_decode(text)
         return Summary.model_validate(raw)

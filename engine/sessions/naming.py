@@ -55,7 +55,8 @@ def _stem(snapshot: Snapshot) -> str:
     ]
     if len(problems) == 1:
         p = problems[0]
-        parts[-1] = f"b{p.batch}-h{p.num_heads}-s{p.seqlen}-d{p.head_dim}"
+        lengths = p.lengths().lower().replace(" ", "-")
+        parts[-1] = f"b{p.batch}-h{p.num_heads}-{lengths}-d{p.head_dim}"
     return "_".join(part for part in parts if part)
 
 

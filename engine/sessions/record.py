@@ -19,6 +19,8 @@ from pydantic import (
     FailFast,
     Field,
     PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
     model_validator,
 )
 
@@ -88,6 +90,7 @@ class ProblemRecord(Record):
     head_dim: int
     causal: bool = False
     dtype: Dtype = "float16"
+    seqlen_kv: int | None = None  # since schema version 2, and left out where it is None
     _problem: Problem = PrivateAttr()
 
     @model_validator(mode="after")
@@ -96,7 +99,16 @@ class ProblemRecord(Record):
             self._problem = Problem(**dict(self))
         except InvalidProblem as error:
             raise ValueError(str(error)) from None
+        if self.seqlen_kv != self._problem.seqlen_kv:
+            raise ValueError("seqlen_kv is left out where it equals seqlen")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_version_1_where_it_can(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        raw: dict[str, Any] = handler(self)
+        if self.seqlen_kv is None:
+            raw.pop("seqlen_kv", None)
+        return raw
 
     @property
     def problem(self) -> Problem:

@@ -128,7 +128,7 @@ def batch_table(evaluations: Sequence[Evaluation]) -> Table:
     for e in evaluations:
         if e.latency is not None and e.status is not Status.INCORRECT:
             p = e.problem
-            rest = (p.seqlen, p.head_dim, p.causal, p.dtype)
+            rest = (p.lengths(), p.head_dim, p.causal, p.dtype)
             key = (e.variant, _config(e), e.device, e.latency.origin, rest)
             groups.setdefault(key, []).append(e)
     rows = []

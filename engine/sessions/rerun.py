@@ -121,11 +121,13 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
     No name of the snapshot becomes a path but those of plain headers.
 
     Raises:
-        SnapshotError: the snapshot holds no source for it.
+        SnapshotError: the snapshot holds no source for it, or one that takes other arguments than
+            this version's launch gives: a GPU would run it on whatever it then read.
     """
     source = source_of(snapshot, evaluation)
     if source is None:
         raise SnapshotError(f"The snapshot holds no source for {evaluation.variant}.")
+    _check_parameters(source.text, evaluation.variant)
     place = folder / source.sha256[:16]
     place.mkdir(exist_ok=True)
     for header in headers(snapshot):
@@ -133,3 +135,15 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
     path = place / f"{find_variant(evaluation.variant).name}.cu"
     path.write_text(source.text, encoding="utf-8")
     return path
+
+
+def _check_parameters(text: str, variant: str) -> None:
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    for launch in find_variant(variant).passes:
+        found = re.search(rf"\b{launch.entry}\s*\(([^()]*)\)\s*\{{", code)
+        # Where there is no such kernel the compiler says so.
+        if found is not None and (count := found[1].count(",") + 1) != len(launch.args):
+            raise SnapshotError(
+                f"The snapshot's {launch.entry} of {variant} takes {count} arguments and is given "
+                f"{len(launch.args)} here: repeat it with this machine's source."
+            )

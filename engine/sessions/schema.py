@@ -1,7 +1,10 @@
-"""Snapshot schema, version 1: what one file holds, with a bound on everything.
+"""Snapshot schema: what one file holds, with a bound on everything.
 
 The file is one JSON object: `format`, `schema_version` and `summary` (written by
 `engine.sessions.codec`), then the fields of `Snapshot`.
+
+Version 2 adds `seqlen_kv` to problems. A file is written in the oldest version that can hold it, so
+that whoever has an older Attune can open what they could open before.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from engine.sessions.record import (
 from engine.sessions.text import Line, Log, Notes, Sentence, Sha256, SourceText
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # the newest
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -180,6 +183,12 @@ class Snapshot(Record):
 
     def distinct_problems(self) -> tuple[Problem, ...]:
         return tuple(record.problem for record in self.problems)
+
+
+def version_of(snapshot: Snapshot) -> int:
+    """The oldest schema version that can hold this snapshot."""
+    problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    return 1 if all(p.seqlen_kv is None for p in problems) else 2
 
 
 class Summary(Record):

@@ -20,10 +20,11 @@ from engine.sessions.build import UNTITLED, MapLike, make_error_map, make_snapsh
 from engine.sessions.codec import record_from_dict, validated
 from engine.sessions.record import storable
 from engine.sessions.schema import ErrorMap, Snapshot, Source, Target, TimelineEntry
-from engine.sessions.store import Store, data_folder, default_store
+from engine.sessions.store import Store, default_store
 from engine.sessions.target import TargetStatus, target_status
 from engine.sessions.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
+from engine.user_data import data_folder
 
 if TYPE_CHECKING:
     from engine.evaluate import EvaluationOutcome

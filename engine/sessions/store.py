@@ -23,6 +23,7 @@ from engine.sessions.index import Index, key_of
 from engine.sessions.naming import checked_name, is_snapshot_name, names_for
 from engine.sessions.record import Record
 from engine.sessions.schema import SCHEMA_VERSION, Snapshot, Summary, summarise
+from engine.user_data import data_folder
 
 SETTING = "ATTUNE_SESSIONS"
 SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
@@ -187,15 +188,6 @@ def default_store() -> Store:
     """The store of `ATTUNE_SESSIONS`, or of the user's data folder."""
     url = os.environ.get(SETTING, "").strip()
     return Store(url or str(data_folder() / "sessions"), shipped=SHIPPED)
-
-
-def data_folder() -> Path:
-    """Where Attune keeps what a person made: `ATTUNE_DATA_DIR`, or the user's data folder."""
-    if chosen := os.environ.get("ATTUNE_DATA_DIR", "").strip():
-        return Path(chosen).expanduser()
-    import platformdirs
-
-    return platformdirs.user_data_path("attune", appauthor=False)
 
 
 def search(

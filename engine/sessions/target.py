@@ -200,7 +200,7 @@ def _per_unit_gains(_target: Target, evaluations: list[Evaluation]) -> list[Figu
     groups: dict[object, list[Evaluation]] = {}
     for e in _last_of_each(evaluations):
         p = e.problem
-        rest = (p.seqlen, p.head_dim, p.causal, p.dtype)
+        rest = (p.lengths(), p.head_dim, p.causal, p.dtype)
         key = (e.variant, tuple(sorted(e.config.items())), e.device, rest)
         groups.setdefault(key, []).append(e)
     figures = []

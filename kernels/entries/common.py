@@ -23,12 +23,13 @@ MAX_GRID_Y = MAX_GRID_Z = 65535  # CUDA programming guide, technical specificati
 Q, K, V, OUT = Tensor("q"), Tensor("k"), Tensor("v"), Tensor("out")
 NUM_HEADS = Scalar("num_heads", "int32", lambda p, _: p.num_heads)
 SEQLEN = Scalar("seqlen", "int32", lambda p, _: p.seqlen)
+SEQLEN_KV = Scalar("seqlen_kv", "int32", lambda p, _: p.num_keys)
 SOFTMAX_SCALE = Scalar("softmax_scale", "float32", lambda p, _: 1.0 / math.sqrt(p.head_dim))
 
 
-def padded_seqlen(problem: ProblemLike, block_n: int) -> int:
+def padded_keys(problem: ProblemLike, block_n: int) -> int:
     """K/V rows in whole tiles: masked rows of the last tile cost as much as the others."""
-    return ceil_div(problem.seqlen, block_n) * block_n
+    return ceil_div(problem.num_keys, block_n) * block_n
 
 
 def grid_limit(axis: str, size: IntFormula, meaning: str) -> Constraint:

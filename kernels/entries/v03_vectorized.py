@@ -9,12 +9,13 @@ from kernels.entries.common import (
     NUM_HEADS,
     OUT,
     SEQLEN,
+    SEQLEN_KV,
     SOFTMAX_SCALE,
     K,
     Q,
     V,
     grid_limit,
-    padded_seqlen,
+    padded_keys,
 )
 from kernels.variant import Config, Pass, ProblemLike, Tunable, Variant, Work, ceil_div
 
@@ -62,14 +63,14 @@ VARIANT = Variant(
             grid=_grid,
             threads=_threads,
             dynamic_smem_bytes=_smem_bytes,
-            args=(Q, K, V, OUT, NUM_HEADS, SEQLEN, SOFTMAX_SCALE),
+            args=(Q, K, V, OUT, NUM_HEADS, SEQLEN, SEQLEN_KV, SOFTMAX_SCALE),
         ),
     ),
     work=Work(
         math_unit="fma",
         math_threads=_threads,
         query_rows=lambda _p, _c: BLOCK_M,
-        kv_rows=lambda p, c: padded_seqlen(p, c["block_n"]),
+        kv_rows=lambda p, c: padded_keys(p, c["block_n"]),
         conflict_ways=lambda _p, _c: 1,
     ),
 )

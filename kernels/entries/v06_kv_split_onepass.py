@@ -9,12 +9,13 @@ from kernels.entries.common import (
     NUM_HEADS,
     OUT,
     SEQLEN,
+    SEQLEN_KV,
     SOFTMAX_SCALE,
     K,
     Q,
     V,
     grid_limit,
-    padded_seqlen,
+    padded_keys,
 )
 from kernels.variant import (
     Config,
@@ -59,7 +60,7 @@ def _rows(problem: ProblemLike, config: Config) -> tuple[int, ...]:
 
 def _chunk_rows(problem: ProblemLike, config: Config) -> int:
     """K/V rows of one split: whole tiles, so that seams fall on its multiples."""
-    num_tiles = padded_seqlen(problem, config["block_n"]) // config["block_n"]
+    num_tiles = padded_keys(problem, config["block_n"]) // config["block_n"]
     return ceil_div(num_tiles, config["num_splits"]) * config["block_n"]
 
 
@@ -94,7 +95,7 @@ VARIANT = Variant(
             dynamic_smem_bytes=_smem_bytes,
             args=(
                 *(Q, K, V, OUT, O_PARTIAL, M_PARTIAL, L_PARTIAL, ARRIVALS),
-                *(NUM_HEADS, SEQLEN, SOFTMAX_SCALE),
+                *(NUM_HEADS, SEQLEN, SEQLEN_KV, SOFTMAX_SCALE),
             ),
         ),
     ),

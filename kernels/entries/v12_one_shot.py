@@ -9,6 +9,7 @@ from kernels.entries.common import (
     NUM_HEADS,
     OUT,
     SEQLEN,
+    SEQLEN_KV,
     SOFTMAX_SCALE,
     K,
     Q,
@@ -21,14 +22,15 @@ BLOCK_M = 16  # query rows of one mma tile
 PADDING = 8  # elements after each row of V, and floats after each row of O
 
 
-def _max_seqlen(_: ProblemLike, config: Config) -> int:
+def _max_keys(_: ProblemLike, config: Config) -> int:
     return config["num_warps"] * config["keys_per_warp"]
 
 
 def _too_long(problem: ProblemLike, config: Config) -> str:
     return (
-        f"v12 keeps all keys of a head in one CTA, here {_max_seqlen(problem, config)}, and seqlen "
-        f"is {problem.seqlen:,}: raise num_warps or keys_per_warp, or choose a variant that loops."
+        f"v12 keeps all keys of a head in one CTA, here {_max_keys(problem, config)}, and there "
+        f"are {problem.num_keys:,}: raise num_warps or keys_per_warp, or choose a variant that "
+        "loops."
     )
 
 
@@ -61,8 +63,9 @@ VARIANT = Variant(
         Tunable("keys_per_warp", (16, 32, 64), 32, "keys each warp takes at once"),
     ),
     constraints=(
-        Constraint(holds=lambda p, c: p.seqlen <= _max_seqlen(p, c), reason=_too_long),
+        Constraint(holds=lambda p, c: p.num_keys <= _max_keys(p, c), reason=_too_long),
         grid_limit("y", lambda p, _: p.batch, "batches"),
+        grid_limit("z", lambda p, _: ceil_div(p.seqlen, BLOCK_M), "query tiles of 16 rows"),
     ),
     scratch=(),
     passes=(
@@ -71,14 +74,14 @@ VARIANT = Variant(
             grid=_grid,
             threads=_threads,
             dynamic_smem_bytes=_smem_bytes,
-            args=(Q, K, V, OUT, NUM_HEADS, SEQLEN, SOFTMAX_SCALE),
+            args=(Q, K, V, OUT, NUM_HEADS, SEQLEN, SEQLEN_KV, SOFTMAX_SCALE),
         ),
     ),
     work=Work(
         math_unit="tensor",
         math_threads=_threads,
         query_rows=lambda _p, _c: BLOCK_M,
-        kv_rows=_max_seqlen,
+        kv_rows=_max_keys,
         conflict_ways=lambda _p, _c: 1,
     ),
 )

@@ -48,6 +48,14 @@ def test_it_is_attention_in_its_own_dtype(dtype: Dtype, causal: bool, head_dim: 
     assert name == f"PyTorch {torch.__version__} SDPA, {dtype} on the CPU"
 
 
+@pytest.mark.parametrize(("seqlen", "keys"), [(1, 203), (17, 64), (65, 1)])
+def test_it_takes_other_keys_than_queries(seqlen: int, keys: int) -> None:
+    inputs = make_inputs(Problem(2, 3, seqlen, 64, seqlen_kv=keys))
+    out, _ = sdpa_same_dtype(inputs)
+    assert out.shape == (2, 3, seqlen, 64)
+    assert np.abs(out - exact(inputs)).max() < 3e-3
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_tensors_hold_the_same_bits(dtype: Dtype) -> None:
     inputs = make_inputs(Problem(1, 1, 5, 4, dtype=dtype))

@@ -1,7 +1,8 @@
 """Figures of sweeps: `python tests/bench/bench_sweep.py`.
 
 Evaluations per minute on the CPU backend (new compiles, then from the cache), how good the
-estimates were, and what a journal of 10,000 evaluations costs a page that follows it.
+estimates were, the same on two Dask workers of this machine, and what a journal of 10,000
+evaluations costs a page that follows it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "search")]
 
+from local_cluster import LocalCluster  # noqa: E402
 from search_data import Landscape, bowl  # noqa: E402
 
 from engine.evaluate import Evaluator  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.search import results  # noqa: E402
+from engine.search.cluster import connect, sweep_on  # noqa: E402
 from engine.search.estimate import Estimator  # noqa: E402
 from engine.search.space import ProblemAxes, Space, SweepOptions, make_point  # noqa: E402
 from engine.search.sweep import Progress, run_sweep  # noqa: E402
@@ -30,6 +34,7 @@ from engine.search.sweep_journal import SweepJournal, SweepSpec  # noqa: E402
 
 CPU = SweepOptions(gpu="L4", backend="cpu")
 NUM_ROWS = 10_000
+ROUNDS = 5
 
 
 def on_the_cpu(folder: Path) -> None:
@@ -56,6 +61,49 @@ def on_the_cpu(folder: Path) -> None:
             f"({len(points)} in {took_s:.1f} s; expected before the start {before_s:.1f} s, "
             f"after a quarter {after_s:.1f} s)"
         )
+
+
+def on_two_workers(folder: Path) -> None:
+    """One process against two workers on loopback, in turns, everything compiled before."""
+    space = Space(("v01", "v02", "v05"), (Problem(1, 1, 128, 64),), {"block_n": (64,)})
+    spec = SweepSpec(space, CPU)
+    points = space.points(CPU)
+    per_minute: dict[str, list[float]] = {"in this process": [], "on two workers": []}
+    with LocalCluster(folder) as local, Evaluator() as evaluator:
+        local.add_worker()
+        local.add_worker()
+        wait_for_workers(local.address, 2)
+        with connect(local.address, points[0].request) as cluster:
+
+            def evaluate(request: Any) -> Any:
+                return evaluator.evaluate(request).evaluation
+
+            for turn in range(ROUNDS + 1):
+                for what, rates in per_minute.items():
+                    book = SweepJournal(folder / f"{what}{turn}.jsonl")
+                    start = time.perf_counter()
+                    if what == "in this process":
+                        run_sweep(spec, evaluate, book)
+                    else:
+                        sweep_on(cluster, spec, book)
+                    took_s = time.perf_counter() - start
+                    assert len(book.rows) == len(points)
+                    if turn > 0:  # the first one warms up
+                        rates.append(60 * len(points) / took_s)
+    for what, rates in per_minute.items():
+        print(f"CPU backend, {what:<16} {median(rates):6.0f} evaluations/min ({len(points)} each)")
+    ratios = [two / one for one, two in zip(*per_minute.values(), strict=True)]
+    print(
+        f"two workers over one process, {ROUNDS} rounds: median {median(ratios):.2f}×, "
+        f"{min(ratios):.2f}× to {max(ratios):.2f}×; load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def wait_for_workers(address: str, count: int) -> None:
+    from distributed import Client
+
+    with Client(address, set_as_default=False) as client:
+        client.wait_for_workers(count, timeout=60)
 
 
 def timed(what: str, goal_s: float | None, action: Callable[[], Any]) -> Any:
@@ -105,6 +153,7 @@ def make_point_of(row: Any) -> Any:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         on_the_cpu(Path(folder))
+        on_two_workers(Path(folder))
         large_journal(Path(folder))
 
 

@@ -137,7 +137,7 @@ class Driver:
         expect(self.metric(label)).to_contain_text(text, timeout=WAIT_MS)
 
     def tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name).click()
+        self.page.get_by_role("tab", name=name, exact=True).click()
 
     def press(self, key: str) -> None:
         """Click through the DOM: a polling page redraws under a mouse pointer."""

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import os
+import re
+import signal
+from urllib.parse import parse_qs, urlsplit
 
-pytestmark = pytest.mark.browser
+import pytest
+from app_server import WAIT_MS
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+SWEEP_MS = 4 * WAIT_MS  # a busy machine takes a second and more for a compile
 
 
 def text(app, key: str, value: str) -> None:
@@ -13,11 +23,123 @@ def text(app, key: str, value: str) -> None:
     box.press("Enter")
 
 
+def unfold(app) -> None:
+    """Below the results of an earlier sweep the axes are folded away."""
+    axes = app.page.locator("details").filter(has_text="What to try")
+    expect(axes).to_be_visible(timeout=WAIT_MS)
+    if axes.get_attribute("open") is None:
+        axes.locator("summary").click()
+    expect(app.key("sweep_S")).to_be_visible(timeout=WAIT_MS)
+
+
+def finished(app) -> None:
+    expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=SWEEP_MS)
+
+
+def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
+    app = new_tab("/sweep?variant=v05&gpu=L4&S=64")
+    unfold(app)
+    text(app, "sweep_S", "64:256:x2")
+    app.see("108 points")
+    text(app, "sweep_block_n", "64")
+    app.see("54 points")
+    app.key("sweep_execute").locator("label").first.click()
+    expect(app.page).to_have_url(re.compile("sweep_execute=false"), timeout=WAIT_MS)
+    app.press("sweep_start")
+
+    # Watch it, cancel from another tab, resume in this one.
+    app.see("Best so far")
+    other = new_tab("/sweep?gpu=L4")
+    other.press("sweep_cancel")
+    app.see("What was found stays")
+    app.press("sweep_resume")
+    finished(app)
+    app.see_metric("Done", "54 of 54")
+    finished(other)
+
+    # Reload: the same sweep, the same axes, the same results.
+    app.page.reload()
+    app.see("none of them was measured")
+    unfold(app)
+    expect(app.key("sweep_block_n").locator("input")).to_have_value("64")
+    app.see("54 points")
+    expect(app.page.locator(".js-plotly-plot")).to_have_count(1, timeout=WAIT_MS)
+    app.tab("Parallel coordinates")
+    app.see("One line per point")
+    app.tab("Importance")
+    app.see("num_splits")
+    app.tab("Occupancy")
+
+    # A point of the scatter leads to the Tune page.
+    point = app.page.locator(".js-plotly-plot .scatterlayer .point").first
+    expect(point).to_be_visible(timeout=WAIT_MS)
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    app.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    app.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    app.see("Take to Tune")
+    app.no_exception()
+    picked = app.key("sweep_picked_scatter")
+    splits = re.search(r"num_splits=(\d+)", picked.inner_text())[1]
+    picked.get_by_role("link", name="Take to Tune").evaluate("link => link.click()")
+    app.see_metric("Latency", "predicted")
+    app.see("B1 H1 S64 D64 fp16 on L4")
+    expect(app.page).to_have_url(re.compile(r"/(tune)?\?.*variant=v05"), timeout=WAIT_MS)
+    expect(app.page.get_by_role("slider")).to_have_attribute(
+        "aria-valuetext", splits, timeout=WAIT_MS
+    )
+    app.no_exception()
+
+
+def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server):
+    app = new_tab("/sweep?variant=v06&gpu=L4&S=64&sweep_execute=false&sweep_tab=Occupancy")
+    unfold(app)
+    app.see("36 points")
+    app.press("sweep_start")
+    expect(app.page.locator(".js-plotly-plot .scatterlayer .point").nth(2)).to_be_visible(
+        timeout=WAIT_MS
+    )
+
+    # Zoom by dragging, while more points come in.
+    chart = app.page.locator(".js-plotly-plot")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    places = [(0.3, 0.3), (0.5, 0.5), (0.7, 0.7)]
+    (x, y), *others = [
+        (box["x"] + a * box["width"], box["y"] + b * box["height"]) for a, b in places
+    ]
+    app.page.mouse.move(x, y)
+    app.page.mouse.down()
+    for x, y in others:
+        app.page.mouse.move(x, y)
+    app.page.mouse.up()
+    zoomed = chart.evaluate("chart => chart.layout.xaxis.range")
+    assert zoomed[1] - zoomed[0] < 60  # percent; 104 at first
+    drawn = len(chart.evaluate("chart => chart.data[0].x"))
+
+    # The worker dies; another one goes on.
+    (identity,) = server.cache.glob("jobs/server*/worker.json")
+    first = json.loads(identity.read_text())["pid"]
+    os.killpg(first, signal.SIGKILL)
+    finished(app)
+    app.see_metric("Done", "36 of 36")
+    assert json.loads(identity.read_text())["pid"] != first
+    app.page.wait_for_function(
+        "drawn => document.querySelector('.js-plotly-plot').data[0].x.length > drawn", arg=drawn
+    )
+    assert chart.evaluate("chart => chart.layout.xaxis.range") == zoomed
+    name = parse_qs(urlsplit(app.page.url).query)["sweep"][0]
+    (journal,) = server.cache.glob(f"jobs/server*/sweeps/{name}.jsonl")
+    events = [json.loads(line) for line in journal.read_text().splitlines() if line.strip()]
+    points = [event["point"] for event in events if event["event"] == "evaluation"]
+    assert len(points) == len(set(points)) == 36
+    app.no_exception()
+
+
 def test_the_table_is_downloaded_and_an_axis_is_checked(new_tab):
     app = new_tab("/sweep?variant=v01&gpu=L4&sweep_S=64..128")
     app.see("seqlen takes whole numbers")
-    if not app.key("sweep_S").is_visible():  # folded away below the results of an earlier sweep
-        app.page.get_by_text("What to try").click()
+    unfold(app)
     text(app, "sweep_S", "64,128")
     app.key("sweep_execute").locator("label").first.click()
     app.see("4 points")

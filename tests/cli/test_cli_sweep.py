@@ -6,13 +6,14 @@ import argparse
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.cli import sweep
-from engine.errors import InvalidProblem, StoreError, UnknownName
+from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
 from engine.evaluate import EvaluationOutcome, Evaluator
 from engine.evaluation import Evaluation, Status
 from engine.request import EvaluationRequest
@@ -188,6 +189,8 @@ def test_a_stopped_sweep_says_how_to_go_on(
         (["v01", "--dtype", "fp8"], InvalidProblem, "bf16"),
         (["v01", "--preset", "gpt9"], UnknownName, "gpt2"),
         (["--resume", "missing.jsonl"], StoreError, "does not exist"),
+        (["v01", "--dask", "gpu-box"], InvalidProblem, "not the address of a Dask scheduler"),
+        (["v01", "--dask", "", "--dry-run"], InvalidProblem, "tcp://192.168.1.5:8786"),
     ],
 )
 def test_mistakes_are_one_sentence(argv: list[str], error: type[Exception], words: str) -> None:
@@ -205,6 +208,40 @@ def test_resume_takes_no_other_axes_and_a_journal_is_never_overwritten(tmp_path:
         run("v01", "--resume", journal)
     with pytest.raises(InvalidProblem, match="--resume"):
         run("v01", "--gpu", "L4", "--journal", journal)
+
+
+def test_a_dry_run_asks_no_cluster(
+    tmp_path: Path, made_up: list[EvaluationRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["v01", "--gpu", "L4", "--dry-run", "--dask", "nowhere.invalid:8786"]
+    code, plan = run_json(capsys, *argv, "--journal", str(tmp_path / "s.jsonl"))
+    assert (code, plan["points"], made_up) == (0, 2, [])
+
+
+def test_without_distributed_a_cluster_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    journal = tmp_path / "s.jsonl"
+    with pytest.raises(ToolMissing, match="pip install"):
+        run("v01", "--gpu", "L4", "--dask", "127.0.0.1:8786", "--journal", str(journal))
+    assert not journal.exists()
+
+
+def test_a_lost_cluster_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*_: object) -> None:
+        raise ClusterError("The Dask scheduler is gone.")
+
+    monkeypatch.setattr("engine.search.cluster.connect", lost)
+    journal = tmp_path / "s.jsonl"
+    journal.touch()
+    argv = ["v01", "--gpu", "L4", "--dask", "127.0.0.1:8786", "--journal", str(journal)]
+    assert run(*argv) == 1
+    shown = capsys.readouterr().err
+    assert "error: The Dask scheduler is gone." in shown
+    assert f"sweep --resume {journal} --dask 127.0.0.1:8786" in shown
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,32 @@ def test_the_largest_error_stands_in_every_map() -> None:
     assert maps.query_tile_by_key_tile[2].min() > 10 * maps.query_tile_by_key_tile[1].max()
 
 
+def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> None:
+    inputs = make_inputs(Problem(1, 2, 1, 64, seqlen_kv=600))
+    out = reference(inputs)
+    # What the keys 128 to 191 bring in, counted twice: an error of the third key tile.
+    q, k, v = (decode(x, "float16").astype(float)[0, 1] for x in (inputs.q, inputs.k, inputs.v))
+    weights = np.exp(q @ k.T / 8)
+    out[0, 1] += (weights[:, 128:192] @ v[128:192]) / weights.sum()
+    maps = maps_of(inputs, out)
+    assert maps.batch_by_head.shape == (1, 2)
+    assert maps.row_by_column.shape == (1, 64)
+    assert maps.worst_slice.tolist() == [0, 1]
+    by_tile = maps.query_tile_by_key_tile
+    assert by_tile.shape == (1, 10)
+    assert by_tile.argmax() == 2
+    assert by_tile[0, 2] > 3 * np.delete(by_tile[0], 2).max()
+
+
+def test_more_key_tiles_than_equations_are_merged() -> None:
+    inputs = make_inputs(Problem(1, 1, 1, 32, seqlen_kv=4096))
+    by_name = {m.name: m for m in maps_of(inputs, reference(inputs) + 0.1).maps()}
+    found = by_name["query_tile_by_key_tile"]
+    # One query of 32 columns tells 10 key tiles apart, not 64.
+    assert found.columns_per_cell == 7
+    assert found.values.shape == (1, 10)
+
+
 def test_axes_are_named_and_counted() -> None:
     inputs = make_inputs(Problem(1, 2, 600, 32))
     maps = maps_of(inputs, reference(inputs))

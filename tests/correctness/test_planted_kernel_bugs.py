@@ -25,11 +25,13 @@ LONG = Problem(1, 2, 512, 64)
 ODD = Problem(1, 3, 200, 64)
 CAUSAL = Problem(1, 2, 200, 64, causal=True)
 LONG_CAUSAL = Problem(1, 2, 512, 64, causal=True)
+DECODE = Problem(1, 3, 1, 64, seqlen_kv=512)
+ODD_DECODE = Problem(1, 3, 2, 64, seqlen_kv=200)
 
-VISIBLE = "key < seqlen && (!IS_CAUSAL || key <= query)"
-LOAD_Q = "load_tile<BLOCK_M>(q_smem, q + head, m0, seqlen);"
-LOAD_K = "load_tile<BLOCK_N>(k_smem, k + head, n0, seqlen);"
-LOAD_V = "load_tile<BLOCK_N>(v_smem, v + head, n0, seqlen);"
+VISIBLE = "key < seqlen_kv && (!IS_CAUSAL || key <= query)"
+LOAD_Q = "load_tile<BLOCK_M>(q_smem, q + q_head, m0, seqlen);"
+LOAD_K = "load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);"
+LOAD_V = "load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ BUGS = (
         ("v05",),
         LONG,
         LOAD_Q,
-        "load_tile<BLOCK_M>(q_smem, q + head, split * BLOCK_M, seqlen);",
+        "load_tile<BLOCK_M>(q_smem, q + q_head, split * BLOCK_M, seqlen);",
         "query_index",
         ("KV-split partial pass", "query tile s"),
     ),
@@ -61,7 +63,7 @@ BUGS = (
         ("v05",),
         LONG_CAUSAL,
         LOAD_Q,
-        "load_tile<BLOCK_M>(q_smem, q + head, 0, seqlen);",
+        "load_tile<BLOCK_M>(q_smem, q + q_head, 0, seqlen);",
         "query_index",
         ("KV-split partial pass", "the first query tile"),
     ),
@@ -70,7 +72,7 @@ BUGS = (
         ("v02",),
         ODD,
         LOAD_Q,
-        "load_tile<BLOCK_M>(q_smem, q + head, m0 + 1, seqlen);",
+        "load_tile<BLOCK_M>(q_smem, q + q_head, m0 + 1, seqlen);",
         "query_index",
         ("the next row",),
     ),
@@ -169,8 +171,7 @@ BUGS = (
         ("v02", "v05"),
         ODD,
         LOAD_K,
-        "load_tile<BLOCK_N>(k_smem, k + (head == (size_t)2 * seqlen * HEAD_DIM ? head / 2 : head),"
-        " n0, seqlen);",
+        "load_tile<BLOCK_N>(k_smem, k + (head_index == 2 ? kv_head / 2 : kv_head), n0, seqlen_kv);",
         "head_stride",
         ("K of a head", "one head before"),
     ),
@@ -179,7 +180,7 @@ BUGS = (
         ("v01", "v02"),
         ODD,
         LOAD_V,
-        "load_tile<BLOCK_N>(v_smem, v + head + (blockIdx.x == 1 ? HEAD_DIM : 0), n0, seqlen);",
+        "load_tile<BLOCK_N>(v_smem, v + kv_head + (head_index == 1) * HEAD_DIM, n0, seqlen_kv);",
         "head_stride",
         ("V of a head", "one row too"),
     ),
@@ -218,6 +219,60 @@ BUGS = (
         "score",
         "softmax_scale",
         ("without the scale",),
+    ),
+    Bug(
+        "decode: chunks that overlap by a tile",
+        ("v05",),
+        DECODE,
+        "(split + 1) * chunk_rows)",
+        "(split + 1) * chunk_rows + BLOCK_N)",
+        "kv_split_seam",
+        ("first key tile of every split but the first twice",),
+    ),
+    Bug(
+        "decode: fusion without the rescale",
+        ("v05", "v06"),
+        DECODE,
+        "const float weight = __expf(m_split - m);",
+        "const float weight = 1.0f;",
+        "fusion_rescale",
+        ("without the rescale by exp(m_i − m)",),
+    ),
+    Bug(
+        "decode: fusion that skips the last split",
+        ("v05",),
+        DECODE,
+        "for (int split = 0; split < NUM_SPLITS; split++) {\n        const size_t partial_row",
+        "for (int split = 0; split < NUM_SPLITS - 1; split++) {\n        const size_t partial_row",
+        "split_missing",
+        ("leaving out split 3 (keys 384 to 511)",),
+    ),
+    Bug(
+        "decode: missing tail mask",
+        ("v01", "v05"),
+        ODD_DECODE,
+        VISIBLE,
+        "(!IS_CAUSAL || key <= query)",
+        "tail_mask",
+        ("missing tail mask", "the 56 padded keys", "KV = 200"),
+    ),
+    Bug(
+        "decode: K and V found with the stride of Q",
+        ("v05", "v08"),
+        DECODE,
+        "head_index * seqlen_kv * HEAD_DIM;",
+        "head_index * seqlen * HEAD_DIM;",
+        "head_stride",
+        ("K and V of a head", "head stride of Q, seqlen rows"),
+    ),
+    Bug(
+        "decode: keys counted by the queries",
+        ("v02",),
+        ODD_DECODE,
+        ": seqlen_kv;",
+        ": seqlen;",
+        "key_count",
+        ("a key loop that ends by the number of queries", "keys 64 to 199"),
     ),
     Bug(
         "neighbouring columns of d swapped",

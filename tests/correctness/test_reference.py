@@ -44,6 +44,27 @@ def test_agrees_with_the_textbook(seqlen: int, causal: bool, dtype: str, kind: s
     np.testing.assert_allclose(whole_reference(inputs), naive(inputs), rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("seqlen", "keys"), [(1, 1), (1, 203), (3, 64), (130, 5), (65, 1)])
+def test_agrees_with_the_textbook_on_two_lengths(seqlen: int, keys: int, dtype: str) -> None:
+    problem = Problem(2, 3, seqlen, 32, dtype=dtype, seqlen_kv=keys)
+    inputs = make_inputs(problem, seed=3)
+    np.testing.assert_allclose(whole_reference(inputs), naive(inputs), rtol=0, atol=1e-13)
+    emulated = emulated_attention(inputs, everything(problem)).reshape(problem.shape)
+    step = 2.0**-10 if dtype == "float16" else 2.0**-7
+    np.testing.assert_allclose(emulated, naive(inputs).astype(float), rtol=step, atol=4 * step)
+
+
+def test_memory_stays_bounded_with_few_queries() -> None:
+    problem = Problem(1, 64, 1, 64, seqlen_kv=4096)
+    inputs = make_inputs(problem)
+    tracemalloc.start()
+    whole_reference(inputs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 48 << 20  # K and V in float64 alone would be 256 MiB
+
+
 def test_blocks_of_rows_and_groups_of_slices_join_up(monkeypatch: pytest.MonkeyPatch) -> None:
     import engine.correctness.reference as module
 
@@ -74,6 +95,9 @@ class TestCoverage:
             Problem(2, 10, 4096, 64),
             Problem(1, 32, 2048, 128, causal=True),
             Problem(256, 8, 512, 64),
+            Problem(1, 32, 1, 128, seqlen_kv=16_384),
+            Problem(32, 32, 1, 128, seqlen_kv=4096),
+            Problem(2, 10, 4096, 64, seqlen_kv=77),
         ):
             coverage = choose_coverage(problem)
             assert coverage.complete
@@ -88,6 +112,7 @@ class TestCoverage:
             Problem(1, 1, 1 << 22, 128),
             Problem(1 << 20, 1 << 12, 1, 32),
             Problem(1 << 20, 1 << 12, 1 << 22, 1 << 10),
+            Problem(64, 64, 1, 128, seqlen_kv=1 << 17),
         ],
         ids=Problem.label,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +10,20 @@ from pathlib import Path
 import pytest
 
 from engine.devices.nvml import GpuState
+from engine.evaluate import Evaluator
+from engine.jobs.journal import read_from
+from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager, JobStatus
-from engine.jobs.stream import LiveSample, append_samples, begin_stream, read_samples
+from engine.jobs.stream import (
+    UNSEEN_S,
+    LiveSample,
+    append_samples,
+    begin_stream,
+    is_unseen,
+    mark_seen,
+    read_samples,
+)
+from engine.jobs.worker import Worker
 from engine.problem import Problem
 from engine.request import EvaluationRequest
 
@@ -86,6 +99,59 @@ def test_a_kernel_that_does_not_run_gets_no_stream(manager: JobManager) -> None:
     assert job.result is not None
     assert job.result["status"] == "SKIPPED"
     assert manager.read_stream(job_id).samples == ()
+
+
+def look_away(manager: JobManager, job_id: str) -> None:
+    """As if the last look had been long ago."""
+    long_ago = time.time() - UNSEEN_S - 1
+    os.utime(manager._run.stream(job_id).with_suffix(".seen"), (long_ago, long_ago))
+
+
+def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> None:
+    live = manager.submit_live(REQUEST)
+    wait_until(lambda: bool(manager.read_stream(live).samples))
+    worker = manager._run.live_worker()
+    assert standing(manager, live).state == "running"
+    look_away(manager, live)
+    wait_until(lambda: standing(manager, live).is_over)
+    job = standing(manager, live)
+    assert (job.state, job.end, job.result) == ("done", "unseen", None)
+    assert manager.read_stream(live).samples  # what was measured stays
+    assert manager._run.live_worker() == worker
+    # One that is forgotten while it waits for its turn is not even begun.
+    first = manager.submit_live(REQUEST)
+    waiting = manager.submit_live(REQUEST)
+    wait_until(lambda: bool(manager.read_stream(first).samples))
+    manager.read_stream(waiting)
+    look_away(manager, waiting)
+    manager.cancel(first)
+    wait_until(lambda: standing(manager, waiting).is_over)
+    assert standing(manager, waiting).end == "unseen"
+    assert manager.read_stream(waiting).kind is None
+
+
+def test_each_look_counts_from_anew(tmp_path: Path) -> None:
+    stream = tmp_path / "stream.jsonl"
+    now = time.time()
+    assert not is_unseen(stream, now)
+    assert is_unseen(stream, now - UNSEEN_S - 1)
+    mark_seen(stream)
+    assert not is_unseen(stream, now - UNSEEN_S - 1)
+    mark_seen(tmp_path / "no such folder" / "stream.jsonl")  # a look never fails
+
+
+def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.jobs.live_job.MAX_SAMPLES", 3)
+    run = RunDir(tmp_path / "server0")
+    run.create()
+    with Evaluator() as evaluator:
+        worker = Worker(run, evaluator)
+        run.put_request("1", {"kind": "live", "request": REQUEST.to_dict()})
+        worker.serve(run.waiting_requests()[0])
+    assert len(read_samples(run.stream("1")).samples) == 3
+    last = read_from(run.journal, 0)[0][-1]
+    assert (last["event"], last["end"]) == ("finished", "full")
+    assert run.waiting_requests() == []
 
 
 def test_samples_survive_the_file_as_they_are(tmp_path: Path) -> None:

@@ -90,6 +90,23 @@ def test_a_final_survives_the_journal() -> None:
     assert final_from_dict(json.loads(json.dumps(asdict(found)))) == found
 
 
+def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
+    manager: JobManager,
+) -> None:
+    wanted = spec(2)
+    first = wait_for(manager, manager.submit_sweep(wanted, cluster="gpu-box"), ended)
+    assert (first.state, first.cluster) == ("failed", "gpu-box")
+    assert "not the address of a Dask scheduler" in first.error
+    again = manager.resume_sweep(first.job_id)
+    assert again is not None
+    assert wait_for(manager, again, ended).cluster == "gpu-box"  # where it ran before
+    here = manager.resume_sweep(first.job_id, cluster="")
+    assert here is not None
+    job = wait_for(manager, here, ended)
+    assert (job.state, job.end, job.cluster) == ("done", "finished", ""), job.error
+    assert len(manager.rows(here)) == wanted.space.count()
+
+
 def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:
     wanted = spec(60)
     first = manager.submit_sweep(wanted)

@@ -164,10 +164,12 @@ def test_v01_computes_with_64_of_256_threads() -> None:
 def test_v05_chunks_cover_the_keys(num_splits: int) -> None:
     v05 = by_id("v05")
     config = v05.default_config() | {"num_splits": num_splits}
-    for seqlen in (1, 64, 65, 300, 4096):
-        rows = v05.work.kv_rows(Problem(1, 1, seqlen, 64), config)
-        assert rows % config["block_n"] == 0
-        assert rows * num_splits >= seqlen
+    for keys in (1, 64, 65, 300, 4096):
+        for problem in (Problem(1, 1, keys, 64), Problem(1, 1, 7, 64, seqlen_kv=keys)):
+            rows = v05.work.kv_rows(problem, config)
+            assert rows % config["block_n"] == 0
+            assert keys <= rows * num_splits
+            assert rows < keys + 2 * config["block_n"]
 
 
 def test_readme_shows_the_ladder() -> None:

@@ -25,6 +25,7 @@ from engine.problem import Problem
 from engine.request import EvaluationRequest
 from engine.search.rows import SweepRow
 from engine.search.space import SweepOptions, SweepPoint, make_point
+from engine.search.where import NOWHERE, Where
 
 WHEN = "2026-01-01T00:00:00+00:00"
 SMALL = Problem(1, 1, 128, 64)
@@ -113,10 +114,12 @@ def row(
     time_us: float | None,
     problem: Problem = SMALL,
     config: Mapping[str, int] | None = None,
+    gpu: str = "",
     **how: Any,
 ) -> SweepRow:
     made = point(variant, problem, **(config or {}))
-    return SweepRow.make(made, evaluation(made.request, time_us, **how), 0.5)
+    found = evaluation(made.request, time_us, **how)
+    return SweepRow.make(made, found, 0.5, Where("node7", gpu) if gpu else NOWHERE)
 
 
 class Landscape:

@@ -102,3 +102,19 @@ def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(plan.problem == SMALL for plan in cuda.plans)
     assert cuda.open == 0  # device memory is given back
     assert "side by side" in result.reason
+
+
+def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("engine.search.gpu_final.local_gpu_id", lambda: "GPU-here")
+    rows = [
+        row("v05", t, config={"num_splits": s}, gpu=gpu)
+        for s, t, gpu in ((1, 5.1, "GPU-here"), (2, 5.0, "GPU-here"), (4, 4.0, "GPU-there"))
+    ]
+    cuda = MadeUpCuda()
+    settings = SamplerSettings(kinds=("device_warm",), max_s=5.0)
+    here, there = tune_results(rows, gpu_entrants(MadeUpEvaluator(cuda)), settings)
+    assert sorted(plan.config["num_splits"] for plan in cuda.plans) == [1, 2]
+    assert "side by side" in here.reason
+    assert "one after another" in there.reason
+    assert [p.point for p in there.places] == [rows[2].point]

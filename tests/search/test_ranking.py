@@ -66,6 +66,34 @@ def test_different_gpus_or_problems_get_no_verdict() -> None:
     assert [key[0] for key in groups] == ["L4", "H200", "L4"]
 
 
+ONE, TWO = "GPU-1111aaaa-1", "GPU-2222bbbb-2"
+
+
+def test_two_gpus_of_one_model_get_no_verdict() -> None:
+    one = row("v05", 10.0, config={"num_splits": 1}, gpu=ONE)
+    two = row("v05", 5.0, config={"num_splits": 2}, gpu=TWO)
+    old = row("v05", 5.0, config={"num_splits": 4})  # from before that was recorded
+    assert compare_rows(two, one) is Verdict.UNDECIDED
+    assert compare_rows(old, one) is Verdict.UNDECIDED
+    assert compare_rows(row("v05", 5.0, gpu=ONE), one) is Verdict.FASTER
+    failed = row("v05", None, config={"num_splits": 8}, status=Status.CRASHED, gpu=TWO)
+    groups = by_problem([one, two, old, failed])
+    assert {name: [r.point for r in group] for (name, _), group in groups.items()} == {
+        "L4 (GPU-1111aaaa on node7)": [one.point],
+        "L4 (GPU-2222bbbb on node7)": [two.point],
+        "L4 (which one was not recorded)": [old.point],
+        "L4": [failed.point],
+    }
+    alone = by_problem([one, failed, row("v01", 7.0, gpu=ONE)])
+    assert [(name, len(group)) for (name, _), group in alone.items()] == [("L4", 3)]
+
+
+def test_a_prediction_is_the_same_wherever_it_was_made() -> None:
+    one, two = (row("v05", 9.0, origin="predicted", gpu=gpu) for gpu in (ONE, TWO))
+    assert compare_rows(two, one) is Verdict.SAME
+    assert list(by_problem([one, two])) == [("L4", SMALL)]
+
+
 def test_failures_have_no_place() -> None:
     wrong = row("v05", None, status=Status.INCORRECT)
     assert rank_rows([wrong]) == []

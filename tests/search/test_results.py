@@ -148,6 +148,35 @@ def test_outliers_are_sought_within_a_problem_only() -> None:
     assert occupancy_frame(sweep_frame([])).empty
 
 
+def test_two_gpus_of_one_model_are_never_mixed() -> None:
+    """On each GPU num_splits makes no difference; the second one is twice as slow."""
+    rows = [
+        row("v05", time_us, config={"num_splits": splits}, gpu=gpu, registers=registers)
+        for gpu, time_us, splits, registers in (
+            ("GPU-a", 10.0, 1, 168),
+            ("GPU-a", 10.0, 2, 168),
+            ("GPU-b", 20.0, 4, 32),
+            ("GPU-b", 20.0, 8, 32),
+        )
+    ]
+    both = ["L4 (GPU-a on node7)", "L4 (GPU-b on node7)"]
+    frame = sweep_frame(rows)
+    assert list(frame["device"]) == ["L4"] * 4
+    assert list(frame["gpu"]) == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
+    assert set(frame["host"]) == {"node7"}
+    assert list(winner_map(rows)["device"]) == both
+    assert list(ranking_frame(rows)["place"]) == [1, 1, 1, 1]
+    importance = tunable_importance(frame)
+    assert list(importance["device"]) == both
+    assert list(importance["importance"]) == [0.0, 0.0]
+    assert not occupancy_frame(frame)["outlier"].any()
+    # On one GPU the same times would say that more splits are slower, whatever the occupancy.
+    same = [replace(r, where=rows[0].where) for r in rows]
+    assert list(winner_map(same)["device"]) == ["L4"]
+    assert tunable_importance(sweep_frame(same))["importance"][0] == pytest.approx(1.0)
+    assert occupancy_frame(sweep_frame(same))["outlier"].any()
+
+
 def test_parallel_coordinates_shows_what_varies() -> None:
     rows = [*full_sweep(), row("v01", 99.0), row("v02", None, status=Status.CRASHED)]
     shown, labels = parallel_coordinates(sweep_frame(rows))

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from search_data import SMALL, Landscape, bowl
 
 from engine.errors import StoreError, ToolMissing
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Evaluation, Execution, Origin, Status
 from engine.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
@@ -52,7 +56,7 @@ def test_every_point_becomes_a_row_in_the_journal(tmp_path: Path) -> None:
     last = told[-1]
     assert (last.done, last.total, last.passed, last.failed) == (POINTS, POINTS, POINTS, 0)
     assert last.eta_s == 0.0
-    assert {p: r.config["num_splits"] for p, r in last.best.items()} == dict.fromkeys(
+    assert {p: r.config["num_splits"] for (_, _, p), r in last.best.items()} == dict.fromkeys(
         SPACE.problems, 8
     )
 
@@ -234,9 +238,101 @@ def test_several_evaluations_at_once(tmp_path: Path) -> None:
 
     book = SweepJournal(tmp_path / "s.jsonl")
     with ThreadPoolExecutor(4) as pool:
-        state = run_sweep(SPEC, evaluate, book, executor=pool, in_flight=4)
+        state = run_sweep(SPEC, evaluate, book, executor=pool, in_flight=lambda: 4)
     assert state == "finished"
     assert len(book.rows) == POINTS
+
+
+def test_where_a_row_was_measured_survives_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the best so far is told by GPU: the second one is the slower, and has its own."""
+    gpus = {128: "GPU-a", 512: "GPU-b"}
+    now = ""
+
+    def evaluate(request: EvaluationRequest) -> Evaluation:
+        nonlocal now
+        now = gpus[request.problem.seqlen]
+        on_gpu = Execution("cuda", "device", "device", 0, None)
+        return replace(Landscape(bowl)(request), execution=on_gpu)
+
+    monkeypatch.setattr("engine.search.where.local_gpu_id", lambda: now)
+    path = tmp_path / "s.jsonl"
+    told: list[Progress] = []
+    run_sweep(SPEC, evaluate, SweepJournal(path), told.append)
+    rows = SweepJournal.open(path).rows.values()
+    assert {(r.problem.seqlen, r.measured_on) for r in rows} == set(gpus.items())
+    assert {r.where.host for r in rows} == {platform.node()}
+    assert {(device, gpu, p.seqlen) for device, gpu, p in told[-1].best} == {
+        ("L4", "GPU-a", 128),
+        ("L4", "GPU-b", 512),
+    }
+
+
+def test_a_measurement_is_better_than_any_prediction(tmp_path: Path) -> None:
+    def evaluate(request: EvaluationRequest) -> Evaluation:
+        measured = request.config["num_splits"] == 1
+        origin: Origin = "measured" if measured else "predicted"
+        return Landscape(lambda r: bowl(r) * (9 if measured else 1), origin=origin)(request)
+
+    told: list[Progress] = []
+    run_sweep(SPEC, evaluate, SweepJournal(tmp_path / "s.jsonl"), told.append)
+    assert {r.origin for r in told[-1].best.values()} == {"measured"}
+    assert {r.config["num_splits"] for r in told[-1].best.values()} == {1}
+
+
+def test_problems_side_by_side(tmp_path: Path) -> None:
+    """An exhaustive sweep that keeps two GPUs busy, one problem on each."""
+    asked = Landscape(bowl)
+    run_sweep(SPEC, asked, SweepJournal(tmp_path / "s.jsonl"), lanes=2)
+    assert [r.problem.seqlen for r in asked.asked] == [128, 512] * (POINTS // 2)
+    alone = Landscape(bowl)
+    run_sweep(SPEC, alone, SweepJournal(tmp_path / "a.jsonl"))
+    assert [r.problem.seqlen for r in alone.asked] == [128] * (POINTS // 2) + [512] * (POINTS // 2)
+    assert sorted(map(repr, alone.asked)) == sorted(map(repr, asked.asked))
+
+
+def test_when_the_time_is_up_what_has_not_begun_is_let_go(tmp_path: Path) -> None:
+    began: list[EvaluationRequest] = []
+
+    def slow(request: EvaluationRequest) -> Evaluation:
+        began.append(request)
+        time.sleep(0.05)
+        return Landscape(bowl)(request)
+
+    book = SweepJournal(tmp_path / "s.jsonl")
+    spec = replace(SPEC, budget=Budget(seconds=0.2))
+    with ThreadPoolExecutor(2) as pool:
+        end = run_sweep(spec, slow, book, executor=pool, in_flight=lambda: POINTS)
+    assert end == "budget"
+    assert len(book.rows) == len(began) < POINTS
+
+
+def test_a_broken_executor_is_a_crashed_row(tmp_path: Path) -> None:
+    def evaluate(_: EvaluationRequest) -> Evaluation:
+        raise BrokenExecutor("3 workers died.")
+
+    book = SweepJournal(tmp_path / "s.jsonl")
+    run_sweep(replace(SPEC, budget=Budget(evaluations=1)), evaluate, book)
+    (row,) = book.rows.values()
+    assert (row.status, row.reason) == (Status.CRASHED, "3 workers died.")
+
+
+def test_several_workers_share_the_time_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[int, list[Progress]] = {1: [], 4: []}
+    for workers, progress in told.items():
+        clock = itertools.count()  # every look at it takes a second
+        monkeypatch.setattr("engine.search.sweep.time", SimpleNamespace(monotonic=clock.__next__))
+        book = SweepJournal(tmp_path / f"{workers}.jsonl")
+        run_sweep(
+            SPEC, Landscape(bowl), book, progress.append, workers=functools.partial(int, workers)
+        )
+        assert {p.workers for p in progress} == {workers}
+    alone, together = (progress[POINTS // 2].eta_s for progress in told.values())
+    assert alone is not None
+    assert together == pytest.approx(alone / 4)
 
 
 def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
@@ -255,7 +351,7 @@ def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
             book,
             should_stop=lambda: time.monotonic() > asked_at,
             executor=pool,
-            in_flight=2,
+            in_flight=lambda: 2,
         )
         felt_s = time.monotonic() - asked_at
         release.set()

@@ -105,5 +105,31 @@ def test_a_kept_config_says_where_it_comes_from() -> None:
     assert tuned_config(result, rows, "random", "v02") is None
 
 
+def test_two_gpus_of_one_model_have_a_winner_each() -> None:
+    """The faster GPU's times do not make its configs the better ones."""
+    rows = [
+        row("v05", t, config={"num_splits": s}, gpu=gpu)
+        for gpu, s, t in (("GPU-a", 1, 6.0), ("GPU-a", 2, 5.0), ("GPU-b", 4, 8.0), ("GPU-b", 8, 9))
+    ]
+    asked: list[set[str]] = []
+
+    @contextmanager
+    def opened(racers: Sequence[SweepRow]) -> Iterator[Entrants]:
+        asked.append({r.measured_on for r in racers})
+        times = {r.point: r.median_us or 0.0 for r in racers}
+        yield SimulatedEntrants(SimulatedDevice(times, SimulatedConditions()), list(times))
+
+    for results in (tune_results(rows), tune_results(rows, opened, WARM)):
+        assert [r.device for r in results] == ["L4 (GPU-a on node7)", "L4 (GPU-b on node7)"]
+        assert [r.winners for r in results] == [(rows[1].point,), (rows[2].point,)]
+        assert [len(r.places) for r in results] == [2, 2]
+        kept = [tuned_config(r, rows, "random", "v05") for r in results]
+        assert [(k.gpu, k.config["num_splits"], k.evaluations) for k in kept if k] == [
+            ("L4", 2, 2),
+            ("L4", 4, 2),
+        ]
+    assert asked == [{"GPU-a"}, {"GPU-b"}]
+
+
 def test_where_nothing_has_a_time_there_is_no_best() -> None:
     assert tune_results([row("v05", None, status=Status.CRASHED)]) == []

@@ -165,9 +165,10 @@ def test_a_place_deep_inside_is_named() -> None:
 
 
 def test_a_migration_runs_for_an_older_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seam that version 2 will use: a version 1 file is taken one step up, then validated."""
-    monkeypatch.setattr(codec, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(codec, "MIGRATIONS", {1: lambda raw: raw | {"notes": "migrated"}})
+    """The seam that version 3 will use: a version 1 file is taken step by step, then validated."""
+    monkeypatch.setattr(codec, "SCHEMA_VERSION", 3)
+    further = {2: lambda raw: raw | {"notes": "migrated"}}
+    monkeypatch.setattr(codec, "MIGRATIONS", {**codec.MIGRATIONS, **further})
     assert loads(V1.read_bytes(), name="v1.json").notes == "migrated"
 
 

@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
-from app.ui import state, sweep_charts, sweep_frames
+from app.ui import linked, live_component, state, sweep_charts, sweep_frames
 from app.ui.palette import variant_color
 from app.ui.share import csv
+from app.ui.sweep_frames import MOST_LINES
 from app.ui.sweep_rows import Found
 from app.ui.sweep_terms import TERMS
+from app.ui.views import sweep_keep
 from app.ui.widgets import empty, origin_badge, plain_markdown, problem, theme
 from engine.evaluation import Origin
-from engine.search.ranking import ranking_origin
+from engine.problem import Problem
+from engine.search.keeping import keepable
+from engine.search.ranking import by_problem, ranking_origin
 from engine.search.results import (
     occupancy_frame,
     parallel_coordinates,
     tunable_importance,
-    winner_map,
+    winner_line,
 )
 from engine.search.rows import SweepRow
-from engine.search.tune import TuneResult, tune_results
+from engine.search.strategies import StrategyName
+from engine.search.tune import TuneResult, tune_group
+from engine.search.tuned import TunedConfig
 from engine.units import format_us
 from kernels.ladder import LADDER
 
-TABS = ("Winners", "Parallel coordinates", "Importance", "Occupancy", "Table", "Without a time")
+TABS = (
+    "Winners",
+    "Keep",
+    "Parallel coordinates",
+    "Importance",
+    "Occupancy",
+    "Table",
+    "Without a time",
+)
 T = TypeVar("T")
+Group: TypeAlias = tuple[str, Problem]
 _EVERY = "all problems"
-_PLAIN = {"displaylogo": False}
 _COLORS: Mapping[str, str] = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
 _OUTLIERS_SHOWN = 5
+_MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,7 @@ class Part:
     """The rows that the filters leave; what is drawn from them is made once."""
 
     found: Found
+    name: str  # of the sweep
     problem: str | None  # None: all
     variants: tuple[str, ...]  # none: all
 
@@ -64,6 +81,15 @@ class Part:
         return self.made("rows", lambda: [self.found.rows[i] for i in self.frame.index])
 
     @property
+    def groups(self) -> dict[Group, list[SweepRow]]:
+        """The rows by GPU and problem."""
+        return self.made("groups", lambda: by_problem(self.rows))
+
+    def each(self, what: str, make: Callable[[Group, list[SweepRow]], T]) -> dict[Group, T]:
+        """What `make` returns for every group; only those that have changed are made again."""
+        return self.found.each((what, self.problem, self.variants), self.groups, make)
+
+    @property
     def origin(self) -> Origin | None:
         """Of the times that are ranked."""
         return self.made("origin", lambda: ranking_origin(self._timed_rows()))
@@ -72,12 +98,19 @@ class Part:
         return [row for row in self.rows if row.interval is not None]
 
 
-def draw(found: Found, finals: list[TuneResult], name: str, *, is_over: bool) -> None:
+def draw(
+    found: Found,
+    finals: list[TuneResult],
+    name: str,
+    strategy: StrategyName,
+    *,
+    is_over: bool,
+) -> None:
     """Everything that was found, narrowed by two filters. `finals`: of a sweep on a GPU."""
     if not found.rows:
         _nothing(is_over)
         return
-    part = Part(found, *_filters(found))
+    part = Part(found, name, *_filters(found))
     if part.frame.empty:
         empty(
             "filtered",
@@ -98,6 +131,8 @@ def draw(found: Found, finals: list[TuneResult], name: str, *, is_over: bool) ->
                 _no_times(part)
             elif title == "Winners":
                 _winners(part, finals)
+            elif title == "Keep":
+                sweep_keep.draw(part.made("keep", lambda: _keepable(part, finals, strategy)))
             elif title == "Parallel coordinates":
                 _parallel(part)
             elif title == "Importance":
@@ -123,7 +158,7 @@ def _no_times(part: Part) -> None:
 
 
 def _filters(found: Found) -> tuple[str | None, tuple[str, ...]]:
-    problems = found.made("problems", lambda: list(dict.fromkeys(found.frame["problem"])))
+    problems = found.made("problems", lambda: found.frame["problem"].unique().tolist())
     if len(problems) == 1 and found.frame["variant"].nunique() == 1:
         return None, ()
     left, right = st.columns(2, gap="small")
@@ -153,39 +188,72 @@ def _origins(part: Part) -> None:
 
 def _winners(part: Part, finals: list[TuneResult]) -> None:
     _origins(part)
-    frame = part.made("winners", lambda: winner_map(part.rows))
+    lines = part.each("winners", lambda group, rows: winner_line(*group, rows))
+    frame = pd.DataFrame([line for line in lines.values() if line is not None])
     frame = frame[frame["origin"] == part.origin]
     if len(frame) > 1:
         _winner_map(frame, part)
-    finals = [r for r in finals if part.problem in (None, r.problem.label())]
-    results = finals or part.made("results", lambda: tune_results(part.rows))
+    results = _results(part, finals)
     st.caption(
         plain_markdown(results[0].reason)
         if len(results) == 1
         else "The best five of each problem; places that the times do not tell apart are ties."
     )
-    places = part.made(("best", len(finals)), lambda: sweep_frames.best(results, part.rows))
+    places = part.made(("best", len(finals)), lambda: _places(part, results))
     _pick(_row_of(places, "sweep_places"), part.rows, "places")
+    if len(places) == MOST_LINES:
+        st.caption(f"The first {MOST_LINES:,} lines; choose a problem above to see another's.")
+
+
+def _places(part: Part, results: Sequence[TuneResult]) -> pd.DataFrame:
+    lines: list[dict[str, Any]] = []
+    for result in results:
+        rows = part.groups.get((result.device, result.problem), [])
+        lines += sweep_frames.best(result, rows)
+        if len(lines) >= MOST_LINES:
+            break
+    return pd.DataFrame(lines[:MOST_LINES]).set_index("point") if lines else pd.DataFrame()
+
+
+def _results(part: Part, finals: list[TuneResult]) -> list[TuneResult]:
+    """The places of every problem that the filters leave."""
+    of_these = [r for r in finals if part.problem in (None, r.problem.label())]
+    if of_these:
+        return of_these
+    found = part.each("results", lambda group, rows: tune_group(group[0], rows))
+    return [result for result in found.values() if result is not None]
+
+
+def _keepable(part: Part, finals: list[TuneResult], strategy: StrategyName) -> list[TunedConfig]:
+    whole = Part(part.found, part.name, part.problem, ())  # a final's places are among all variants
+    found = keepable(_results(whole, finals), whole.rows, strategy)
+    return [e for e in found if not part.variants or e.variant in part.variants]
 
 
 def _winner_map(frame: pd.DataFrame, part: Part) -> None:
     """One map at a time: of the other dimensions, one combination is chosen."""
-    groups = {
-        "D={} {} {}".format(head_dim, "causal" if causal else "full", dtype): group
-        for (head_dim, causal, dtype), group in frame.groupby(["head_dim", "causal", "dtype"])
-    }
+    dimensions = ["head_dim", "causal", "dtype", "seqlen_kv"]
+    groups = {_slice(*key): group for key, group in frame.groupby(dimensions, dropna=False)}
     name = next(iter(groups))
     if len(groups) > 1:
         name = _one_of("Map of", list(groups), "sweep_slice")
-    event = st.plotly_chart(
-        part.made(("map", name), lambda: sweep_charts.winner_map(groups[name], _COLORS, theme())),
-        key="sweep_winners",
-        on_select="rerun",
-        selection_mode="points",
-        config=_PLAIN,
+    figure = part.made(
+        ("map", name), lambda: sweep_charts.winner_map(groups[name], _COLORS, theme())
     )
+    picked = _chart(figure, "sweep_winners", part, name)
     st.caption("= marks a tie. Click a cell to take its winner to Tune.")
-    _pick(_point_of(event), part.rows, "map")
+    _pick(picked, part.rows, "map")
+
+
+def _slice(head_dim: int, causal: bool, dtype: str, seqlen_kv: float | None) -> str:
+    keys = "" if pd.isna(seqlen_kv) else f" KV={seqlen_kv:,.0f}"
+    return f"D={head_dim} {'causal' if causal else 'full'} {dtype}{keys}"
+
+
+def _chart(figure: go.Figure, key: str, part: Part, *shows: str) -> str | None:
+    """Draw a chart whose zoom outlives updates, but not another choice; the point clicked."""
+    figure.layout.uirevision = "|".join((part.name, part.problem or "", *part.variants, *shows))
+    return live_component.draw(figure, key)
 
 
 def _one_of(label: str, options: list[str], key: str) -> str:
@@ -196,19 +264,26 @@ def _one_of(label: str, options: list[str], key: str) -> str:
 
 
 def _parallel(part: Part) -> None:
-    frame, labels = part.made("axes", lambda: parallel_coordinates(part.timed))
+    few = part.made("few", lambda: sweep_frames.fastest(part.timed, _MOST_DRAWN))
+    frame, labels = part.made("axes", lambda: parallel_coordinates(few))
     if len(frame.columns) < 2:
         empty("filtered", "Nothing varies", "All points left are the same: widen the filters.")
         return
-    st.plotly_chart(
-        part.made("parallel", lambda: sweep_charts.parallel(frame, labels, theme())),
-        key="sweep_parallel",
-        config=_PLAIN,
-    )
+    figure = part.made("parallel", lambda: sweep_charts.parallel(frame, labels, theme()))
+    _chart(figure, "sweep_parallel", part)
     st.caption(
-        f"One line per point, the fastest in the accent colour; {_origin_words(part)}. Drag along "
+        f"{_drawn(few, part)}, the fastest in the accent colour; {_origin_words(part)}. Drag along "
         f"an axis to see only what passes there. {sweep_charts.LACKS} is a tunable that the "
         "variant does not have."
+    )
+
+
+def _drawn(few: pd.DataFrame, part: Part) -> str:
+    if len(few) == len(part.timed):
+        return "One line per point"
+    return (
+        f"One line per point for the {len(few):,} that are the fastest of their problem, of "
+        f"{len(part.timed):,}"
     )
 
 
@@ -226,16 +301,13 @@ def _importance(part: Part) -> None:
             "Give a tunable several values above, or let them take every value.",
         )
         return
-    st.plotly_chart(
-        part.made("bars", lambda: sweep_charts.importance(frame, _COLORS, theme())),
-        key="sweep_importance",
-        config=_PLAIN,
-    )
+    figure = part.made("bars", lambda: sweep_charts.importance(frame, _COLORS, theme()))
+    _chart(figure, "sweep_importance", part)
     st.caption(f"{TERMS['importance']} Here times are {part.origin}.")
 
 
 def _occupancy(part: Part) -> None:
-    problems = list(dict.fromkeys(part.timed["problem"]))
+    problems = part.timed["problem"].unique().tolist()
     name = problems[0]
     if len(problems) > 1:  # times of different problems do not compare
         name = _one_of("Scatter of", problems, "sweep_scatter")
@@ -245,15 +317,10 @@ def _occupancy(part: Part) -> None:
         empty("nothing yet", "No occupancy", "No point of this problem was compiled for a GPU.")
         return
     origin = part.origin
-    event = st.plotly_chart(
-        part.made(
-            ("scatter", name), lambda: sweep_charts.occupancy(frame, _COLORS, origin, theme())
-        ),
-        key="sweep_occupancy",
-        on_select="rerun",
-        selection_mode="points",
-        config=_PLAIN,
+    figure = part.made(
+        ("scatter", name), lambda: sweep_charts.occupancy(frame, _COLORS, origin, theme())
     )
+    picked = _chart(figure, "sweep_occupancy", part, name)
     outliers = frame[frame["outlier"]].sort_values("median_us", ascending=False)
     if outliers.empty:
         st.caption("No outliers: no point with less occupancy is clearly faster than another.")
@@ -264,7 +331,7 @@ def _occupancy(part: Part) -> None:
         )
         for says in outliers["says"].head(_OUTLIERS_SHOWN):
             st.caption(plain_markdown(says))
-    _pick(_point_of(event), part.rows, "scatter")
+    _pick(picked, part.rows, "scatter")
 
 
 def _table(part: Part, name: str) -> None:
@@ -281,9 +348,12 @@ def _table(part: Part, name: str) -> None:
             type="tertiary",
             on_click="ignore",
         )
+        count = f"{len(part.frame):,} points"
+        if len(part.frame) > len(shown):
+            count = f"The first {len(shown):,} of {count}"
         st.caption(
-            f"{len(shown):,} points, the fastest first. Choose a row to take it to Tune. The file "
-            "has further columns."
+            f"{count}, the fastest first. Choose a row to take it to Tune. The file has every "
+            "point and further columns."
         )
     _pick(picked, part.rows, "table")
 
@@ -319,15 +389,6 @@ def _row_of(frame: pd.DataFrame, key: str) -> str | None:
     return str(frame.index[rows[0]]) if rows and rows[0] < len(frame) else None
 
 
-def _point_of(event: Any) -> str | None:
-    """The row's id that a clicked point carries."""
-    points = event["selection"]["points"]
-    if not points:
-        return None
-    data = points[0].get("customdata")
-    return str(data[0] if isinstance(data, list) else data) if data else None
-
-
 def _pick(point: str | None, rows: list[SweepRow], key: str) -> None:
     """The chosen point in words, and the way to it on the Tune page."""
     row = next((r for r in rows if r.point == point), None)
@@ -336,14 +397,15 @@ def _pick(point: str | None, rows: list[SweepRow], key: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key=f"sweep_picked_{key}"):
         time = f", {format_us(row.median_us)} {row.origin}" if row.median_us is not None else ""
         st.text(f"{row.label()}  {row.problem.label()} on {row.device}{time}")
-        if st.button(
-            "Take to Tune",
-            key=f"sweep_tune_{key}",
+        # A link, which the browser follows by itself: after `st.switch_page` a last tick of this
+        # page's polling fragments can come in, and the browser would clear the new page for it.
+        st.page_link(
+            "app_pages/tune.py",
+            label="Take to Tune",
             icon=":material/tune:",
-            on_click=state.choose,
-            args=(row.variant, row.config, row.problem, row.device),
-        ):
-            # Named, because a switch without any may not drop those that the axes are bound to.
-            st.switch_page("app_pages/tune.py", query_params={"variant": row.variant})
+            query_params=linked.marked(
+                state.coordinates(row.variant, row.config, row.problem, row.device)
+            ),
+        )
     if row.reason and row.median_us is None:
         st.caption(plain_markdown(row.reason))

@@ -92,7 +92,13 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
 
 
 def _end(job: JobStatus) -> None:
-    if job.state == "cancelled":
+    if job.state == "cancelled" and sweep_jobs.is_file(job):
+        st.info(
+            "The command ended before this sweep did. To go on with it: "
+            f"`{sweep_jobs.go_on_command(job)}`",
+            icon=":material/terminal:",
+        )
+    elif job.state == "cancelled":
         st.info(
             "Cancelled. What was found stays; Resume goes on with the rest.",
             icon=":material/do_not_disturb_on:",

@@ -1,7 +1,8 @@
-"""The four tabs below the metrics; only the open one is drawn."""
+"""The tabs below the metrics; only the open one is drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import streamlit as st
@@ -17,10 +18,16 @@ _DRAW = {
 }
 
 
-def draw(shown: Shown, key: str, bind: Literal["query-params"] | None = None) -> None:
-    """The tabs of one evaluation. `bind` keeps the open one in the URL."""
-    tabs = st.tabs(list(_DRAW), key=key, on_change="rerun", bind=bind)
-    for tab, draw_tab in zip(tabs, _DRAW.values(), strict=True):
+def draw(
+    shown: Shown,
+    key: str,
+    bind: Literal["query-params"] | None = None,
+    more: Mapping[str, Callable[[Shown], None]] | None = None,
+) -> None:
+    """The tabs of one evaluation, and `more`. `bind` keeps the open one in the URL."""
+    draws = {**_DRAW, **(more or {})}
+    tabs = st.tabs(list(draws), key=key, on_change="rerun", bind=bind)
+    for tab, draw_tab in zip(tabs, draws.values(), strict=True):
         if tab.open:
             with tab:
                 draw_tab(shown)

@@ -46,8 +46,14 @@ class Buffers:
 
     def __enter__(self) -> Self:
         try:
-            for name in ("q", "k", "v", "out"):
-                self._allocate(name, self._plan.problem.tensor_bytes)
+            problem = self._plan.problem
+            for name, size in (
+                ("q", problem.tensor_bytes),
+                ("k", problem.kv_bytes),
+                ("v", problem.kv_bytes),
+                ("out", problem.tensor_bytes),
+            ):
+                self._allocate(name, size)
             for scratch in self._plan.scratch:
                 self._allocate(scratch.name, scratch.size_bytes)
         except BaseException:

@@ -42,7 +42,14 @@ class DeviceTimer:
         self._explain = explain
         self._alone: int | None = None  # fingerprint of a single launch's output
         self._allocated: list[int] = []
-        self._stride = -(-plan.problem.tensor_bytes // _ALIGNMENT) * _ALIGNMENT
+        # Where each tensor begins in a copy.
+        self._offsets: dict[str, int] = {}
+        self._copy_bytes = 0
+        problem = plan.problem
+        sizes = (problem.tensor_bytes, problem.kv_bytes, problem.kv_bytes, problem.tensor_bytes)
+        for name, size in zip(_TENSORS, sizes, strict=True):
+            self._offsets[name] = self._copy_bytes
+            self._copy_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._scratch: dict[str, int] = {}
         self._copies: list[int] = []
         self._flush_area: int | None = None
@@ -64,7 +71,7 @@ class DeviceTimer:
 
     @property
     def copy_bytes(self) -> int:
-        return len(_TENSORS) * self._stride
+        return self._copy_bytes
 
     @property
     def l2_bytes(self) -> int:
@@ -133,8 +140,9 @@ class DeviceTimer:
         return address
 
     def _upload(self) -> None:
-        for i, values in enumerate((self._inputs.q, self._inputs.k, self._inputs.v)):
-            self._calls.write(self._copies[0] + i * self._stride, values)
+        inputs = self._inputs
+        for name, values in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
+            self._calls.write(self._copies[0] + self._offsets[name], values)
         for scratch in self._plan.scratch:
             address = self._scratch[scratch.name] = self._alloc(scratch.size_bytes)
             fill = np.uint16(0) if scratch.fill == "zero" else POISON_BITS
@@ -143,7 +151,7 @@ class DeviceTimer:
     def _queue(self, copy: int) -> Callable[[], None]:
         """A function that queues all passes of one launch on this copy."""
         addresses = {
-            name: self._copies[copy] + i * self._stride for i, name in enumerate(_TENSORS)
+            name: self._copies[copy] + offset for name, offset in self._offsets.items()
         } | self._scratch
         launches = [
             (
@@ -163,7 +171,7 @@ class DeviceTimer:
         return queue
 
     def _out(self, copy: int) -> int:
-        return self._copies[copy] + _TENSORS.index("out") * self._stride
+        return self._copies[copy] + self._offsets["out"]
 
     def _output_fingerprint(self, copy: int) -> int:
         return self._calls.fingerprint(self._out(copy), self._plan.problem.tensor_bytes)

@@ -36,6 +36,8 @@ _SIZE_NAMES = {
     "seqlen": {"s", "seqlen", "seqlength", "sequencelength", "seqlenq"},
     "head_dim": {"d", "headdim", "dhead", "headsize"},
 }
+# Given only where there are other keys than queries.
+_KEY_NAMES = {"kv", "skv", "kvlen", "seqlenkv", "seqlenk", "numkeys"}
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _CAUSAL_NAMES = {"causal", "iscausal"}
 _DTYPE_NAMES = {"dtype", "datatype", "precision"}
@@ -85,11 +87,13 @@ class Place:
 
 
 def field_kind(name: str) -> str | None:
-    """`batch`, `num_heads`, `seqlen`, `head_dim`, `causal` or `dtype` for a name that means it."""
+    """The field of a problem that a name means: `batch`, `num_heads`, `seqlen` …; else None."""
     key = re.sub(r"[^a-z]", "", name.lower())
     for kind, names in _SIZE_NAMES.items():
         if key in names:
             return kind
+    if key in _KEY_NAMES:
+        return "seqlen_kv"
     if key in _CAUSAL_NAMES:
         return "causal"
     return "dtype" if key in _DTYPE_NAMES else None
@@ -103,6 +107,8 @@ def problem_from(found: Mapping[str, Any], options: ImportOptions, place: Place)
         if value is None or value == "":
             place.refuse(f" does not say {name}: give it for the whole file")
         sizes[name] = whole_number(value, place, name)
+    if found.get("seqlen_kv") not in (None, ""):
+        sizes["seqlen_kv"] = whole_number(found["seqlen_kv"], place, "seqlen_kv")
     causal = _causal(found.get("causal", options.causal), place)
     dtype = _DTYPES.get(str(found.get("dtype") or options.dtype).lower().removeprefix("torch."))
     if dtype is None:

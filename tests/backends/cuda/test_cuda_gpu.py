@@ -62,6 +62,7 @@ def variant_problems() -> list[object]:
         for problem in (
             Problem(1, 2, 65, head_dim, causal=False, dtype="float16"),
             Problem(2, 1, 203, head_dim, causal=True, dtype="bfloat16"),
+            Problem(2, 3, 1, head_dim, seqlen_kv=100),
         )
         for name in [f"{variant.id}-{problem.label()}"]
     ]

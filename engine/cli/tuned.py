@@ -1,0 +1,68 @@
+"""`tuned`: the configs that are kept, and forgetting them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from engine.cli.output import print_json, print_table
+from engine.devices import find_device
+from engine.errors import InvalidProblem
+from engine.names import find_variant
+from engine.search.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("tuned", help="list the tuned configs that are kept, or forget some")
+    p.add_argument("variant", nargs="?", help="of this variant only, for instance v05")
+    p.add_argument("--gpu", help="for this GPU only")
+    p.add_argument(
+        "--class", dest="problem_class", metavar="CLASS", help="for this class of problems only"
+    )
+    p.add_argument("--forget", action="store_true", help="forget what would be listed")
+    p.add_argument("--json", action="store_true", help="print one JSON list")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = [entry for entry in load_tuned() if _is_wanted(entry, args)]
+    if args.forget:
+        if args.variant is None and args.gpu is None and args.problem_class is None:
+            raise InvalidProblem(
+                "--forget takes a variant, --gpu or --class, so that not everything is lost by a "
+                f"slip; to forget everything remove {tuned_path()}."
+            )
+        found = [entry for entry in found if forget_tuned(entry)]
+    if args.json:
+        print_json([asdict(entry) for entry in found])
+        return 0
+    if not found:
+        which = " like that" if args.variant or args.gpu or args.problem_class else ""
+        print(f"No tuned config{which} is kept in {tuned_path()}: `sweep --keep` keeps the best.")
+        return 0
+    print_table(
+        "Forgotten" if args.forget else "Tuned configs",
+        ("variant", "GPU", "class of problems", "config", "tuned for", "by", "when"),
+        (
+            (
+                entry.variant,
+                entry.gpu,
+                entry.problem_class,
+                entry.values(),
+                entry.says(),
+                f"{entry.strategy}, {entry.evaluations:,} tried",
+                entry.when,
+            )
+            for entry in found
+        ),
+    )
+    return 0
+
+
+def _is_wanted(entry: TunedConfig, args: argparse.Namespace) -> bool:
+    return (
+        (args.variant is None or entry.variant == find_variant(args.variant).id)
+        and (args.gpu is None or entry.gpu in (args.gpu, find_device(args.gpu).name))
+        and args.problem_class in (None, entry.problem_class)
+    )

@@ -1,0 +1,75 @@
+"""Which values the tunables take: those given, else those tuned for the problem, else defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from engine.errors import StoreError
+from engine.problem import Problem
+from engine.search.tuned import TunedConfig, find_tuned
+from kernels.variant import Variant
+
+ConfigOrigin: TypeAlias = Literal["given", "tuned", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """A config without gaps, and where each value comes from."""
+
+    values: dict[str, int]
+    origins: Mapping[str, ConfigOrigin] = field(default_factory=dict)  # by tunable
+    tuned: TunedConfig | None = None  # the entry that values were taken from
+    trouble: str = ""  # why nobody could look what was tuned; one sentence
+
+    def says(self) -> str:
+        """`default`, `tuned for B1 H8 S128 D64 fp16 (12.3 µs measured)`, `num_splits given, …`."""
+        if not self.origins:
+            return "no tunables"
+        found = set(self.origins.values())
+        rest = "tuned" if "tuned" in found else "default"
+        if self.tuned is not None:
+            rest = f"tuned for {self.tuned.says()}"
+        if "given" not in found:
+            return rest
+        if len(found) == 1:
+            return "given"
+        given = ", ".join(name for name, origin in self.origins.items() if origin == "given")
+        return f"{given} given, the rest {rest}"
+
+
+def default_config(variant: Variant, given: Mapping[str, int]) -> dict[str, int]:
+    """The variant's defaults, overridden by what is given; whatever was tuned is not asked."""
+    return {**variant.default_config(), **given}
+
+
+def resolve_config(
+    variant: Variant, given: Mapping[str, int], problem: Problem, gpu: str | None
+) -> ResolvedConfig:
+    """The config of an evaluation.
+
+    A config without gaps is never changed. Values that are missing come from the entry kept for
+    this GPU, variant and class of problems, unless the variant refuses them beside those given.
+    Unknown names stay in, for `Variant.unsupported` to report.
+
+    Args:
+        gpu: its name in the device table; None: not known, so that nothing was tuned for it.
+    """
+    values = default_config(variant, given)
+    origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}
+    if gpu is None or all(name in given for name in values):
+        return ResolvedConfig(values, origins)
+    try:
+        tuned = find_tuned(gpu, variant.id, problem)
+    except StoreError as error:
+        return ResolvedConfig(values, origins, trouble=f"Defaults are used: {error}")
+    if tuned is None:
+        return ResolvedConfig(values, origins)
+    both = {**values, **tuned.config, **given}
+    if variant.unsupported(problem, both) is not None:
+        return ResolvedConfig(values, origins)
+    for name in tuned.config:
+        if name not in given:
+            origins[name] = "tuned"
+    return ResolvedConfig(both, origins, tuned)

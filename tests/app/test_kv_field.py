@@ -1,0 +1,57 @@
+"""The sidebar's KV: few queries against a long cache, in the URL, empty unless wanted."""
+
+from __future__ import annotations
+
+from app_driver import compiled, texts, until
+
+
+def test_left_empty_it_changes_nothing(open_app):
+    at = open_app()
+    assert not at.exception
+    assert at.number_input(key="KV").value is None
+    assert "KV" not in at.query_params
+    assert "B1 H1 S128 D64 fp16" in texts(at)
+
+
+def test_a_link_restores_it_and_the_page_shows_the_problem(open_app):
+    at = until(open_app(variant="v05", gpu="L4", S="1", KV="4096", D="128"), compiled)
+    assert not at.exception
+    assert not at.error
+    assert at.number_input(key="KV").value == 4096
+    assert "B1 H1 S1 KV4096 D128 fp16" in texts(at)
+
+
+def test_typing_writes_it_into_the_url_and_emptying_takes_it_out(open_app):
+    at = open_app()
+    at.number_input(key="KV").set_value(512).run()
+    assert at.query_params["KV"] == "512"
+    assert "B1 H1 S128 KV512 D64 fp16" in texts(at)
+    at.number_input(key="KV").set_value(None).run()
+    assert "KV" not in at.query_params
+    assert "B1 H1 S128 D64 fp16" in texts(at)
+
+
+def test_with_causal_it_is_one_sentence(open_app):
+    at = open_app(S="1", KV="512", causal="true")
+    assert not at.exception
+    assert len(at.error) == 1
+    assert "Causal is not defined here where S = 1 and KV = 512" in at.error[0].value
+
+
+def test_a_decode_preset_fills_it_and_another_one_empties_it(open_app):
+    at = open_app()
+    at.menu_button(key="preset").click("llama3-8b-decode-16384").run()
+    assert not at.exception
+    assert at.number_input(key="S").value == 1
+    assert at.number_input(key="KV").value == 16_384
+    assert at.menu_button(key="preset").label == "Problem: llama3-8b-decode-16384"
+    at.menu_button(key="preset").click("vit-b16").run()
+    assert at.number_input(key="KV").value is None
+    assert "KV" not in at.query_params
+
+
+def test_the_batch_page_recommends_for_decoding(open_app):
+    at = open_app("batch", variant="v05", gpu="L4", S="16", KV="4096", D="128")
+    assert not at.exception
+    assert not at.error
+    assert at.number_input(key="KV").value == 4096

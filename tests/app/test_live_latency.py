@@ -1,0 +1,321 @@
+"""The tab "Live latency" of the Tune page, with streams that the tests write."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from app_driver import badge, metric, texts
+from fake_jobs import FakeManager, done
+from test_run_states import BASE
+
+from app.ui import live, live_chart, live_jobs, runs
+from app.ui import maps as ui_maps
+from app.ui.palette import DARK, LIGHT
+from app.ui.views import live_latency
+from engine.evaluate import evaluate
+from engine.evaluation import Status
+from engine.jobs.live_series import LiveSeries
+from engine.jobs.manager import JobStatus
+from engine.jobs.stream import LiveSample, StreamPart, append_samples, begin_stream, read_samples
+from engine.problem import Problem
+from engine.request import EvaluationRequest
+
+CAP, HOT = "power cap", "software thermal slowdown"
+SWITCH = "Measure continuously"
+
+
+class FakeLive(FakeManager):
+    """Live jobs, too: each is `queued` until a test says otherwise."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.live: dict[str, JobStatus] = {}
+
+    def submit_live(self, request: EvaluationRequest) -> str:
+        job_id = f"{time.time_ns():020d}-{self.folder.name}"
+        payload = json.loads(json.dumps(request.to_dict()))
+        self.live[job_id] = JobStatus(job_id, "queued", payload, kind="live", started=1.0)
+        return job_id
+
+    def jobs(self) -> list[JobStatus]:
+        return [*reversed(self.live.values()), *super().jobs()]
+
+    def status(self, job_id: str) -> JobStatus | None:
+        return self.live.get(job_id) or super().status(job_id)
+
+    def cancel(self, job_id: str) -> None:
+        if job_id in self.live:
+            self.set(job_id, state="cancelled", error="Cancelled before it finished.")
+        else:
+            super().cancel(job_id)
+
+    def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
+        return read_samples(self.path(job_id), after)
+
+    # -- what tests do
+
+    def path(self, job_id: str) -> Path:
+        return self.folder / f"{job_id}.jsonl"
+
+    def set(self, job_id: str, **fields: Any) -> None:
+        self.live[job_id] = replace(self.live[job_id], ended=4.0, **fields)
+
+    @property
+    def newest(self) -> str:
+        return list(self.live)[-1]
+
+    def runs_with(self, samples: list[LiveSample], kind: str = "device_warm") -> str:
+        """The newest job runs and has these samples."""
+        job_id = self.newest
+        self.set(job_id, state="running", stage="Measuring again and again")
+        if not self.path(job_id).exists():
+            device = "NVIDIA H200" if kind == "device_warm" else "this machine's CPU"
+            begin_stream(self.path(job_id), kind, device)  # type: ignore[arg-type]
+        append_samples(self.path(job_id), samples)
+        return job_id
+
+
+@pytest.fixture
+def jobs(monkeypatch, tmp_path, _isolated) -> FakeLive:
+    # The preview finds its registers in the cache, so that nothing waits for a compile.
+    evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
+    fake = FakeLive(tmp_path)
+    for module in (runs, live, ui_maps, live_jobs, live_latency):
+        monkeypatch.setattr(module, "manager", lambda: fake)
+    monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
+    monkeypatch.setattr(live_jobs, "_SETTLED_S", 0.0)
+    return fake
+
+
+@pytest.fixture
+def open_tab(open_app):
+    return lambda **params: open_app(tab="Live latency", **params)
+
+
+def switch(at):
+    return next(t for t in at.toggle if t.label == SWITCH)
+
+
+def flip(at, on: bool):
+    return switch(at).set_value(on).run()
+
+
+def gpu_samples(count: int = 200, state: bool = True) -> list[LiveSample]:
+    """Ten a second; a power cap in the second quarter, a thermal slowdown in the third."""
+    found = []
+    for i in range(count):
+        quarter = 4 * i // count
+        reasons = {1: (CAP,), 2: (HOT,)}.get(quarter, ())
+        time_us = 12.0 + 0.1 * math.sin(i) + 3 * (quarter == 2)
+        known = (1400 if quarter == 2 else 1980, 500.0, 60) if state else (None, None, None)
+        found.append(LiveSample(1e9 + i / 10, time_us, *known, reasons if state else ()))
+    return found
+
+
+def figure(at) -> dict[str, Any]:
+    """What the page has sent to the chart."""
+    (component,) = at.get("bidi_component")
+    sent = json.loads(component.proto.json)
+    assert sent["src"].endswith("/plotly.min.js")
+    return sent["figure"]
+
+
+def titles(drawn: dict[str, Any]) -> list[str]:
+    return [a["text"] for a in drawn["layout"]["annotations"]]
+
+
+def test_before_anything_the_page_says_what_the_switch_does(open_tab, jobs):
+    at = open_tab()
+    assert not at.exception
+    assert not switch(at).value
+    assert "Not measured live yet" in texts(at)
+    assert not at.get("bidi_component")
+    assert jobs.live == {}
+
+
+def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    job_id = jobs.runs_with(gpu_samples())
+    at.run()
+    assert not at.exception
+    assert switch(at).value
+    assert "Measuring again and again" in texts(at)
+    assert (metric(at, "Median"), badge(at, "Median")) == ("12 µs", "measured")
+    assert (metric(at, "Samples"), badge(at, "Samples")) == ("200", "50 do not count")
+    assert metric(at, "Measured for") == "20 s"
+    assert "NVIDIA H200" in texts(at)
+    drawn = figure(at)
+    panels = ("Latency, µs", "SM clock, MHz", "Power, W", "Slowed down by", CAP, HOT)
+    assert all(any(p in t for t in titles(drawn)) for p in panels), titles(drawn)
+    bars = [t for t in drawn["data"] if t["type"] == "bar"]
+    assert {b["name"]: (b["base"], b["x"]) for b in bars} == {
+        CAP: ([pytest.approx(5.0)], [pytest.approx(5.0)]),
+        HOT: ([pytest.approx(10.0)], [pytest.approx(5.0)]),
+    }
+    assert drawn["layout"]["uirevision"] == job_id
+    assert {t.get("xaxis", "x") for t in drawn["data"]} == {"x"}  # one time axis for all
+
+
+def test_on_the_cpu_it_is_an_execution_time_and_no_latency(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    jobs.runs_with([LiveSample(1e9 + i, 950.0 + i) for i in range(30)], "cpu_execution")
+    at.run()
+    assert not at.exception
+    assert badge(at, "Median CPU execution time") == "CPU, not a GPU"
+    assert "not a GPU's latency" in texts(at)
+    assert "their charts are left out" in texts(at)
+    (title,) = titles(figure(at))
+    assert "CPU execution time" in title
+    assert "atency" not in title
+
+
+def test_a_driver_that_says_nothing_leaves_panels_out_and_the_page_says_why(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    jobs.runs_with(gpu_samples(state=False))
+    at.run()
+    assert "does not tell SM clock or power or throttling" in texts(at)
+    assert len(titles(figure(at))) == 1
+
+
+def test_a_second_tab_shows_the_same_stream_and_stops_it_for_both(open_tab, jobs):
+    first = flip(open_tab(), on=True)
+    jobs.runs_with(gpu_samples())
+    second = open_tab()
+    assert switch(second).value
+    assert metric(second, "Samples") == "200"
+    flip(second, on=False)
+    assert list(jobs.live) == [jobs.newest]
+    for at in (first.run(), second.run()):
+        assert not at.exception
+        assert not switch(at).value
+        assert "Stopped after measuring for 20 s. What was measured stays here." in texts(at)
+        assert metric(at, "Samples") == "200"
+        assert figure(at)
+    flip(first, on=True)
+    assert len(jobs.live) == 2
+
+
+def test_two_tabs_that_both_switch_on_share_one_job(open_tab, jobs):
+    first, second = open_tab(), open_tab()
+    flip(first, on=True)
+    flip(second, on=True)
+    assert len(jobs.live) == 1
+
+
+def test_the_measurement_follows_the_choice(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    old = jobs.runs_with(gpu_samples())
+    at.run()
+    at.number_input(key="S").set_value(256).run()
+    assert jobs.live[old].state == "cancelled"
+    at.run()  # the next look: the choice has settled
+    assert [j.request["problem"]["seqlen"] for j in jobs.live.values()] == [128, 256]
+    assert switch(at).value
+    at.number_input(key="S").set_value(128).run()
+    at.run()
+    assert [j.request["problem"]["seqlen"] for j in jobs.live.values()] == [128, 256, 128]
+
+
+def test_what_another_tab_looks_at_is_left_alone(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    old = jobs.runs_with(gpu_samples())
+    at.run()
+    other = open_tab()
+    at.number_input(key="S").set_value(256).run()
+    at.run()
+    assert list(jobs.live) == [old]
+    assert jobs.live[old].state == "running"
+    assert not switch(at).value
+    assert switch(other.run()).value
+
+
+def test_a_wrong_kernel_gets_no_stream_and_the_page_says_why(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    wrong = replace(BASE, status=Status.INCORRECT, reason="512 elements are off.", latency=None)
+    jobs.set(jobs.newest, **done(wrong))
+    at.run()
+    assert not at.exception
+    assert "INCORRECT" in at.error[0].value
+    assert "512 elements are off. So it is not measured." in at.error[0].value
+    assert not at.get("bidi_component")
+    assert not switch(at).value
+
+
+@pytest.mark.parametrize("state", ["crashed", "failed"])
+def test_a_dead_worker_leaves_what_was_measured(open_tab, jobs, state):
+    at = flip(open_tab(), on=True)
+    job_id = jobs.runs_with(gpu_samples())
+    jobs.set(job_id, state=state, error="The worker process died.", log="Killed")
+    at.run()
+    assert not at.exception
+    assert "The worker process died. What was measured stays here." in at.error[0].value
+    assert metric(at, "Samples") == "200"
+    flip(at, on=True)
+    assert len(jobs.live) == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "words"), [("unseen", "no tab showed it"), ("full", "holds no more samples")]
+)
+def test_one_that_ended_by_itself_says_why(open_tab, jobs, end, words):
+    at = flip(open_tab(), on=True)
+    job_id = jobs.runs_with(gpu_samples())
+    jobs.set(job_id, state="done", end=end)
+    at.run()
+    assert words in texts(at)
+    assert metric(at, "Samples") == "200"
+
+
+def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
+    at = flip(open_tab(S="256"), on=True)
+    ahead = jobs.runs_with(gpu_samples())
+    waiting = flip(open_tab(), on=True)
+    assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(waiting)
+    waiting.button(key="live_stop_other").click().run()
+    assert jobs.live[ahead].state == "cancelled"
+    jobs.live[ahead] = replace(jobs.live[ahead], state="running", kind="sweep")
+    assert "Waiting for the sweep" in texts(waiting.run())
+    assert not at.run().exception
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_request_that_cannot_be_measured_says_why(open_tab):
+    at = open_tab(D="80")
+    assert not at.exception
+    assert switch(at).disabled
+    assert "It cannot be measured: v01 has no kernel for head\\_dim 80" in texts(at)
+
+
+def test_a_run_is_not_mistaken_for_a_live_measurement(open_tab, jobs):
+    at = flip(open_tab(), on=True)
+    jobs.runs_with(gpu_samples())
+    at.run()
+    assert badge(at, "Correctness") == "not run"
+    assert at.button(key="run")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_other_switch_keeps_its_key_and_has_a_name_of_its_own(open_tab):
+    at = open_tab()
+    assert at.toggle(key="live").label == "Rerun on change"
+    assert len({t.label for t in at.toggle}) == len(at.toggle)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_a_long_stream_is_drawn_with_few_points(theme):
+    series = LiveSeries()
+    series.extend(StreamPart("device_warm", "H200", tuple(gpu_samples(20_000)), 1))
+    drawn = live_chart.live(series.view(), "job", theme).to_dict()
+    assert json.dumps(drawn)  # as the component sends it
+    points = series.view().times
+    assert points is not None
+    assert points.at_s.size <= 1_500
+    assert np.isfinite(points.values).all()

@@ -1,0 +1,264 @@
+"""How fast the Sweep page follows a journal of 10,000 evaluations, in a real browser.
+
+`python tests/bench/bench_sweep_page.py [--samples 20] [--tabs Winners,Table]`
+
+A made-up running sweep is opened in Chromium. Tab by tab, first a row is appended to its journal:
+timed from the tick that brings it (the browser's request to the server) to the last paint that it
+causes. Then a filter is changed: timed from the click to the last paint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
+
+from app_server import CHROMIUM_ARGS, Driver, find_chromium, start_server  # noqa: E402
+from playwright.sync_api import Page, sync_playwright  # noqa: E402
+
+from app.ui.views.sweep import TABS  # noqa: E402
+from engine.evaluate import evaluate  # noqa: E402
+from engine.evaluation import Evaluation, Latency  # noqa: E402
+from engine.jobs import journal  # noqa: E402
+from engine.jobs.layout import RunDir  # noqa: E402
+from engine.jobs.supervisor import code_stamp  # noqa: E402
+from engine.problem import Problem  # noqa: E402
+from engine.request import EvaluationRequest  # noqa: E402
+from engine.search.rows import SweepRow  # noqa: E402
+from engine.search.space import Space, SweepOptions, SweepPoint  # noqa: E402
+from engine.search.sweep_journal import SweepJournal, SweepSpec  # noqa: E402
+
+EVALUATIONS = 10_000
+GOAL_MS = 300.0
+JOB = "00000000000000000001-1-1"
+VARIANTS = ("v01", "v02", "v03", "v05")  # 50 configs
+PROBLEMS = tuple(
+    Problem(batch, heads, seqlen, 64, causal)
+    for causal in (False, True)
+    for batch in (1, 2, 4, 8, 16)
+    for heads in (1, 4, 8, 32)
+    for seqlen in (64, 128, 256, 512, 1024, 2048)
+)
+
+# Notes when the browser asks the server for something, and when the page changes before a paint.
+_WATCH = """
+() => {
+  window.attune = {asked: [], painted: [], pressed: 0};
+  const send = WebSocket.prototype.send;
+  WebSocket.prototype.send = function (data) {
+    window.attune.asked.push(performance.now());
+    return send.call(this, data);
+  };
+  document.addEventListener('click', () => { window.attune.pressed = performance.now(); }, true);
+  document.addEventListener('DOMContentLoaded', () => {
+    let waits = false;
+    new MutationObserver(changes => {
+      const main = document.querySelector('[data-testid=stMain]');
+      if (waits || !changes.some(c => main && main.contains(c.target))) return;
+      waits = true;
+      requestAnimationFrame(() => {
+        waits = false;
+        window.attune.painted.push(performance.now());
+      });
+    }).observe(document.body, {subtree: true, childList: true, characterData: true,
+                               attributes: true});
+  });
+}
+"""
+QUIET_MS = 350.0  # nothing is painted for so long: the update is complete
+
+
+def rows(spec: SweepSpec) -> list[tuple[SweepPoint, SweepRow]]:
+    """Made-up times on the shape of a real evaluation."""
+    request = EvaluationRequest("v05", Problem(1, 1, 64, 64), gpu="L4", execute=False)
+    base = evaluate(request).evaluation
+    found = []
+    for i, point in enumerate(spec.space.points(spec.options)):
+        asked = point.request
+        us = asked.problem.flops / 1e8 * (1 + 0.4 * math.sin(i)) + 10
+        evaluation: Evaluation = replace(
+            base,
+            variant=asked.variant,
+            problem=asked.problem,
+            config=dict(asked.config),
+            latency=Latency("predicted", us, us * 0.9, us * 1.1, "made up"),
+        )
+        row = SweepRow.make(point, evaluation, 0.5)
+        occupancy = row.result["occupancy"]
+        occupancy["occupancy"] = 0.1 + 0.9 * abs(math.cos(i))
+        found.append((point, row))
+    return found
+
+
+class MadeUpSweep:
+    """A running sweep on disk. Its worker is a process that only lives."""
+
+    def __init__(self, cache: Path) -> None:
+        self.run = RunDir(cache / "jobs" / "server0")
+        self.run.create()
+        self.spec = SweepSpec(Space(VARIANTS, PROBLEMS), SweepOptions(gpu="L4", execute=False))
+        self.worker = subprocess.Popen(
+            ["sleep", "3600"], start_new_session=True, stdout=subprocess.DEVNULL
+        )
+        self.run.write_worker(self.worker.pid, code_stamp())
+        queued = {"kind": "sweep", "journal": JOB, "request": self.spec.to_dict()}
+        self.event("queued", **queued)
+        self.run.put_request(JOB, queued)
+        self.event("started", pid=self.worker.pid)
+        self.book = SweepJournal(self.run.sweep_journal(JOB))
+        self.book.begin(self.spec)
+        self._left = rows(self.spec)
+        self.done = 0
+        for _ in range(EVALUATIONS):
+            self._add()
+        self.progress()
+
+    def event(self, what: str, **data: object) -> None:
+        event = {"job": JOB, "event": what, "t": time.time(), **data}
+        journal.append(self.run.journal, event)
+
+    def _add(self) -> None:
+        self.book.add(*self._left[self.done])
+        self.done += 1
+
+    def progress(self) -> None:
+        counts = dict.fromkeys(("skipped", "failed", "resumed"), 0)
+        self.event(
+            "progress",
+            progress={
+                **counts,
+                "done": self.done,
+                "passed": self.done,
+                "total": len(self._left),
+                "elapsed_s": 60.0,
+                "per_minute": 60.0,
+                "eta_s": 60.0,
+            },
+        )
+
+    def add(self) -> None:
+        """One more evaluation, as a worker writes it."""
+        self._add()
+        self.progress()
+
+
+def settled(page: Page, since_ms: float) -> list[float]:
+    """Paints after `since_ms`, once there is one and then none for a while."""
+    page.wait_for_function(
+        """([since, quiet]) => {
+          const after = window.attune.painted.filter(t => t > since);
+          return after.length && performance.now() - after.at(-1) > quiet;
+        }""",
+        arg=[since_ms, QUIET_MS],
+        timeout=60_000,
+    )
+    found = page.evaluate("since => window.attune.painted.filter(t => t > since)", since_ms)
+    return [float(t) for t in found]
+
+
+def now_ms(page: Page) -> float:
+    return float(page.evaluate("performance.now()"))
+
+
+def row_appended(page: Page, sweep: MadeUpSweep, shows: str) -> float:
+    """From the tick that shows the new row to the last paint of it."""
+    since = now_ms(page)
+    sweep.add()
+    page.wait_for_function(
+        "text => document.querySelector('[data-testid=stMain]').innerText.includes(text)",
+        arg=shows.format(sweep.done),
+        timeout=60_000,
+    )
+    paints = settled(page, since)
+    asked = page.evaluate("() => window.attune.asked")
+    # An update is a burst of paints; its request is the last one before it.
+    burst = [paints[0]]
+    longest = 0.0
+    for paint in [*paints[1:], math.inf]:
+        begun = max((t for t in asked if t <= burst[0]), default=burst[0])
+        if paint - burst[-1] > 200 or any(burst[-1] < t < paint for t in asked):
+            longest = max(longest, burst[-1] - begun)
+            burst = []
+        burst.append(paint)
+    return longest
+
+
+def filter_changed(app: Driver, name: str) -> float:
+    """From the click on an option to the last paint."""
+    page = app.page
+    app.key("sweep_only").locator("input").click()
+    option = page.get_by_role("option").filter(has_text=name).first
+    option.wait_for()
+    since = now_ms(page)
+    option.evaluate("option => option.click()")
+    pressed = float(page.evaluate("window.attune.pressed"))
+    last = settled(page, since)[-1]
+    page.keyboard.press("Escape")
+    app.key("sweep_only").get_by_role("button", name="Clear all").evaluate("b => b.click()")
+    settled(page, now_ms(page) - QUIET_MS)
+    return last - max(pressed, since)
+
+
+def report(what: str, times_ms: list[float]) -> None:
+    ordered = sorted(times_ms)
+    median = statistics.median(ordered)
+    p90 = ordered[min(len(ordered) - 1, math.ceil(0.9 * len(ordered)) - 1)]
+    load = os.getloadavg()[0]
+    print(
+        f"{what:<44}{median:7.0f} ms median{p90:7.0f} ms p90   n={len(ordered)}   load {load:.1f}"
+        f"   goal {GOAL_MS:.0f}: {'met' if p90 <= GOAL_MS else 'missed'}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--tabs", default=",".join(TABS))
+    args = parser.parse_args()
+    chromium_path = find_chromium()
+    if chromium_path is None:
+        raise SystemExit("No Chromium found: install it or set ATTUNE_CHROMIUM to its path.")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as api:
+        cache = Path(folder) / "cache"
+        os.environ["ATTUNE_CACHE_DIR"] = str(cache)
+        sweep = MadeUpSweep(cache)
+        size = sweep.run.sweep_journal(JOB).stat().st_size >> 20
+        print(f"{EVALUATIONS:,} evaluations in the journal, {size} MiB", flush=True)
+        server = start_server(Path(folder), cache=cache)
+        try:
+            chromium = api.chromium.launch(executable_path=chromium_path, args=CHROMIUM_ARGS)
+            page = chromium.new_page(viewport={"width": 1400, "height": 1000})
+            page.add_init_script(f"({_WATCH})()")
+            for tab in args.tabs.split(","):
+                name = tab.replace(" ", "+")
+                start = time.perf_counter()
+                app = Driver(page, server.url).open(f"/sweep?gpu=L4&sweep_tab={name}")
+                app.see(f"{sweep.done:,} of")
+                settled(page, 0.0)
+                print(f"{tab + ', opened':<44}{time.perf_counter() - start:7.2f} s")
+                appended = [row_appended(page, sweep, "{:,} of") for _ in range(args.samples)]
+                report(f"{tab}, a row appended", appended)
+                report(
+                    f"{tab}, a filter changed",
+                    [filter_changed(app, VARIANTS[i % 4]) for i in range(args.samples)],
+                )
+            chromium.close()
+        finally:
+            server.stop()
+            sweep.worker.kill()
+            sweep.worker.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""A live measurement in a real browser: it grows under a zoom, is shared, stopped, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+from app_server import WAIT_MS, Driver, Server
+from playwright.sync_api import Locator, expect
+
+pytestmark = pytest.mark.browser
+
+PATH = "/?S=64&tab=Live+latency"
+CHART = ".attune-live-chart"
+RANGE = f"document.querySelector('{CHART}').layout.xaxis.range"
+# Points on the screen, as the chart has computed them.
+POINTS = "calcdata.find(c => c[0].trace.mode === 'markers').length"
+DRAWN = f"document.querySelector('{CHART}').{POINTS}"
+
+SAMPLES = """
+Number([...document.querySelectorAll('[data-testid=stMetric]')]
+    .find(tile => tile.innerText.trim().startsWith('Samples'))
+    .querySelector('[data-testid=stMetricValue]').innerText.replaceAll(',', ''))
+""".strip()
+
+
+def switch(app: Driver) -> Locator:
+    return app.page.get_by_role("switch", name="Measure continuously")
+
+
+def flip(app: Driver) -> None:
+    switch(app).evaluate("box => box.click()")
+
+
+def samples(app: Driver) -> int:
+    return int(app.page.evaluate(SAMPLES))
+
+
+def grows(app: Driver) -> None:
+    """More samples come in than there are now."""
+    app.page.wait_for_function(f"before => {SAMPLES} > before", arg=samples(app), timeout=WAIT_MS)
+
+
+def zoom(app: Driver) -> list[float]:
+    """Drag a box in the upper panel, while data come in; the range of time that is then shown."""
+    app.page.wait_for_function(f"{DRAWN} > 8", timeout=WAIT_MS)
+    panel = app.page.locator(f"{CHART} .nsewdrag").first
+    panel.scroll_into_view_if_needed()
+    box = panel.bounding_box()
+    assert box is not None
+    mouse = app.page.mouse
+    mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
+    mouse.down()
+    mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.6 * box["height"], steps=3)
+    grows(app)
+    mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.8 * box["height"], steps=3)
+    mouse.up()
+    app.page.wait_for_function(f"{RANGE}[0] > 0", timeout=WAIT_MS)
+    chosen: list[float] = app.page.evaluate(RANGE)
+    return chosen
+
+
+def worker_pid(server: Server) -> int:
+    files = list(server.cache.glob("jobs/*/worker.json"))
+    return json.loads(max(files, key=lambda f: f.stat().st_mtime).read_text())["pid"]
+
+
+def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab, server):
+    first = new_tab(PATH)
+    first.see("Not measured live yet")
+    foreign = []
+    first.page.on("request", lambda r: foreign.append(r.url))
+    flip(first)
+    expect(first.page.locator(f"{CHART} .main-svg").first).to_be_visible(timeout=WAIT_MS)
+    first.see("not a GPU's latency")
+    assert {url.split("/")[2] for url in foreign} == {server.url.split("/")[2]}
+
+    # A zoom stays while data grow, and when the page around the chart changes.
+    chosen = zoom(first)
+    grows(first)
+    grows(first)
+    assert first.page.evaluate(RANGE) == chosen
+    first.page.set_viewport_size({"width": 1100, "height": 1000})
+    first.press("run")
+    first.see_metric("Correctness", "Passed")
+    grows(first)
+    assert first.page.evaluate(RANGE) == chosen
+
+    # Another tab shows the same stream and ends it for both.
+    second = new_tab(PATH)
+    expect(switch(second)).to_be_checked(timeout=WAIT_MS)
+    grows(second)
+    flip(second)
+    second.see("Stopped after measuring")
+    first.see("Stopped after measuring")
+    expect(switch(first)).not_to_be_checked(timeout=WAIT_MS)
+    assert first.page.evaluate(RANGE) == chosen
+    assert samples(first) == samples(second)
+
+    # What was measured is still there after a reload, and as a table.
+    first.page.reload()
+    first.see("Stopped after measuring")
+    expect(first.page.locator(f"{CHART} .main-svg").first).to_be_visible(timeout=WAIT_MS)
+    assert samples(first) == samples(second)
+    with first.page.expect_download(timeout=WAIT_MS) as download:
+        first.press("live_csv")
+    assert download.value.suggested_filename == "live_v01_B1_H1_S64_D64_cpu_execution.csv"
+    table = download.value.path().read_text().splitlines()
+    assert table[0].startswith("time_utc,cpu_execution_us,")
+    assert len(table) == samples(first) + 1
+
+    # Once more; its worker is killed. The page says so, keeps the samples, and goes on working.
+    flip(first)
+    expect(switch(second)).to_be_checked(timeout=WAIT_MS)
+    first.page.wait_for_function(f"{DRAWN} > 3", timeout=WAIT_MS)
+    os.kill(worker_pid(server), signal.SIGKILL)
+    begin = time.monotonic()
+    for app in (first, second):
+        app.see("The worker process died")
+        app.see("What was measured stays here")
+        assert samples(app) > 0
+        app.no_exception()
+    assert time.monotonic() - begin < WAIT_MS / 1000
+    flip(first)
+    expect(switch(first)).to_be_checked(timeout=WAIT_MS)
+    grows(first)
+    flip(first)
+    first.see("Stopped after measuring")
+    first.no_exception()
+
+
+def test_it_goes_with_the_choice(new_tab):
+    app = new_tab("/?S=32&tab=Live+latency")
+    app.see("Not measured live yet")
+    flip(app)
+    chart = app.page.locator(f"{CHART} .main-svg").first
+    expect(chart).to_be_visible(timeout=WAIT_MS)
+    revision = f"document.querySelector('{CHART}').layout.uirevision"
+    first = app.page.evaluate(revision)
+    app.number("S", 48)
+    app.page.wait_for_function(
+        f"!!document.querySelector('{CHART}') && {revision} !== '{first}'", timeout=WAIT_MS
+    )
+    grows(app)
+    expect(switch(app)).to_be_checked()
+    flip(app)
+    app.see("Stopped after measuring")
+    app.number("S", 32)
+    app.see("Stopped after measuring")
+    app.page.wait_for_function(f"{revision} === '{first}'", timeout=WAIT_MS)
+    app.no_exception()

@@ -1,0 +1,97 @@
+"""`--seqlen-kv` on every command that takes `--seqlen`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli import main
+from engine.problem import Problem
+from engine.search.sweep_journal import SweepJournal
+
+DECODE = ["--batch", "1", "--heads", "2", "--seqlen", "1", "--seqlen-kv", "300", "--gpu", "L4"]
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
+    code = main(argv)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_decodes(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--backend", "cpu", "--config", "num_splits=32", "--json")
+    code, out = run_json(capsys, "evaluate", "v05", *DECODE, *options)
+    assert code == 0, out["reason"]
+    assert out["status"] == "PASSED"
+    assert (out["problem"]["seqlen"], out["problem"]["seqlen_kv"]) == (1, 300)
+    assert out["correctness"]["passed"] is True
+    assert out["occupancy"]["ctas"] == 2 * 32  # a query tile of each head, in 32 splits
+    assert Problem(**out["problem"]).label() == "B1 H2 S1 KV300 D64 fp16"
+
+
+def test_as_many_keys_as_queries_is_said_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", "v01", "--seqlen", "64", "--gpu", "L4", "--backend", "cpu", "--json"]
+    plain = run_json(capsys, *argv)[1]
+    spelled = run_json(capsys, *argv, "--seqlen-kv", "64")[1]
+    assert "seqlen_kv" not in spelled["problem"]
+    assert spelled["problem"] == plain["problem"]
+
+
+def test_a_preset_decodes_and_can_be_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", "v06", "--preset", "llama3-8b-decode-1024", "--heads", "1", "--gpu", "L4"]
+    code, out = run_json(capsys, *argv, "--seqlen-kv", "130", "--backend", "cpu", "--json")
+    assert code == 0, out["reason"]
+    expected = {"seqlen": 1, "seqlen_kv": 130, "head_dim": 128, "dtype": "bfloat16"}
+    assert out["problem"].items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--causal"], "Causal is not defined here where S = 1 and KV = 300"),
+        (["--seqlen-kv", "0"], "seqlen_kv must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "v05", *DECODE, *options]) != 0
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_v12_says_how_many_keys_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_json(capsys, "evaluate", "v12", *DECODE, "--backend", "cpu", "--json")[1]
+    assert out["status"] == "SKIPPED"
+    assert "all keys of a head in one CTA, here 128, and there are 300" in out["reason"]
+
+
+def test_recommend_batch_counts_the_memory_of_the_cache(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["recommend-batch", "v05", "--gpu", "L4", "--seqlen", "1", "--seqlen-kv", "16384"]
+    argv += ["--head-dim", "128", "--heads", "32", "--json", "--curve"]
+    code, out = run_json(capsys, *argv)
+    assert code == 0
+    assert out["problem"]["seqlen_kv"] == 16_384
+    first = out["curve"][0]
+    cache_bytes = 2 * 32 * 16_384 * 128 * 2
+    assert cache_bytes < first["device_bytes"] < 1.01 * cache_bytes
+    # 256 MiB a sequence: not a hundred of them fit in 24 GB.
+    assert any("more do not fit in L4's memory" in note for note in out["notes"])
+    assert len(out["curve"]) < 100
+    assert first["queries"] == 32
+
+
+def test_a_sweep_takes_lengths_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "decode.jsonl"
+    argv = ["sweep", "v05", "-S", "1", "--seqlen-kv", "64,128", "--gpu", "L4", "--no-execute"]
+    argv += ["--tunable", "num_splits=1,4", "--defaults-only", "--journal", str(path), "--json"]
+    assert main(argv) == 0
+    journal = SweepJournal.open(path)
+    assert [p.num_keys for p in journal.spec.space.problems] == [64, 128]
+    assert len(journal.rows) == 4
+    assert {row.problem.num_keys for row in journal.rows.values()} == {64, 128}

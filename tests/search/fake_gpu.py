@@ -1,0 +1,60 @@
+"""Makes a Dask worker believe that it has a GPU: `--preload` runs `install` in the worker.
+
+Times are made up: known, and 1.5 times as long on the GPU whose UUID ends in b. With num_splits=4,
+S = 48 kills the process, as a driver may, and after S = 96 its GPU cannot be used.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from search_data import SimulatedEntrants, bowl, evaluation
+
+from engine.devices import detect, find_device
+from engine.devices.detect import DetectedDevice
+from engine.evaluate import EvaluationOutcome, Evaluator
+from engine.evaluation import Execution
+from engine.measure.simulated import SimulatedConditions, SimulatedDevice
+from engine.request import EvaluationRequest
+from engine.search import cluster_worker
+from engine.search.race import Entrants
+from engine.search.rows import SweepRow
+
+DEADLY_SEQLEN = 48
+LOSING_SEQLEN = 96
+
+
+def install() -> None:
+    uuid = os.environ["FAKE_GPU"]
+    found = DetectedDevice(find_device("L4"), True, "NVIDIA L4", uuid, "580.0", None)
+
+    def evaluate(_: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+        special = request.problem.seqlen if request.config["num_splits"] == 4 else 0
+        if special == DEADLY_SEQLEN:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if special == LOSING_SEQLEN:
+            Evaluator.lost = "The context is gone."  # type: ignore[assignment, method-assign]
+        slower = 1.5 if uuid.endswith("b") else 1.0
+        made = evaluation(request, slower * bowl(request), device=found.spec.name)
+        on_gpu = Execution("cuda", "device", "device", 0, None)
+        return EvaluationOutcome(replace(made, execution=on_gpu))
+
+    @contextmanager
+    def opened(rows: Sequence[SweepRow]) -> Iterator[Entrants]:
+        assert {row.measured_on for row in rows} == {uuid}
+        true_us = {row.point: row.median_us or 0.0 for row in rows}
+        device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004))
+        yield SimulatedEntrants(device, list(true_us))
+
+    def gpu_entrants(*_: Any) -> Any:
+        return opened
+
+    detect.detect_local = lambda: found
+    Evaluator.evaluate = evaluate  # type: ignore[assignment, method-assign]
+    cluster_worker.gpu_entrants = gpu_entrants  # type: ignore[attr-defined]
+    cluster_worker.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]

@@ -1,0 +1,184 @@
+"""Who gets which call, and what becomes of it, on made-up workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from search_data import SMALL
+
+from engine.errors import ClusterError
+from engine.problem import Problem
+from engine.search import cluster_tasks
+from engine.search.cluster_members import Member
+from engine.search.cluster_tasks import MAX_DEATHS, Tasks
+from engine.search.cluster_worker import Description
+
+OTHER = replace(SMALL, seqlen=256)
+
+
+class MadeUpClient:
+    """Takes calls and answers none by itself; `loop` is itself."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, tuple[Any, ...]]] = []
+        self.cancelled: list[Any] = []
+        self.loop = self
+
+    def send(self, _: Any, address: str, *call: Any) -> Any:
+        self.sent.append((address, call))
+        return call
+
+    def add_callback(self, *_: Any) -> None:
+        """The answers of this client are given by the tests."""
+
+    def cancel(self, sent: list[Any]) -> None:
+        self.cancelled += sent
+
+
+class Bench:
+    """Tasks on made-up workers and a clock that tests turn."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client = MadeUpClient()
+        self.members: dict[str, Member] = {}
+        self.now = 0.0
+        monkeypatch.setattr(cluster_tasks, "send", self.client.send)
+        monkeypatch.setattr(cluster_tasks.time, "monotonic", lambda: self.now)
+        self.tasks = Tasks(self.client, self.members, {})
+
+    def join(self, address: str, gpu: str, threads: int = 1) -> None:
+        about = Description("node", True, gpu, "L4", "")
+        self.members[address] = Member(address, threads, about)
+
+    def leave(self, address: str) -> None:
+        del self.members[address]
+        self.tasks.bury(address)
+
+    def ask(self, name: str, problem: Problem = SMALL, lane: str | None = None) -> Future[Any]:
+        return self.tasks.add((name,), problem, lane)
+
+    def handed_out(self) -> list[tuple[str, str]]:
+        """(worker, call) since the last time."""
+        self.tasks.hand_out()
+        new = [(address, call[0]) for address, call in self.client.sent]
+        self.client.sent.clear()
+        return new
+
+    def answer(self, address: str) -> None:
+        """The worker has finished the first of its calls."""
+        task = self.tasks._running[address][0]
+        self.tasks._settle(task, f"{task.call[0]} done")
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_a_problem_stays_on_its_gpu_and_others_go_elsewhere(bench: Bench) -> None:
+    bench.join("w1", "A")
+    bench.join("w2", "B")
+    for name, problem in (("a1", SMALL), ("a2", SMALL), ("a3", SMALL), ("b1", OTHER)):
+        bench.ask(name, problem)
+    assert bench.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "b1")]
+    bench.answer("w1")
+    assert bench.handed_out() == [("w1", "a3")]
+
+
+def test_workers_of_one_gpu_share_its_problems(bench: Bench) -> None:
+    bench.join("w1", "A")
+    bench.join("w2", "A", threads=4)
+    answers = [bench.ask(name) for name in ("a1", "a2", "a3", "a4")]
+    # One runs and one waits; where calls may overtake each other, one at a time.
+    assert bench.handed_out() == [("w1", "a1"), ("w1", "a2"), ("w2", "a3")]
+    bench.answer("w2")
+    assert answers[2].result(0) == "a3 done"
+    assert bench.handed_out() == [("w2", "a4")]
+
+
+def test_only_what_was_being_evaluated_is_suspected(bench: Bench) -> None:
+    bench.join("w", "A")
+    deadly, innocent = bench.ask("deadly"), bench.ask("innocent")
+    for death in range(MAX_DEATHS):
+        assert bench.handed_out() == [("w", "deadly"), ("w", "innocent")], death
+        bench.leave("w")
+        bench.join("w", "A")
+    with pytest.raises(BrokenExecutor, match=f"{MAX_DEATHS} workers died"):
+        deadly.result(0)
+    assert bench.handed_out() == [("w", "innocent")]
+    bench.answer("w")
+    assert innocent.result(0) == "innocent done"
+    assert len(bench.client.cancelled) == 2 * MAX_DEATHS - 1
+
+
+def test_an_answer_that_comes_late_changes_nothing(bench: Bench) -> None:
+    bench.join("w1", "A")
+    answer = bench.ask("a")
+    bench.handed_out()
+    (late,) = bench.tasks._running["w1"]
+    bench.leave("w1")
+    bench.join("w2", "A")
+    assert bench.handed_out() == [("w2", "a")]
+    bench.answer("w2")
+    bench.tasks._settle(late, "once more")
+    assert answer.result(0) == "a done"
+
+
+def test_without_workers_everything_waits_and_can_be_cancelled(bench: Bench) -> None:
+    first, second = bench.ask("a"), bench.ask("b")
+    assert bench.handed_out() == []
+    bench.now = 1e6
+    assert bench.handed_out() == []
+    assert second.cancel()
+    bench.join("w", "A")
+    assert bench.handed_out() == [("w", "a")]
+    assert not first.cancel()  # it is on its way
+    bench.leave("w")
+    assert first.cancel()
+
+
+def test_a_gpu_that_stays_away_is_replaced_but_not_at_once(bench: Bench) -> None:
+    bench.join("w1", "A")
+    bench.ask("a1")
+    assert bench.handed_out() == [("w1", "a1")]
+    bench.leave("w1")
+    bench.join("w2", "B")
+    bench.now += 29
+    assert bench.handed_out() == []  # the nanny may start it again
+    bench.now += 2
+    assert bench.handed_out() == [("w2", "a1")]
+
+
+def test_a_final_goes_to_its_own_gpu_or_nowhere(bench: Bench) -> None:
+    bench.join("w1", "A")
+    bench.join("w2", "B")
+    final = bench.ask("final", lane="B")
+    assert bench.handed_out() == [("w2", "final")]
+    bench.leave("w2")
+    bench.now += 29
+    assert bench.handed_out() == []
+    bench.now += 2
+    assert bench.handed_out() == []
+    with pytest.raises(ClusterError, match="left the cluster"):
+        final.result(0)
+
+
+def test_what_the_scheduler_forgot_is_sent_again_without_suspicion(bench: Bench) -> None:
+    bench.join("w", "A")
+    bench.ask("a")
+    for again in range(MAX_DEATHS + 1):
+        assert bench.handed_out() == [("w", "a")], again
+        bench.tasks._running["w"][0].leave()
+        bench.tasks.send_again()
+
+
+@pytest.mark.parametrize("give_up", [Tasks.recall, Tasks.bury])
+def test_a_worker_without_calls_is_let_go(
+    bench: Bench, give_up: Callable[[Tasks, str], None]
+) -> None:
+    give_up(bench.tasks, "never seen")
+    assert bench.client.cancelled == []

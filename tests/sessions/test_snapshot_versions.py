@@ -1,0 +1,138 @@
+"""Problems with two lengths in sessions: a new schema version for them, none for all others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from importing import imported, refusal
+from sessions_data import evaluation_maker, snapshot_maker
+
+from engine.errors import SnapshotError
+from engine.problem import Problem
+from engine.sessions import codec
+from engine.sessions.build import make_source
+from engine.sessions.codec import HEAD_BYTES, dumps, loads, read_summary
+from engine.sessions.naming import names_for
+from engine.sessions.report_tables import batch_table
+from engine.sessions.rerun import their_source
+from engine.sessions.schema import Snapshot, summarise
+from kernels.ladder import by_id
+
+V2 = Path(__file__).parent / "data" / "v2.json"
+DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)
+
+
+def decoding(**changes: Any) -> Snapshot:
+    return snapshot_maker(evaluations=[evaluation_maker(problem=DECODE)], **changes)
+
+
+def version_of(snapshot: Snapshot) -> int:
+    found: int = json.loads(dumps(snapshot, compress=False))["schema_version"]
+    return found
+
+
+def test_version_2_stays_readable() -> None:
+    """The file was written once and is never written again. Its figures are spelled out here."""
+    snapshot = loads(V2.read_bytes(), name="v2.json")
+    assert snapshot.title == "Test data: decoding on an L4"
+    assert snapshot.distinct_problems() == (DECODE, Problem(1, 1, 128, 64))
+    first, second = (record.evaluation for record in snapshot.evaluations)
+    assert first.problem == DECODE
+    assert first.latency is not None
+    assert (first.latency.origin, first.latency.median_us) == ("measured", 12.5)
+    assert second.variant == "v06"
+
+
+def test_only_a_problem_with_two_lengths_makes_a_version_2_file() -> None:
+    assert version_of(decoding()) == 2
+    assert version_of(snapshot_maker(problems=[DECODE])) == 2
+    plain = snapshot_maker()
+    assert version_of(plain) == 1
+    assert b"seqlen_kv" not in dumps(plain, compress=False)
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_round_trip(compress: bool) -> None:
+    snapshot = decoding()
+    data = dumps(snapshot, compress=compress)
+    assert loads(data, name="x") == snapshot
+    assert loads(data, name="x").evaluations[0].evaluation.problem == DECODE
+    assert read_summary(data[:HEAD_BYTES]) == summarise(snapshot)
+    assert summarise(snapshot).problems == ("B1 H32 S1 KV4096 D128 fp16",)
+
+
+def test_a_summary_of_a_version_to_come_is_not_read() -> None:
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":3')
+    assert read_summary(data) is None
+    with pytest.raises(SnapshotError, match="newer Attune"):
+        loads(data, name="x.json")
+
+
+def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    def step(number: int) -> Any:
+        return lambda raw: steps.append(number) or raw
+
+    monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
+    loads(dumps(snapshot_maker()), name="x")
+    assert steps == [1]
+    loads(dumps(decoding()), name="x")
+    assert steps == [1]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (1, "seqlen_kv is left out where it equals seqlen"),
+        (0, "seqlen_kv must be at least 1"),
+        ("4096", "must be a whole number"),
+    ],
+)
+def test_one_problem_has_one_form_in_a_file(value: Any, said: str) -> None:
+    raw = json.loads(dumps(decoding(), compress=False))
+    raw["problems"][0]["seqlen_kv"] = value
+    with pytest.raises(SnapshotError, match=said):
+        loads(json.dumps(raw).encode(), name="x.json")
+
+
+def test_the_file_name_says_both_lengths() -> None:
+    assert "_b1-h32-s1-kv4096-d128." in next(names_for(decoding()))
+
+
+def test_batches_are_compared_at_one_length_of_keys() -> None:
+    problems = [replace(DECODE, batch=b, seqlen_kv=kv) for b, kv in ((1, 512), (2, 512), (4, 1024))]
+    rows = batch_table([evaluation_maker(problem=p) for p in problems]).rows
+    assert [row[1] for row in rows] == [p.label() for p in problems[:2]]
+
+
+def test_a_table_with_both_lengths_is_imported() -> None:
+    csv = "variant,B,H,S,KV,D,median_us\nv05,1,32,1,4096,128,40\nv05,1,32,64,64,128,41\n"
+    csv += "v05,1,32,64,,128,42\n"
+    problems = [e.problem for e in imported(csv)]
+    assert problems == [DECODE, Problem(1, 32, 64, 128), Problem(1, 32, 64, 128)]
+    causal = "variant,B,H,S,seqlen_k,D,causal,median_us\nv05,1,1,1,64,64,true,40\n"
+    assert "line 2: Causal is not defined here" in refusal(causal)
+
+
+def test_a_source_of_another_interface_is_not_run(tmp_path: Path) -> None:
+    """A GPU would take whatever it is given for the arguments that the source names."""
+    text = (
+        'extern "C" __global__ void __launch_bounds__(256)\n'
+        "attention_partial(const element* q,  // [batch, num_heads, seqlen, HEAD_DIM]\n"
+        "                  int num_heads, /* (so many) */ int seqlen) {\n}\n"
+    )
+    source = make_source("v05_kv_split.cu", text)
+    evaluation = evaluation_maker(source_sha256=source.sha256)
+    snapshot = snapshot_maker(evaluations=[evaluation], sources=[source])
+    with pytest.raises(SnapshotError, match="takes 3 arguments and is given 10 here"):
+        their_source(snapshot, evaluation, tmp_path)
+    text = by_id("v05").source.read_text(encoding="utf-8")
+    ours = make_source("v05_kv_split.cu", text)
+    evaluation = evaluation_maker(source_sha256=ours.sha256)
+    snapshot = snapshot_maker(evaluations=[evaluation], sources=[ours])
+    assert their_source(snapshot, evaluation, tmp_path).read_text(encoding="utf-8") == text
