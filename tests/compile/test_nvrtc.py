@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -130,17 +129,6 @@ def test_the_cache_answers_the_second_time(
     nvrtc = toolchain().nvrtc
     monkeypatch.setattr(nvrtc, "createProgram", lambda *_: pytest.fail("compiled again"))
     assert compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES) == first
-
-
-def test_a_warm_lookup_takes_at_most_5_ms(data: Path) -> None:
-    def lookup_s() -> float:
-        start = time.perf_counter()
-        compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
-        return time.perf_counter() - start
-
-    lookup_s()
-    # The best of many: other processes of the machine are not what is tested.
-    assert min(lookup_s() for _ in range(50)) < 0.005
 
 
 def test_the_key_covers_everything_that_matters(
