@@ -114,11 +114,12 @@ def _raced(result: RaceResult) -> str:
     )
 
 
-def _how(origin: Origin, points: int) -> str:
+def _how(origin: Origin, count: int) -> str:
+    points = "1 point" if count == 1 else f"{count} points"
     if origin == "predicted":
-        return f"Predicted by the model for {points} points, not measured."
+        return f"Predicted by the model for {points}, not measured."
     return (
-        f"{origin.capitalize()} one after another ({points} points): what differs by less than "
+        f"{origin.capitalize()} one after another ({points}): what differs by less than "
         "3 % is a tie."
     )
 

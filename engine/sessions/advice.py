@@ -78,6 +78,17 @@ def advise(
     return tuple(sorted(worth, key=lambda s: -(s.gain or 0.0))[:MAX_SUGGESTIONS])
 
 
+def advice_limits(evaluations: Iterable[Evaluation]) -> str:
+    """What `advise` leaves out of these, as a sentence; empty when nothing."""
+    problems = len(_best_of_each(evaluations))
+    if problems <= MAX_PROBLEMS:
+        return ""
+    return (
+        f"Only the first {MAX_PROBLEMS} of {problems} problems were looked at, and at most "
+        f"{MAX_SUGGESTIONS} suggestions are listed."
+    )
+
+
 def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """Per problem and device the fastest one; a time that was taken comes before a prediction."""
     best: dict[tuple[Problem, str], Evaluation] = {}

@@ -12,7 +12,7 @@ from engine.devices import find_device
 from engine.errors import UnknownName
 from engine.evaluation import Evaluation, Latency, Status
 from engine.model.cost import usd_per_billion_queries
-from engine.sessions.advice import Suggestion
+from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.schema import Environment, Snapshot
 from engine.sessions.target import describe_target, target_status
 from engine.sessions.timeline import timeline_rows
@@ -42,7 +42,7 @@ def report_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> list
         batch_table(evaluations),
         correctness_table(evaluations),
         occupancy_table(evaluations),
-        advice_table(advice),
+        advice_table(advice, advice_limits(evaluations)),
         timeline_table(snapshot, evaluations),
         environment_table(snapshot.environment),
         sources_table(snapshot),
@@ -240,7 +240,7 @@ def occupancy_table(evaluations: Sequence[Evaluation]) -> Table:
     )
 
 
-def advice_table(advice: Sequence[Suggestion]) -> Table:
+def advice_table(advice: Sequence[Suggestion], limits: str = "") -> Table:
     """What to try next (`engine.sessions.advice`), the largest expected gain first."""
     rows = tuple(
         (
@@ -259,7 +259,7 @@ def advice_table(advice: Sequence[Suggestion]) -> Table:
         rows,
         frozenset({3, 4, 5}),
         "Gains are predictions: the model's time of the kernel as it is over that of what is "
-        "suggested. The model errs by more on kernels that were never measured.",
+        f"suggested. The model errs by more on kernels that were never measured. {limits}".strip(),
     )
 
 

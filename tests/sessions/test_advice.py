@@ -13,7 +13,14 @@ from engine.evaluation import Evaluation, Latency, Resources, Status
 from engine.model.footprint import Footprint
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sessions.advice import MAX_SUGGESTIONS, MIN_GAIN, Suggestion, advise
+from engine.sessions.advice import (
+    MAX_PROBLEMS,
+    MAX_SUGGESTIONS,
+    MIN_GAIN,
+    Suggestion,
+    advice_limits,
+    advise,
+)
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Config, Variant
 
@@ -64,6 +71,16 @@ def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
     assert "Use v08 mma.sync" in titles(found)
     small = next(s for s in found if s.variant == "v04")
     assert "of the SMs get work, not 14%" in small.reason  # 8 CTAs on 58 SMs
+
+
+def test_what_is_left_out_is_said() -> None:
+    many = [
+        evaluation(problem=Problem(1, 1, 64 * n, 64), config={}) for n in range(1, MAX_PROBLEMS + 2)
+    ]
+    assert advice_limits(many[:MAX_PROBLEMS]) == ""
+    assert "6 of 7 problems" in advice_limits(many)
+    shown = advise(many, footprint_of())
+    assert many[-1].problem not in {s.problem for s in shown}
 
 
 def test_what_was_tried_is_not_suggested_again() -> None:

@@ -11,7 +11,7 @@ from app.ui.footprints import CachedFootprints, compile_missing
 from app.ui.widgets import empty
 from engine.evaluation import Evaluation
 from engine.jobs.manager import JobStatus, manager
-from engine.sessions.advice import advise
+from engine.sessions.advice import advice_limits, advise
 
 _POLL_S = 1.0
 _ROW_PX = 58  # three lines of a reason
@@ -44,7 +44,7 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
             )
             st.caption(
                 "In order of expected gain. Gains are predictions: the model's time of the kernel "
-                "as it is over its time of what is suggested."
+                "as it is over its time of what is suggested. " + advice_limits(evaluations)
             )
         elif not waiting:
             empty(
