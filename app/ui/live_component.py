@@ -36,7 +36,9 @@ function plotly(src) {
   return window.attunePlotly;
 }
 
-const OPTIONS = {displaylogo: false};
+// Named one by one: among the others is one that would send the data away.
+const BUTTONS = ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"];
+const OPTIONS = {displaylogo: false, modeBarButtons: [BUTTONS]};
 
 // Under load Streamlit may take an element away and put it back: the chart is kept, and its zoom.
 const charts = new Map();  // by key

@@ -40,12 +40,16 @@ def newest(request: EvaluationRequest) -> JobStatus | None:
     return next(found, None)
 
 
-def start(request: EvaluationRequest) -> None:
-    """Measure this, or join in when another tab already does."""
+def start(request: EvaluationRequest, known: JobStatus | None) -> None:
+    """Measure this, or join in when another tab already does.
+
+    `known` is the newest job that the caller has seen: one order never starts two, however late
+    and often it comes in.
+    """
     st.session_state.pop(_WISH, None)
-    with _lock:  # two tabs at once must not start two
+    with _lock:
         job = newest(request)
-        if job is None or job.is_over:
+        if job is None or (job.is_over and known is not None and job.job_id == known.job_id):
             try:
                 manager().submit_live(request)
             except AttuneError as error:
@@ -78,7 +82,7 @@ def follow(request: EvaluationRequest, can_start: bool) -> bool:
     if wanted != payload:
         state[_WISH] = (payload, time.monotonic())
     elif can_start and time.monotonic() - since > _SETTLED_S:
-        start(request)
+        start(request, newest(request))
         return False
     return True
 

@@ -115,15 +115,17 @@ class LiveSeries:
         self._next_moment = MIN_SAMPLES
         self._thinned = {name: Thinned() for name in ("time_us", "sm_clock_mhz", "power_w")}
         self._view: LiveView | None = None
+        self._csv: str | None = None
 
     def extend(self, part: StreamPart) -> None:
         """Add what a reader found behind `after`."""
         self.after = part.after
         if part.kind is not None:
-            self.kind, self.device, self._view = part.kind, part.device, None
+            self.kind, self.device = part.kind, part.device
+            self._view = self._csv = None
         if not part.samples:
             return
-        self._view = None
+        self._view = self._csv = None
         before, self.size = self.size, self.size + len(part.samples)
         if self.size > self._rows.size:
             grown = np.empty(2 * self.size, dtype=_ROW)
@@ -146,16 +148,9 @@ class LiveSeries:
 
     def csv(self) -> str:
         """The raw samples as a table; the column of times says what kind of time it is."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        state = ("sm_clock_mhz", "power_w", "temperature_c")
-        writer.writerow(("time_utc", f"{self.kind or 'time'}_us", *state, "throttle_reasons"))
-        rows = self._rows[: self.size]
-        when = np.datetime_as_string((rows["at"] * 1e3).astype("datetime64[ms]"), timezone="UTC")
-        known = [["" if np.isnan(x) else f"{x:g}" for x in rows[name].tolist()] for name in state]
-        reasons = ["; ".join(self._names(bits)) for bits in rows["reasons"].tolist()]
-        writer.writerows(zip(when.tolist(), rows["time_us"].tolist(), *known, reasons, strict=True))
-        return out.getvalue()
+        if self._csv is None:
+            self._csv = self._table()
+        return self._csv
 
     @property
     def _at_s(self) -> FloatArray:
@@ -246,6 +241,18 @@ class LiveSeries:
             ),
         )
 
+    def _table(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        state = ("sm_clock_mhz", "power_w", "temperature_c")
+        writer.writerow(("time_utc", f"{self.kind or 'time'}_us", *state, "throttle_reasons"))
+        rows = self._rows[: self.size]
+        when = np.datetime_as_string((rows["at"] * 1e3).astype("datetime64[ms]"), timezone="UTC")
+        known = [["" if np.isnan(x) else f"{x:g}" for x in rows[name].tolist()] for name in state]
+        reasons = ["; ".join(self._names(bits)) for bits in rows["reasons"].tolist()]
+        writer.writerows(zip(when.tolist(), rows["time_us"].tolist(), *known, reasons, strict=True))
+        return out.getvalue()
+
     def _curve(self, name: str, at_s: FloatArray) -> tuple[Curve, npt.NDArray[np.intp]]:
         values = self._rows[name][: self.size]
         drawn = self._thinned[name].update(at_s, values)
@@ -262,4 +269,5 @@ def _near(times_us: FloatArray) -> FloatArray:
     """The samples that are not far out."""
     low, high = np.quantile(times_us, _SPREAD)
     far = _FAR * (high - low)
-    return times_us[(times_us >= low - far) & (times_us <= high + far)]
+    near: FloatArray = times_us[(times_us >= low - far) & (times_us <= high + far)]
+    return near

@@ -210,6 +210,16 @@ def test_two_tabs_that_both_switch_on_share_one_job(open_tab, jobs):
     assert len(jobs.live) == 1
 
 
+def test_one_click_that_comes_in_twice_starts_once(open_tab, jobs):
+    flip(open_tab(), on=True)
+    live_jobs.stop(jobs.live[jobs.runs_with(gpu_samples())])
+    request = EvaluationRequest.from_dict(jobs.live[jobs.newest].request)
+    live_jobs.start(request, None)
+    assert len(jobs.live) == 1
+    live_jobs.start(request, jobs.live[jobs.newest])
+    assert len(jobs.live) == 2
+
+
 def test_the_measurement_follows_the_choice(open_tab, jobs):
     at = flip(open_tab(), on=True)
     old = jobs.runs_with(gpu_samples())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import streamlit as st
 
 from app.ui import live_chart, live_component, live_jobs
@@ -84,11 +82,12 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
 
 
 def _switched(key: str, request: EvaluationRequest, job: JobStatus | None) -> None:
+    # Under load Streamlit calls this once too often, for a value that is not new.
     wanted, was_on = st.session_state[key], key.startswith("live_on_")
     if wanted == was_on:
-        return  # Streamlit also calls this for a widget that it has only now heard of
+        return
     if wanted:
-        live_jobs.start(request)
+        live_jobs.start(request, job)
     else:
         live_jobs.stop(job)
 
@@ -242,12 +241,14 @@ def _download(job: JobStatus, view: LiveView) -> None:
     shape = f"B{p.batch}_H{p.num_heads}_S{p.seqlen}_D{p.head_dim}"
     st.download_button(
         "Raw samples (CSV)",
-        partial(live_jobs.table, job.job_id),
+        live_jobs.table(job.job_id) if job.is_over else "",
         file_name=f"live_{request.variant}_{shape}_{view.kind}.csv",
         mime="text/csv",
         icon=":material/download:",
         on_click="ignore",
         key="live_csv",
+        disabled=not job.is_over,
+        help="" if job.is_over else "Switch off first: the table is of a measurement that is over.",
     )
     thinned = ""
     if view.times is not None and view.summary is not None:
