@@ -105,15 +105,6 @@ def table(job_id: str) -> str:
         return _up_to_date(job_id).csv()
 
 
-def in_the_way(job: JobStatus) -> JobStatus | None:
-    """What a job that waits for its turn waits for: the one that runs, else the next in line."""
-    ahead = [j for j in manager().jobs() if not j.is_over and j.job_id < job.job_id]
-    long = [j for j in ahead if j.kind != "evaluate"] or ahead
-    running = [j for j in long if j.state == "running"]
-    found = running or long
-    return found[-1] if found else None
-
-
 def trouble() -> str:
     """Why the last start failed, once."""
     return str(st.session_state.pop(_PROBLEM, ""))

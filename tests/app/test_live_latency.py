@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from app_driver import badge, metric, texts
 from fake_jobs import FakeManager, done
+from streamlit.testing.v1 import AppTest
 from test_run_states import BASE
 
-from app.ui import live, live_chart, live_jobs, runs
+from app.ui import live, live_chart, live_jobs, queue, runs
 from app.ui import maps as ui_maps
 from app.ui.palette import DARK, LIGHT
-from app.ui.views import live_latency
 from engine.evaluate import evaluate
 from engine.evaluation import Status
 from engine.jobs.live_series import LiveSeries
@@ -88,7 +88,7 @@ def jobs(monkeypatch, tmp_path, _isolated) -> FakeLive:
     # The preview finds its registers in the cache, so that nothing waits for a compile.
     evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
     fake = FakeLive(tmp_path)
-    for module in (runs, live, ui_maps, live_jobs, live_latency):
+    for module in (runs, live, ui_maps, live_jobs, queue):
         monkeypatch.setattr(module, "manager", lambda: fake)
     monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
     monkeypatch.setattr(live_jobs, "_SETTLED_S", 0.0)
@@ -285,7 +285,7 @@ def test_one_that_ended_by_itself_says_why(open_tab, jobs, end, words):
 
 
 def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
-    at = flip(open_tab(S="256"), on=True)
+    flip(open_tab(S="256"), on=True)
     ahead = jobs.runs_with(gpu_samples())
     waiting = flip(open_tab(), on=True)
     assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(waiting)
@@ -293,6 +293,22 @@ def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
     assert jobs.live[ahead].state == "cancelled"
     jobs.live[ahead] = replace(jobs.live[ahead], state="running", kind="sweep")
     assert "Waiting for the sweep" in texts(waiting.run())
+
+
+def test_a_sweep_that_waits_says_for_what(jobs):
+    def page() -> None:
+        from app.ui.views import sweep_progress
+        from engine.jobs.manager import JobStatus
+
+        sweep_progress.draw(JobStatus("9" * 20, "queued", {}, kind="sweep"))
+
+    at = AppTest.from_function(page).run()
+    assert "Waiting for the worker process to start" in texts(at)
+    jobs.submit_live(EvaluationRequest("v01", Problem(1, 1, 256, 64), gpu="L4"))
+    jobs.runs_with(gpu_samples())
+    assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(at.run())
+    at.button(key="sweep_stop_other").click().run()
+    assert jobs.live[jobs.newest].state == "cancelled"
     assert not at.run().exception
 
 

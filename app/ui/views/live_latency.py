@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import live_chart, live_component, live_jobs
+from app.ui import live_chart, live_component, live_jobs, queue
 from app.ui.palette import ORIGIN_COLOR, ORIGIN_ICON
 from app.ui.sweep_frames import duration
 from app.ui.widgets import empty, failure, plain_markdown, problem, theme
 from engine.jobs.live_series import LiveSummary, LiveView
-from engine.jobs.manager import JobStatus, manager
+from engine.jobs.manager import JobStatus
 from engine.request import EvaluationRequest
 from engine.sessions.codec import evaluation_from_dict
 from engine.units import format_count, format_us
@@ -94,37 +94,12 @@ def _switched(key: str, request: EvaluationRequest, job: JobStatus | None) -> No
 
 def _progress(job: JobStatus | None) -> None:
     """What it is doing, or what it waits for."""
-    blocking = None
-    if job is None or job.is_over:
-        stage = "Starts when the choice has settled"
-    elif job.state == "running":
-        stage = job.stage or "Starting"
-    else:
-        blocking = live_jobs.in_the_way(job)
-        stage = _waiting(blocking)
+    if job is not None and job.state == "queued":
+        queue.draw(job, "live_stop_other")
+        return
+    is_new = job is None or job.is_over
+    stage = "Starts when the choice has settled" if is_new else job.stage or "Starting"
     st.markdown(f":material/progress_activity: {plain_markdown(stage)}", width="content")
-    if blocking is not None and blocking.kind == "live":
-        st.button(
-            "Stop that one",
-            key="live_stop_other",
-            icon=":material/stop:",
-            on_click=manager().cancel,
-            args=(blocking.job_id,),
-        )
-
-
-def _waiting(blocking: JobStatus | None) -> str:
-    if blocking is None:
-        return "Waiting for the worker process to start"
-    if blocking.kind == "sweep":
-        done = blocking.progress
-        far = f" ({done.done:,} of {done.total:,} points)" if done else ""
-        return f"Waiting for the sweep that runs before it{far}; the Sweep page can cancel it"
-    other = EvaluationRequest.from_dict(blocking.request)
-    name = f"{other.variant}, {other.problem.label()}"
-    if blocking.kind == "live":
-        return f"Waiting for the live measurement of {name}, which goes on until it is stopped"
-    return f"Waiting for the run of {name}"
 
 
 def _notice(job: JobStatus | None, view: LiveView) -> None:
@@ -238,7 +213,7 @@ def _left_out(view: LiveView) -> str:
 def _download(job: JobStatus, view: LiveView) -> None:
     request = EvaluationRequest.from_dict(job.request)
     p = request.problem
-    shape = f"B{p.batch}_H{p.num_heads}_S{p.seqlen}_D{p.head_dim}"
+    shape = p.label().replace(" ", "_")
     st.download_button(
         "Raw samples (CSV)",
         live_jobs.table(job.job_id) if job.is_over else "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import sweep_jobs
+from app.ui import queue, sweep_jobs
 from app.ui.sweep_frames import best_so_far, duration
 from app.ui.sweep_plan import Plan
 from app.ui.sweep_terms import TERMS
@@ -29,11 +29,12 @@ def draw_plan(plan: Plan) -> None:
 def draw(job: JobStatus) -> None:
     """How the sweep stands."""
     progress = job.progress
-    if progress is None:
+    if progress is None and job.state == "queued":
+        with st.container(horizontal=True, vertical_alignment="center"):
+            queue.draw(job, "sweep_stop_other")
+    elif progress is None:
         if not job.is_over:
-            waits = job.state == "queued"
-            stage = "Waiting for its turn" if waits else "Starting"
-            st.markdown(f":material/progress_activity: **{job.stage or stage}**")
+            st.markdown(f":material/progress_activity: **{job.stage or 'Starting'}**")
     else:
         if not job.is_over:
             st.progress(
