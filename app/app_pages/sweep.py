@@ -1,4 +1,9 @@
-"""Sweep: many problems, variants and configs. Which wins where, and what decides it?"""
+"""Sweep: many problems, variants and configs. Which wins where, and what decides it?
+
+Progress and results are two fragments that look for themselves what there is to show. The page as a
+whole never runs again because a sweep begins or ends: under load, a tick of a fragment that falls
+into the end of such a run can make Streamlit lose a part of the page.
+"""
 
 from __future__ import annotations
 
@@ -15,35 +20,23 @@ from app.ui.widgets import problem
 from engine.errors import AttuneError
 from engine.jobs.manager import JobStatus
 
-_RUNNING_S = 0.5
-_IDLE_S = 2.0
+_PROGRESS_S = 1.0
+_RESULTS_S = 2.0
 
 
 def page() -> None:
     chosen = sidebar.draw()
-    token = sweep_jobs.token()
-    found = sweep_jobs.sweeps()
-    job, why = sweep_jobs.shown(found)
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(f"### Sweep  :small[:gray[on {chosen.gpu_name}]]", width="stretch")
-        buttons = st.container(horizontal=True, width="content")
-    for sentence in filter(None, (sweep_jobs.trouble(), why)):
-        problem(sentence)
+        start = st.container(width="content")
     wrong = st.container()  # seen with the axes folded away, too
-    with st.expander("What to try", icon=":material/tune:", expanded=job is None):
-        _ask(chosen, buttons, wrong)
-    with buttons:
-        _go_on(job)
-    if job is None:
-        sweep_progress.nothing_yet()
-        _watch(token, None)
-        return
-    sweep_jobs.select(found, job)
-    _watch(token, job)
-    _results(job)
+    with st.expander("What to try", icon=":material/tune:", expanded=not sweep_jobs.sweeps()):
+        _ask(chosen, start, wrong)
+    _progress()
+    _results()
 
 
-def _ask(chosen: Chosen, buttons: DeltaGenerator, wrong: DeltaGenerator) -> None:
+def _ask(chosen: Chosen, start: DeltaGenerator, wrong: DeltaGenerator) -> None:
     """Axes, plan, start."""
     wanted = None
     try:
@@ -57,7 +50,7 @@ def _ask(chosen: Chosen, buttons: DeltaGenerator, wrong: DeltaGenerator) -> None
         st.caption(
             f":material/info: No NVIDIA GPU here: latencies are predicted for {chosen.gpu_name}."
         )
-    buttons.button(
+    start.button(
         "Start",
         key="sweep_start",
         type="primary",
@@ -68,9 +61,27 @@ def _ask(chosen: Chosen, buttons: DeltaGenerator, wrong: DeltaGenerator) -> None
     )
 
 
-def _go_on(job: JobStatus | None) -> None:
+@st.fragment(run_every=_PROGRESS_S)
+def _progress() -> None:
+    """Which sweep, how it stands, and what can be done about it."""
+    found = sweep_jobs.sweeps()
+    job, why = sweep_jobs.shown(found)
+    for sentence in filter(None, (sweep_jobs.trouble(), why)):
+        problem(sentence)
+    if job is None:
+        sweep_progress.nothing_yet()
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key="sweep_which"):
+        sweep_jobs.select(found, job)
+        _go_on(job)
+    now = sweep_jobs.status(job)
+    if now is not None:
+        sweep_progress.draw(now)
+
+
+def _go_on(job: JobStatus) -> None:
     """Cancel what runs, or resume what ended early."""
-    if job is None or sweep_jobs.is_file(job):
+    if sweep_jobs.is_file(job):
         return
     if not job.is_over:
         st.button(
@@ -90,31 +101,20 @@ def _go_on(job: JobStatus | None) -> None:
         )
 
 
-def _watch(token: tuple[tuple[str, str], ...], job: JobStatus | None) -> None:
-    """Progress that ticks; the whole page runs again when any sweep begins or ends."""
-
-    @st.fragment(run_every=_RUNNING_S if job is not None and not job.is_over else _IDLE_S)
-    def poll() -> None:
-        if sweep_jobs.token() != token:
-            st.rerun()
-        now = sweep_jobs.status(job) if job is not None else None
-        if now is not None:
-            sweep_progress.draw(now)
-
-    poll()
-
-
-def _results(job: JobStatus) -> None:
-    """What was found; drawn again every two seconds while it grows."""
-
-    @st.fragment(run_every=None if job.is_over else _IDLE_S)
-    def draw() -> None:
-        found = sweep_jobs.found_of(job)
-        results.draw(
-            found, sweep_jobs.finals(job), job.journal, job.request["strategy"], is_over=job.is_over
-        )
-
-    draw()
+@st.fragment(run_every=_RESULTS_S)
+def _results() -> None:
+    """What was found, up to now."""
+    job, _ = sweep_jobs.shown(sweep_jobs.sweeps())
+    if job is None:
+        return
+    found = sweep_jobs.found_of(job)
+    results.draw(
+        found,
+        sweep_jobs.finals(job),
+        job.journal,
+        job.request["strategy"],
+        is_over=job.is_over,
+    )
 
 
 page()

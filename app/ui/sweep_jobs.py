@@ -20,7 +20,8 @@ from engine.search.tune import TuneResult
 
 PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
 _CHOSEN = "sweep_chosen"
-_PROBLEM = "sweep_error"
+_PROBLEM = "sweep_error"  # of the last button
+_WHY = "sweep_why"  # of the link, until something else is chosen
 
 
 def sweeps() -> list[JobStatus]:
@@ -59,18 +60,15 @@ def go_on_command(job: JobStatus) -> str:
     return f"python -m engine sweep --resume {sweep_files().path(job.job_id)}"
 
 
-def token() -> tuple[tuple[str, str], ...]:
-    """Changes when a sweep begins, starts running or ends, in whichever tab."""
-    return tuple((job.job_id, job.state) for job in sweeps())
-
-
 def shown(found: list[JobStatus]) -> tuple[JobStatus | None, str]:
     """The sweep to show, and a sentence when the link names one that is not here."""
     by_journal = {job.journal: job for job in found}
     asked = st.session_state.get(_CHOSEN) or st.query_params.get(PARAM)
-    why = ""
     if asked and asked not in by_journal:
-        why = "The sweep of this link is not on this server: choose another one, or start it anew."
+        st.session_state[_WHY] = (
+            "The sweep of this link is not on this server: choose another one, or start it anew."
+        )
+    why = st.session_state.get(_WHY, "")
     newest = found[0].journal if found else None
     name = asked if asked in by_journal else newest
     if name is None:
@@ -99,6 +97,7 @@ def select(found: list[JobStatus], current: JobStatus) -> None:
 
 
 def _choose() -> None:
+    _forget_troubles()
     st.session_state[_CHOSEN] = st.session_state["sweep_select"]
 
 
@@ -127,6 +126,7 @@ def can_resume(job: JobStatus) -> bool:
 
 def start(spec: SweepSpec, cluster: str) -> None:
     """Queue the sweep and show it; the button's callback. An empty cluster is this machine."""
+    _forget_troubles()
     try:
         st.session_state[_CHOSEN] = manager().submit_sweep(spec, cluster)
     except AttuneError as error:
@@ -135,6 +135,7 @@ def start(spec: SweepSpec, cluster: str) -> None:
 
 def resume(job_id: str) -> None:
     """Go on with a sweep; the button's callback."""
+    _forget_troubles()
     try:
         manager().resume_sweep(job_id)
     except AttuneError as error:
@@ -147,8 +148,13 @@ def cancel(job_id: str) -> None:
 
 
 def trouble() -> str:
-    """What the last button came to, once, when it failed."""
-    return str(st.session_state.pop(_PROBLEM, ""))
+    """Why the last button failed, until the next one is pressed."""
+    return str(st.session_state.get(_PROBLEM, ""))
+
+
+def _forget_troubles() -> None:
+    for key in (_PROBLEM, _WHY):
+        st.session_state.pop(key, None)
 
 
 def found_of(job: JobStatus) -> Found:

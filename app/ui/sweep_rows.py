@@ -84,7 +84,7 @@ class Found:
             elif not added.empty:
                 both = np.concatenate([known.to_numpy(), added.to_numpy()])
                 self._series[name] = pd.Series(both, dtype=known.dtype, name=name)
-        return pd.DataFrame(self._series)
+        return pd.DataFrame({name: series.array for name, series in self._series.items()})
 
     def each(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 from urllib.parse import parse_qsl
@@ -17,6 +18,7 @@ from app.ui.palette import DARK
 from app.ui.sweep_plan import plan
 from app.ui.sweep_rows import Found
 from app.ui.views.sweep import TABS
+from engine.errors import StoreError
 from engine.evaluation import Evaluation, Latency, Status
 from engine.jobs.manager import manager
 from engine.problem import Problem
@@ -29,7 +31,8 @@ from engine.search.results import (
 )
 from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep_journal import Budget, SweepSpec
+from engine.search.sweep_journal import Budget, SweepJournal, SweepSpec
+from engine.search.tuned import keep_tuned, load_tuned, tuned_path
 
 COLORS = {"v01": "#111111", "v05": "#222222"}
 
@@ -275,3 +278,124 @@ def test_failures_are_rows_with_reasons():
     table = sweep_frames.table(frame)
     assert table["status"].iloc[-1] == "CRASHED"
     assert table["reason"].iloc[-1] == "It crashed."
+
+
+def test_the_axes_stand_in_the_url(open_app):
+    at = open_app("sweep", gpu="L4", variant="v05")
+    at.multiselect(key="sweep_variants").set_value(["v01", "v05"]).run()
+    at.text_input(key="sweep_S").set_value("64,128").run()
+    at.multiselect(key="sweep_dtypes").set_value(["bfloat16"]).run()
+    at.number_input(key="sweep_evaluations").set_value(5).run()
+    at.toggle(key="sweep_execute").set_value(False).run()
+    at.text_input(key="sweep_on").set_value("tcp://10.0.0.5:8786").run()
+    assert not at.exception
+    link = {name: "".join(value) for name, value in at.query_params.items()}
+    again = open_app("sweep", **link)
+    assert again.multiselect(key="sweep_variants").value == ["v01", "v05"]
+    assert again.text_input(key="sweep_S").value == "64,128"
+    assert again.multiselect(key="sweep_dtypes").value == ["bfloat16"]
+    assert again.number_input(key="sweep_evaluations").value == 5
+    assert not again.toggle(key="sweep_execute").value
+    assert again.text_input(key="sweep_on").value == "tcp://10.0.0.5:8786"
+    assert "76 points" in texts(again)
+
+
+def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, monkeypatch):
+    asked = []
+    monkeypatch.setattr(manager(), "submit_sweep", lambda *args: asked.append(args) or "job")
+    params = {"variant": "v01", "inputs": "large_logits", "sweep_on": "tcp://h:1"}
+    at = open_app("sweep", gpu="L4", **params)
+    at.button(key="sweep_start").click().run()
+    ((wanted, cluster),) = asked
+    assert wanted.options.input_kind == "large_logits"
+    assert cluster == "tcp://h:1"
+
+
+def refuse(*_):
+    raise StoreError("No scheduler answers: start one.")
+
+
+def test_a_sweep_that_cannot_start_is_one_sentence(open_app, monkeypatch):
+    monkeypatch.setattr(manager(), "submit_sweep", refuse)
+    at = open_app("sweep", gpu="L4")
+    at.button(key="sweep_start").click().run()
+    assert "No scheduler answers" in at.error[0].value
+    assert not at.exception
+
+
+def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
+    wanted = spec(("v01",), (64,))
+    book = SweepJournal(cache_dir / "sweeps" / "looked-at.jsonl")
+    with book.claim():
+        book.begin(wanted)
+        for point, row in zip(wanted.space.points(wanted.options), rows_of(wanted), strict=True):
+            book.add(point, row)
+        at = open_app("sweep", gpu="L4", sweep="cli-looked-at", sweep_tab="Table")
+        assert metric(at, "Done") == "2 of 2"
+        assert "running, of the command line" in texts(at)
+        assert len(at.dataframe[0].value) == 2
+        buttons = [b.key for b in at.button]
+        assert "sweep_cancel" not in buttons
+        book.end("finished")
+    at.run()
+    assert "Finished after" in texts(at)
+    assert not at.exception
+    book.begin(wanted)  # gone on with, and killed
+    long_ago = time.time() - 60
+    os.utime(book.path, (long_ago, long_ago))
+    at = open_app("sweep", gpu="L4", sweep="cli-looked-at")
+    assert f"sweep --resume {book.path}" in texts(at)
+    assert "sweep_resume" not in [b.key for b in at.button]
+    book.path.unlink()
+
+
+def test_the_best_is_kept_taken_and_forgotten(open_app):
+    at = swept(open_app, sweep_tab="Keep", variant="v05", S="64")
+    assert not at.exception
+    assert "Nothing is kept yet" in texts(at)
+    at.button(key="sweep_keep_all").click().run()
+    assert "Kept for v05 on L4" in at.success[0].value
+    kept = next(e for e in load_tuned() if e.problem_class.startswith("D64 fp16 S33-64 "))
+    assert kept.origin == "predicted"
+    assert "Kept now" in texts(at)
+    # The sidebar offers it, and takes it only when asked to.
+    assert "**tuned**" in texts(at)
+    at.button(key="tuned_use").click().run()
+    assert at.select_slider(key="v05.num_splits").value == kept.config["num_splits"]
+    assert "**tuned**, in use" in texts(at)
+    at.button(key="tuned_forget").click().run()
+    assert "Forgotten for v05 on L4" in texts(at)
+    assert kept not in load_tuned()
+    assert not at.exception
+
+
+def test_a_prediction_does_not_replace_a_measurement(open_app):
+    at = swept(open_app, sweep_tab="Keep", variant="v05", S="64")
+    at.button(key="sweep_keep_0").click().run()
+    (kept,) = load_tuned()
+    keep_tuned(replace(kept, origin="measured"))
+    at.run()
+    button = at.button(key="sweep_keep_0")
+    assert button.disabled
+    assert "never replaces it" in button.help
+    at.button(key="sweep_forget_0").click().run()
+    assert load_tuned() == []
+
+
+def test_a_damaged_file_of_tuned_configs_is_one_sentence(open_app):
+    at = swept(open_app, sweep_tab="Keep", variant="v05")
+    tuned_path().parent.mkdir(parents=True, exist_ok=True)
+    tuned_path().write_text("{")
+    at.run()
+    assert not at.exception
+    assert "does not hold tuned configs" in at.error[0].value
+    assert "does not hold tuned configs" in "".join(c.value for c in at.sidebar.caption)
+
+
+def test_the_csv_of_a_large_table_is_made_first(open_app, monkeypatch):
+    monkeypatch.setattr("app.ui.views.sweep.MOST_LINES", 10)
+    at = swept(open_app, sweep_tab="Table")
+    assert not at.get("download_button")
+    at.button(key="sweep_csv_make").click().run()
+    assert at.get("download_button")
+    assert not at.exception

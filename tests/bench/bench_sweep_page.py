@@ -204,9 +204,16 @@ def filter_changed(app: Driver, name: str) -> float:
     pressed = float(page.evaluate("window.attune.pressed"))
     last = settled(page, since)[-1]
     page.keyboard.press("Escape")
-    app.key("sweep_only").get_by_role("button", name="Clear all").evaluate("b => b.click()")
-    settled(page, now_ms(page) - QUIET_MS)
+    since = now_ms(page)
+    app.key("sweep_only").get_by_role("button", name=f"Remove {name}").evaluate("b => b.click()")
+    settled(page, since)
     return last - max(pressed, since)
+
+
+def opened(app: Driver, sweep: MadeUpSweep, tab: str) -> None:
+    app.open(f"/sweep?gpu=L4&sweep_tab={tab.replace(' ', '+')}")
+    app.see(f"{sweep.done:,} of")
+    settled(app.page, 0.0)
 
 
 def report(what: str, times_ms: list[float]) -> None:
@@ -240,19 +247,19 @@ def main() -> None:
             chromium = api.chromium.launch(executable_path=chromium_path, args=CHROMIUM_ARGS)
             page = chromium.new_page(viewport={"width": 1400, "height": 1000})
             page.add_init_script(f"({_WATCH})()")
-            for tab in args.tabs.split(","):
-                name = tab.replace(" ", "+")
+            app = Driver(page, server.url)
+            tabs = args.tabs.split(",")
+            for tab in tabs:
                 start = time.perf_counter()
-                app = Driver(page, server.url).open(f"/sweep?gpu=L4&sweep_tab={name}")
-                app.see(f"{sweep.done:,} of")
-                settled(page, 0.0)
+                opened(app, sweep, tab)
                 print(f"{tab + ', opened':<44}{time.perf_counter() - start:7.2f} s")
                 appended = [row_appended(page, sweep, "{:,} of") for _ in range(args.samples)]
                 report(f"{tab}, a row appended", appended)
-                report(
-                    f"{tab}, a filter changed",
-                    [filter_changed(app, VARIANTS[i % 4]) for i in range(args.samples)],
-                )
+            sweep.event("finished", end="finished", final=[])
+            for tab in tabs:
+                opened(app, sweep, tab)
+                changed = [filter_changed(app, VARIANTS[i % 4]) for i in range(args.samples)]
+                report(f"{tab}, a filter changed", changed)
             chromium.close()
         finally:
             server.stop()

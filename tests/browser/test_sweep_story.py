@@ -32,6 +32,12 @@ def unfold(app) -> None:
     expect(app.key("sweep_S")).to_be_visible(timeout=WAIT_MS)
 
 
+def only_compile(app) -> None:
+    """Switch the execution off, and wait until the page knows."""
+    app.key("sweep_execute").locator("label").first.click()
+    expect(app.page).to_have_url(re.compile("sweep_execute=false"), timeout=WAIT_MS)
+
+
 def finished(app) -> None:
     expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=SWEEP_MS)
 
@@ -43,8 +49,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app.see("108 points")
     text(app, "sweep_block_n", "64")
     app.see("54 points")
-    app.key("sweep_execute").locator("label").first.click()
-    expect(app.page).to_have_url(re.compile("sweep_execute=false"), timeout=WAIT_MS)
+    only_compile(app)
     app.press("sweep_start")
 
     # Watch it, cancel from another tab, resume in this one.
@@ -73,7 +78,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     # A point of the scatter leads to the Tune page.
     point = app.page.locator(".js-plotly-plot .scatterlayer .point").first
     expect(point).to_be_visible(timeout=WAIT_MS)
-    point.scroll_into_view_if_needed()
+    point.evaluate("point => point.scrollIntoView({block: 'center'})")
     box = point.bounding_box()
     app.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     app.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -100,9 +105,12 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
         timeout=WAIT_MS
     )
 
-    # Zoom by dragging, while more points come in.
+    # Zoom by dragging, while more points come in. Under load Streamlit may take the chart's place
+    # away for a moment and put it back.
     chart = app.page.locator(".js-plotly-plot")
-    chart.scroll_into_view_if_needed()
+    expect(chart).to_be_visible(timeout=WAIT_MS)
+    chart.evaluate("chart => chart.scrollIntoView({block: 'center'})")
+    expect(chart).to_be_visible(timeout=WAIT_MS)
     box = chart.bounding_box()
     places = [(0.3, 0.3), (0.5, 0.5), (0.7, 0.7)]
     (x, y), *others = [
@@ -115,7 +123,7 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     app.page.mouse.up()
     zoomed = chart.evaluate("chart => chart.layout.xaxis.range")
     assert zoomed[1] - zoomed[0] < 60  # percent; 104 at first
-    drawn = len(chart.evaluate("chart => chart.data[0].x"))
+    drawn = chart.evaluate("chart => chart.calcdata[0].length")
 
     # The worker dies; another one goes on.
     (identity,) = server.cache.glob("jobs/server*/worker.json")
@@ -125,7 +133,9 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     app.see_metric("Done", "36 of 36")
     assert json.loads(identity.read_text())["pid"] != first
     app.page.wait_for_function(
-        "drawn => document.querySelector('.js-plotly-plot').data[0].x.length > drawn", arg=drawn
+        "drawn => document.querySelector('.js-plotly-plot').calcdata[0].length > drawn",
+        arg=drawn,
+        timeout=WAIT_MS,
     )
     assert chart.evaluate("chart => chart.layout.xaxis.range") == zoomed
     name = parse_qs(urlsplit(app.page.url).query)["sweep"][0]
@@ -141,8 +151,8 @@ def test_the_table_is_downloaded_and_an_axis_is_checked(new_tab):
     app.see("seqlen takes whole numbers")
     unfold(app)
     text(app, "sweep_S", "64,128")
-    app.key("sweep_execute").locator("label").first.click()
     app.see("4 points")
+    only_compile(app)
     app.press("sweep_start")
     app.see_metric("Done", "4 of 4")
     app.see("Finished after")

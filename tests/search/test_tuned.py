@@ -17,6 +17,7 @@ from engine.problem import Problem
 from engine.search.tuned import (
     TunedConfig,
     find_tuned,
+    forget_tuned,
     keep_tuned,
     load_tuned,
     problem_class,
@@ -44,6 +45,7 @@ ENTRY = TunedConfig(
         (Problem(1, 1, 129, 64), "D64 fp16 S129-256 BH1"),
         (Problem(2, 1, 2, 64, dtype="bfloat16"), "D64 bf16 S2 BH2"),
         (Problem(3, 4, 1, 128, causal=True), "D128 fp16 causal S1 BH9-16"),
+        (Problem(1, 8, 1, 128, seqlen_kv=4096), "D128 fp16 S1 KV2049-4096 BH5-8"),
     ],
 )
 def test_classes(problem: Problem, name: str) -> None:
@@ -166,3 +168,21 @@ def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     keep_tuned(ENTRY)
     assert tuned_path() == tmp_path / "mine.json"
     assert find_tuned("L4", "v05", SMALL) == ENTRY
+
+
+def test_forgetting(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    elsewhere = replace(ENTRY, gpu="L40S")
+    assert not forget_tuned(ENTRY, path)
+    assert not path.exists()
+    keep_tuned(ENTRY, path)
+    keep_tuned(elsewhere, path)
+    assert forget_tuned(replace(ENTRY, config={}, median_us=1.0), path)  # by what it is for
+    assert load_tuned(path) == [elsewhere]
+    assert not forget_tuned(ENTRY, path)
+
+
+def test_the_data_folder_is_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATTUNE_TUNED", raising=False)
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
+    assert tuned_path() == tmp_path / "tuned.json"

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
-from app.ui import linked, live_component, state, sweep_charts, sweep_frames
+from app.ui import sweep_charts, sweep_frames
 from app.ui.palette import variant_color
 from app.ui.share import csv
 from app.ui.sweep_frames import MOST_LINES
 from app.ui.sweep_rows import Found
 from app.ui.sweep_terms import TERMS
-from app.ui.views import sweep_keep
+from app.ui.views import sweep_keep, sweep_pick
+from app.ui.views.sweep_part import Part
 from app.ui.widgets import empty, origin_badge, plain_markdown, problem, theme
-from engine.evaluation import Origin
-from engine.problem import Problem
 from engine.search.keeping import keepable
-from engine.search.ranking import by_problem, ranking_origin
 from engine.search.results import (
     occupancy_frame,
     parallel_coordinates,
     tunable_importance,
     winner_line,
 )
-from engine.search.rows import SweepRow
 from engine.search.strategies import StrategyName
 from engine.search.tune import TuneResult, tune_group
 from engine.search.tuned import TunedConfig
-from engine.units import format_us
 from kernels.ladder import LADDER
 
 TABS = (
@@ -44,58 +38,11 @@ TABS = (
     "Table",
     "Without a time",
 )
-T = TypeVar("T")
-Group: TypeAlias = tuple[str, Problem]
 _EVERY = "all problems"
 _COLORS: Mapping[str, str] = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
 _OUTLIERS_SHOWN = 5
+_PREPARED = "sweep_csv_prepared"  # what of, and its bytes
 _MOST_DRAWN = 1500  # lines of the parallel coordinates
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The rows that the filters leave; what is drawn from them is made once."""
-
-    found: Found
-    name: str  # of the sweep
-    problem: str | None  # None: all
-    variants: tuple[str, ...]  # none: all
-
-    def made(self, what: Hashable, make: Callable[[], T]) -> T:
-        return self.found.made((what, self.problem, self.variants, theme()), make)
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        return self.made(
-            "frame",
-            lambda: sweep_frames.narrowed(self.found.frame, self.problem, self.variants),
-        )
-
-    @property
-    def timed(self) -> pd.DataFrame:
-        return self.made("timed", lambda: self.frame.dropna(subset=["median_us"]))
-
-    @property
-    def rows(self) -> list[SweepRow]:
-        # The frame's index is the place among the rows.
-        return self.made("rows", lambda: [self.found.rows[i] for i in self.frame.index])
-
-    @property
-    def groups(self) -> dict[Group, list[SweepRow]]:
-        """The rows by GPU and problem."""
-        return self.made("groups", lambda: by_problem(self.rows))
-
-    def each(self, what: str, make: Callable[[Group, list[SweepRow]], T]) -> dict[Group, T]:
-        """What `make` returns for every group; only those that have changed are made again."""
-        return self.found.each((what, self.problem, self.variants), self.groups, make)
-
-    @property
-    def origin(self) -> Origin | None:
-        """Of the times that are ranked."""
-        return self.made("origin", lambda: ranking_origin(self._timed_rows()))
-
-    def _timed_rows(self) -> list[SweepRow]:
-        return [row for row in self.rows if row.interval is not None]
 
 
 def draw(
@@ -200,7 +147,7 @@ def _winners(part: Part, finals: list[TuneResult]) -> None:
         else "The best five of each problem; places that the times do not tell apart are ties."
     )
     places = part.made(("best", len(finals)), lambda: _places(part, results))
-    _pick(_row_of(places, "sweep_places"), part.rows, "places")
+    sweep_pick.pick(sweep_pick.row_of(places, "sweep_places"), part.rows, "places")
     if len(places) == MOST_LINES:
         st.caption(f"The first {MOST_LINES:,} lines; choose a problem above to see another's.")
 
@@ -240,20 +187,14 @@ def _winner_map(frame: pd.DataFrame, part: Part) -> None:
     figure = part.made(
         ("map", name), lambda: sweep_charts.winner_map(groups[name], _COLORS, theme())
     )
-    picked = _chart(figure, "sweep_winners", part, name)
+    picked = sweep_pick.chart(figure, "sweep_winners", part, name)
     st.caption("= marks a tie. Click a cell to take its winner to Tune.")
-    _pick(picked, part.rows, "map")
+    sweep_pick.pick(picked, part.rows, "map")
 
 
 def _slice(head_dim: int, causal: bool, dtype: str, seqlen_kv: float | None) -> str:
     keys = "" if pd.isna(seqlen_kv) else f" KV={seqlen_kv:,.0f}"
     return f"D={head_dim} {'causal' if causal else 'full'} {dtype}{keys}"
-
-
-def _chart(figure: go.Figure, key: str, part: Part, *shows: str) -> str | None:
-    """Draw a chart whose zoom outlives updates, but not another choice; the point clicked."""
-    figure.layout.uirevision = "|".join((part.name, part.problem or "", *part.variants, *shows))
-    return live_component.draw(figure, key)
 
 
 def _one_of(label: str, options: list[str], key: str) -> str:
@@ -270,7 +211,7 @@ def _parallel(part: Part) -> None:
         empty("filtered", "Nothing varies", "All points left are the same: widen the filters.")
         return
     figure = part.made("parallel", lambda: sweep_charts.parallel(frame, labels, theme()))
-    _chart(figure, "sweep_parallel", part)
+    sweep_pick.chart(figure, "sweep_parallel", part)
     st.caption(
         f"{_drawn(few, part)}, the fastest in the accent colour; {_origin_words(part)}. Drag along "
         f"an axis to see only what passes there. {sweep_charts.LACKS} is a tunable that the "
@@ -302,7 +243,7 @@ def _importance(part: Part) -> None:
         )
         return
     figure = part.made("bars", lambda: sweep_charts.importance(frame, _COLORS, theme()))
-    _chart(figure, "sweep_importance", part)
+    sweep_pick.chart(figure, "sweep_importance", part)
     st.caption(f"{TERMS['importance']} Here times are {part.origin}.")
 
 
@@ -320,7 +261,7 @@ def _occupancy(part: Part) -> None:
     figure = part.made(
         ("scatter", name), lambda: sweep_charts.occupancy(frame, _COLORS, origin, theme())
     )
-    picked = _chart(figure, "sweep_occupancy", part, name)
+    picked = sweep_pick.chart(figure, "sweep_occupancy", part, name)
     outliers = frame[frame["outlier"]].sort_values("median_us", ascending=False)
     if outliers.empty:
         st.caption("No outliers: no point with less occupancy is clearly faster than another.")
@@ -331,23 +272,14 @@ def _occupancy(part: Part) -> None:
         )
         for says in outliers["says"].head(_OUTLIERS_SHOWN):
             st.caption(plain_markdown(says))
-    _pick(picked, part.rows, "scatter")
+    sweep_pick.pick(picked, part.rows, "scatter")
 
 
 def _table(part: Part, name: str) -> None:
     shown = part.made("table", lambda: sweep_frames.table(part.frame))
-    picked = _row_of(shown, "sweep_table")
+    picked = sweep_pick.row_of(shown, "sweep_table")
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "This table, CSV",
-            lambda: csv(part.frame),
-            file_name=f"sweep-{name}.csv",
-            mime="text/csv",
-            key="sweep_csv",
-            icon=":material/download:",
-            type="tertiary",
-            on_click="ignore",
-        )
+        _download(part, name)
         count = f"{len(part.frame):,} points"
         if len(part.frame) > len(shown):
             count = f"The first {len(shown):,} of {count}"
@@ -355,7 +287,44 @@ def _table(part: Part, name: str) -> None:
             f"{count}, the fastest first. Choose a row to take it to Tune. The file has every "
             "point and further columns."
         )
-    _pick(picked, part.rows, "table")
+    sweep_pick.pick(picked, part.rows, "table")
+
+
+def _download(part: Part, name: str) -> None:
+    """The whole table. Its bytes are there before the click: a file that is made on the click is
+    lost when the page is brought up to date before the browser has fetched it.
+    """
+    which = (name, part.problem, part.variants)
+    data: bytes | None = None
+    if len(part.frame) <= MOST_LINES:
+        data = part.made("csv", lambda: csv(part.frame))
+    elif st.session_state.get(_PREPARED, ((), b""))[0] == which:
+        data = st.session_state[_PREPARED][1]
+    if data is None:
+        st.button(
+            f"Make a CSV of {len(part.frame):,} points",
+            key="sweep_csv_make",
+            icon=":material/csv:",
+            type="tertiary",
+            on_click=_prepare,
+            args=(which, part),
+        )
+        return
+    st.download_button(
+        "This table, CSV",
+        data,
+        file_name=f"sweep-{name}.csv",
+        mime="text/csv",
+        key="sweep_csv",
+        icon=":material/download:",
+        type="tertiary",
+        on_click="ignore",
+    )
+
+
+def _prepare(which: tuple[object, ...], part: Part) -> None:
+    """A button's callback."""
+    st.session_state[_PREPARED] = (which, csv(part.frame))
 
 
 def _without(part: Part) -> None:
@@ -365,47 +334,3 @@ def _without(part: Part) -> None:
         return
     st.dataframe(lost, hide_index=True, width="stretch", height="content")
     st.caption("The points themselves are in the table, each with its reason.")
-
-
-def _row_of(frame: pd.DataFrame, key: str) -> str | None:
-    """Draw a table whose index is the point; the point of the chosen row."""
-    numbers = {
-        name: st.column_config.NumberColumn(format="%.4g")
-        for name in frame.columns
-        if frame[name].dtype.kind == "f"
-    }
-    event = st.dataframe(
-        frame,
-        hide_index=True,
-        width="stretch",
-        height="content" if len(frame) <= 10 else 380,
-        key=key,
-        on_select="rerun",
-        selection_mode="single-row",
-        placeholder="",
-        column_config=numbers,
-    )
-    rows = event["selection"]["rows"]
-    return str(frame.index[rows[0]]) if rows and rows[0] < len(frame) else None
-
-
-def _pick(point: str | None, rows: list[SweepRow], key: str) -> None:
-    """The chosen point in words, and the way to it on the Tune page."""
-    row = next((r for r in rows if r.point == point), None)
-    if row is None:
-        return
-    with st.container(horizontal=True, vertical_alignment="center", key=f"sweep_picked_{key}"):
-        time = f", {format_us(row.median_us)} {row.origin}" if row.median_us is not None else ""
-        st.text(f"{row.label()}  {row.problem.label()} on {row.device}{time}")
-        # A link, which the browser follows by itself: after `st.switch_page` a last tick of this
-        # page's polling fragments can come in, and the browser would clear the new page for it.
-        st.page_link(
-            "app_pages/tune.py",
-            label="Take to Tune",
-            icon=":material/tune:",
-            query_params=linked.marked(
-                state.coordinates(row.variant, row.config, row.problem, row.device)
-            ),
-        )
-    if row.reason and row.median_us is None:
-        st.caption(plain_markdown(row.reason))

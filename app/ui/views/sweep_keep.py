@@ -19,9 +19,9 @@ _SHOWN = 24
 
 def draw(found: Sequence[TunedConfig]) -> None:
     """One line per GPU, variant and class of problems: what was found and what is kept."""
-    for sentence in st.session_state.pop(_SAID, ()):
+    for sentence in st.session_state.get(_SAID, ()):  # until the next button
         st.success(plain_markdown(sentence), icon=":material/check:")
-    if failed := st.session_state.pop(_FAILED, ""):
+    if failed := st.session_state.get(_FAILED, ""):
         problem(failed)
     if not found:
         empty("nothing yet", "No config to keep", "None of these points has a time that counts.")
@@ -106,11 +106,11 @@ def _keep(entries: Sequence[TunedConfig]) -> None:
     try:
         sentences = keep(entries)
     except StoreError as error:
-        st.session_state[_FAILED] = str(error)
+        _say([], str(error))
         return
     if len(sentences) > 3:
         sentences = [f"{len(sentences):,} configs are kept.", *sentences[:2], "…"]
-    st.session_state[_SAID] = sentences
+    _say(sentences)
 
 
 def _forget(kept: TunedConfig) -> None:
@@ -118,7 +118,11 @@ def _forget(kept: TunedConfig) -> None:
     try:
         forget_tuned(kept)
     except StoreError as error:
-        st.session_state[_FAILED] = str(error)
+        _say([], str(error))
     else:
         where = f"{kept.variant} on {kept.gpu}, {kept.problem_class}"
-        st.session_state[_SAID] = [f"Forgotten for {where}: {kept.values()}."]
+        _say([f"Forgotten for {where}: {kept.values()}."])
+
+
+def _say(sentences: Sequence[str], failed: str = "") -> None:
+    st.session_state[_SAID], st.session_state[_FAILED] = sentences, failed

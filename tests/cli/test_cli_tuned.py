@@ -1,0 +1,73 @@
+"""`python -m engine tuned`, and what `evaluate` says about a config."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.problem import Problem
+from engine.search.tuned import TunedConfig, keep_tuned, load_tuned, problem_class
+
+PROBLEM = Problem(1, 1, 64, 64)
+ENTRY = TunedConfig(
+    gpu="L4",
+    variant="v05",
+    problem_class=problem_class(PROBLEM),
+    config={"block_n": 32, "threads_per_row": 8, "num_splits": 2},
+    problem=PROBLEM.label(),
+    median_us=12.5,
+    origin="predicted",
+    when="2026-01-01T00:00:00+00:00",
+    strategy="exhaustive",
+    evaluations=36,
+)
+OTHER = replace(ENTRY, gpu="H200", variant="v02", config={"block_n": 32, "threads_per_row": 2})
+
+
+@pytest.fixture(autouse=True)
+def _own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    keep_tuned(ENTRY)
+    keep_tuned(OTHER)
+
+
+def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tuned", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(OTHER), asdict(ENTRY)]
+    assert main(["tuned", "v05", "--gpu", "L4"]) == 0
+    out = capsys.readouterr().out
+    assert "v05" in out
+    assert "v02" not in out
+    assert main(["tuned", "v01"]) == 0
+    assert "No tuned config like that" in capsys.readouterr().out
+
+
+def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tuned", "--forget"]) == 2
+    assert "--forget takes a variant" in capsys.readouterr().err
+    assert main(["tuned", "v05", "--forget", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(ENTRY)]
+    assert load_tuned() == [OTHER]
+
+
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tuned.json").write_text("[")
+    assert main(["tuned"]) == 1
+    assert "does not hold tuned configs" in capsys.readouterr().err
+
+
+def test_evaluate_says_where_its_config_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["evaluate", "v05", "--seqlen", "64", "--gpu", "L4", "--backend", "cpu", "--json"]
+    assert main(asked) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["config"] == ENTRY.config
+    assert set(out["config_origins"].values()) == {"tuned"}
+    assert main([*asked, "--config", "num_splits=4", "--defaults-only"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["config"]["num_splits"] == 4
+    assert out["config"]["threads_per_row"] == 4
+    assert "tuned" not in out["config_origins"].values()

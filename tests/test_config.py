@@ -1,0 +1,107 @@
+"""Where the values of the tunables come from: given, tuned, default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config import resolve_config
+from engine.evaluate import evaluate
+from engine.model.recommend import BatchRequest, recommend_batch
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.request import EvaluationRequest, resolve
+from engine.search.space import Space, SweepOptions, point_id
+from engine.search.tuned import TunedConfig, keep_tuned, problem_class
+
+PROBLEM = Problem(1, 1, 64, 64)
+V05 = find_variant("v05")
+ENTRY = TunedConfig(
+    gpu="L4",
+    variant="v05",
+    problem_class=problem_class(PROBLEM),
+    config={"block_n": 32, "threads_per_row": 8, "num_splits": 2},
+    problem=PROBLEM.label(),
+    median_us=12.5,
+    origin="measured",
+    when="2026-01-01T00:00:00+00:00",
+    strategy="exhaustive",
+    evaluations=36,
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "tuned.json"
+    monkeypatch.setenv("ATTUNE_TUNED", str(path))
+    return path
+
+
+def test_nothing_tuned_takes_defaults(file: Path) -> None:
+    found = resolve_config(V05, {"num_splits": 8}, PROBLEM, "L4")
+    assert found.values == {**V05.default_config(), "num_splits": 8}
+    assert found.says() == "num_splits given, the rest default"
+    assert resolve_config(V05, {}, PROBLEM, None).says() == "default"
+    assert not file.exists()
+
+
+def test_missing_values_are_the_tuned_ones(file: Path) -> None:
+    keep_tuned(ENTRY, file)
+    found = resolve_config(V05, {}, PROBLEM, "L4")
+    assert found.values == ENTRY.config
+    assert set(found.origins.values()) == {"tuned"}
+    assert found.says() == "tuned for B1 H1 S64 D64 fp16 (12.5 µs measured)"
+    found = resolve_config(V05, {"num_splits": 4}, PROBLEM, "L4")
+    assert found.values == {**ENTRY.config, "num_splits": 4}
+    assert found.says().startswith("num_splits given, the rest tuned for B1 H1 S64")
+    for problem, gpu in ((replace(PROBLEM, seqlen=512), "L4"), (PROBLEM, "L40S")):
+        assert resolve_config(V05, {}, problem, gpu).values == V05.default_config()
+
+
+def test_a_complete_config_is_never_changed(file: Path) -> None:
+    file.write_text("damaged")  # and not even looked up
+    config = {"block_n": 64, "threads_per_row": 4, "num_splits": 1}
+    found = resolve_config(V05, config, PROBLEM, "L4")
+    assert (found.values, found.says(), found.trouble) == (config, "given", "")
+
+
+def test_given_values_that_do_not_go_with_the_tuned_ones_take_defaults(file: Path) -> None:
+    keep_tuned(ENTRY, file)
+    found = resolve_config(V05, {"nonsense": 1}, PROBLEM, "L4")
+    assert found.values == {**V05.default_config(), "nonsense": 1}
+    assert found.tuned is None
+
+
+def test_a_damaged_file_is_one_sentence_and_defaults(file: Path) -> None:
+    file.write_text("{")
+    found = resolve_config(V05, {}, PROBLEM, "L4")
+    assert found.values == V05.default_config()
+    assert found.trouble.startswith("Defaults are used: ")
+    evaluation = evaluate(EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)).evaluation
+    assert evaluation.config == V05.default_config()
+    assert found.trouble in evaluation.notes
+
+
+def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:
+    keep_tuned(ENTRY, file)
+    request = EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)
+    assert resolve(request).config == ENTRY.config
+    assert evaluate(request).evaluation.config == ENTRY.config
+    batch = BatchRequest("v05", "L4", seqlen=64, head_dim=64, max_batch=2)
+    result = recommend_batch(batch)
+    assert result.config == ENTRY.config
+    assert any("tuned for" in note for note in result.notes)
+
+
+def test_sweeps_do_not_depend_on_what_was_tuned(file: Path) -> None:
+    def points() -> list[tuple[str, dict[str, int]]]:
+        space = Space(("v05",), (PROBLEM,), {"num_splits": (1, 4)}, own_values=False)
+        found = space.points(SweepOptions(gpu="L4"))
+        return [(p.id, dict(p.request.config)) for p in found]
+
+    request = EvaluationRequest("v05", PROBLEM, gpu="L4")
+    before = points(), point_id(request)
+    keep_tuned(ENTRY, file)
+    assert (points(), point_id(request)) == before
