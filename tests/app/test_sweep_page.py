@@ -206,28 +206,12 @@ def test_a_running_sweep_is_not_rebuilt_at_every_tick():
     assert len(found.frame) == len(rows)
 
 
-def test_ten_thousand_rows_are_kept_up_to_date_quickly():
-    rows = rows_of(spec(("v05",), tuple(range(32, 32 * 280, 32))))
-    assert len(rows) > 10_000
-    found = Found()
-    found.update(rows[:-40], is_over=True)
-    times = []
-    for last in (-30, -20, -10, None):
-        start = time.perf_counter()
-        found.update(rows[:last], is_over=True)
-        times.append(time.perf_counter() - start)
-    assert found.version == 5
-    assert min(times) < 0.3
-
-
 def test_a_plan_of_very_many_points_is_not_enumerated():
     wide = spec(("v05",), tuple(range(32, 32 * 2000, 32)))
-    start = time.perf_counter()
     found = plan(wide)
     assert found.points == 36 * 1999
     assert found.excluded is None
     assert found.estimate_s > 60
-    assert time.perf_counter() - start < 5
     limited = SweepSpec(wide.space, wide.options, budget=Budget(seconds=30.0))
     assert plan(limited).estimate_s == 30.0
 
