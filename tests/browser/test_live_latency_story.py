@@ -108,7 +108,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     second.page.wait_for_function(same, arg=samples(first), timeout=WAIT_MS)
     with first.page.expect_download(timeout=WAIT_MS) as download:
         first.press("live_csv")
-    assert download.value.suggested_filename == "live_v01_B1_H1_S64_D64_cpu_execution.csv"
+    assert download.value.suggested_filename == "live_v01_B1_H1_S64_D64_fp16_cpu_execution.csv"
     table = download.value.path().read_text().splitlines()
     assert table[0].startswith("time_utc,cpu_execution_us,")
     assert len(table) == samples(first) + 1

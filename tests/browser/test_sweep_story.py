@@ -126,7 +126,9 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     drawn = chart.evaluate("chart => chart.calcdata[0].length")
 
     # The worker dies; another one goes on.
-    (identity,) = server.cache.glob("jobs/server*/worker.json")
+    name = parse_qs(urlsplit(app.page.url).query)["sweep"][0]
+    (journal,) = server.cache.glob(f"jobs/server*/sweeps/{name}.jsonl")
+    identity = journal.parents[1] / "worker.json"
     first = json.loads(identity.read_text())["pid"]
     os.killpg(first, signal.SIGKILL)
     finished(app)
@@ -138,8 +140,6 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
         timeout=WAIT_MS,
     )
     assert chart.evaluate("chart => chart.layout.xaxis.range") == zoomed
-    name = parse_qs(urlsplit(app.page.url).query)["sweep"][0]
-    (journal,) = server.cache.glob(f"jobs/server*/sweeps/{name}.jsonl")
     events = [json.loads(line) for line in journal.read_text().splitlines() if line.strip()]
     points = [event["point"] for event in events if event["event"] == "evaluation"]
     assert len(points) == len(set(points)) == 36

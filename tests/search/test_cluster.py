@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 from local_cluster import LocalCluster, wait_for
+from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 
 from engine.cli import main
 from engine.errors import ClusterError, InvalidProblem, ToolMissing
@@ -167,7 +167,7 @@ def test_a_job_on_a_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
         manager.close()
 
 
-FAKE = "import fake_gpu\nfake_gpu.install()\n"
+FAKE = "import made_up_gpu\nmade_up_gpu.install()\n"
 
 
 def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Path) -> None:
