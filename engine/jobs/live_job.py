@@ -15,7 +15,15 @@ from engine.backends.base import RunOptions
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Status
-from engine.jobs.stream import MAX_SAMPLES, LiveSample, append_samples, begin_stream, is_unseen
+from engine.jobs.stream import (
+    MAX_SAMPLES,
+    UNSEEN_IN_THE_WAY_S,
+    UNSEEN_S,
+    LiveSample,
+    append_samples,
+    begin_stream,
+    is_unseen,
+)
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings
 from engine.plan import LaunchPlan, make_plan
@@ -136,10 +144,11 @@ class _Live:
         return self._is_over() or bool(self.worker.waiting_evaluations())
 
     def _is_over(self) -> bool:
+        limit_s = UNSEEN_IN_THE_WAY_S if self.worker.long_job_waits() else UNSEEN_S
         return (
             self.worker.is_cancelled(self.job_id)
             or self.is_full
-            or is_unseen(self.stream, self.began)
+            or is_unseen(self.stream, self.began, limit_s)
         )
 
     def _stage(self, stage: str) -> None:

@@ -20,6 +20,8 @@ VERSION = 1
 # A live job ends when nobody has looked for this long. Browsers let the pages of hidden tabs ask
 # once a minute: whoever does something else meanwhile still looks.
 UNSEEN_S = 150.0
+# Sooner when another long job waits for its turn: a closed tab must not hold it up.
+UNSEEN_IN_THE_WAY_S = 10.0
 MAX_SAMPLES = 500_000  # of one stream: hours, and still quick to look at
 # "cpu_execution" is the wall time of running the kernel on the host: no GPU's latency, whatever
 # the target is.
@@ -101,11 +103,11 @@ def mark_seen(path: Path) -> None:
         _seen(path).touch(mode=0o600)
 
 
-def is_unseen(path: Path, since: float) -> bool:
-    """Whether nobody has looked for `UNSEEN_S`. `since` (Unix time) counts as the first look."""
+def is_unseen(path: Path, since: float, limit_s: float = UNSEEN_S) -> bool:
+    """Whether nobody has looked for `limit_s`. `since` (Unix time) counts as the first look."""
     with suppress(OSError):
         since = _seen(path).stat().st_mtime
-    return time.time() - since > UNSEEN_S
+    return time.time() - since > limit_s
 
 
 def _seen(path: Path) -> Path:

@@ -119,6 +119,10 @@ class Worker:
         # Mostly the long job's own request is the only one.
         return [path for path in waiting if _is_evaluation(path)] if len(waiting) > 1 else []
 
+    def long_job_waits(self) -> bool:
+        """Whether a sweep or a live job waits behind the long job that runs."""
+        return len(self.run.waiting_requests()) - len(self.waiting_evaluations()) > 1
+
     def is_cancelled(self, job_id: str) -> bool:
         """The manager takes a long job's request away to end it."""
         return not self.run.has_request(job_id)

@@ -18,7 +18,9 @@ CHART = ".attune-live-chart"
 RANGE = f"document.querySelector('{CHART}').layout.xaxis.range"
 # Points on the screen, as the chart has computed them.
 POINTS = "calcdata.find(c => c[0].trace.mode === 'markers').length"
-DRAWN = f"document.querySelector('{CHART}').{POINTS}"
+# 0 while the page has no chart, or one that is not drawn yet.
+_FOUND = f"document.querySelector('{CHART}')"
+DRAWN = f"({_FOUND}?.calcdata ? {_FOUND}.{POINTS} : 0)"
 
 SAMPLES = """
 Number([...document.querySelectorAll('[data-testid=stMetric]')]

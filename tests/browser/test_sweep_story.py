@@ -135,7 +135,7 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     app.see_metric("Done", "36 of 36")
     assert json.loads(identity.read_text())["pid"] != first
     app.page.wait_for_function(
-        "drawn => document.querySelector('.js-plotly-plot').calcdata[0].length > drawn",
+        "drawn => document.querySelector('.js-plotly-plot')?.calcdata?.[0].length > drawn",
         arg=drawn,
         timeout=WAIT_MS,
     )

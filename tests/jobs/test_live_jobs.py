@@ -15,6 +15,7 @@ from engine.jobs.journal import read_from
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager, JobStatus
 from engine.jobs.stream import (
+    UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
     LiveSample,
     append_samples,
@@ -101,9 +102,9 @@ def test_a_kernel_that_does_not_run_gets_no_stream(manager: JobManager) -> None:
     assert manager.read_stream(job_id).samples == ()
 
 
-def look_away(manager: JobManager, job_id: str) -> None:
+def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None:
     """As if the last look had been long ago."""
-    long_ago = time.time() - UNSEEN_S - 1
+    long_ago = time.time() - for_s - 1
     os.utime(manager._run.stream(job_id).with_suffix(".seen"), (long_ago, long_ago))
 
 
@@ -130,11 +131,23 @@ def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> No
     assert manager.read_stream(waiting).kind is None
 
 
+def test_a_closed_tab_does_not_hold_up_the_next_job(manager: JobManager) -> None:
+    closed = manager.submit_live(REQUEST)
+    wait_until(lambda: bool(manager.read_stream(closed).samples))
+    look_away(manager, closed, UNSEEN_IN_THE_WAY_S)
+    assert standing(manager, closed).state == "running"  # nobody waits: it may be a hidden tab
+    waiting = manager.submit_live(REQUEST)
+    wait_until(lambda: standing(manager, closed).is_over)
+    assert standing(manager, closed).end == "unseen"
+    wait_until(lambda: bool(manager.read_stream(waiting).samples))
+
+
 def test_each_look_counts_from_anew(tmp_path: Path) -> None:
     stream = tmp_path / "stream.jsonl"
     now = time.time()
     assert not is_unseen(stream, now)
     assert is_unseen(stream, now - UNSEEN_S - 1)
+    assert is_unseen(stream, now - UNSEEN_IN_THE_WAY_S - 1, UNSEEN_IN_THE_WAY_S)
     mark_seen(stream)
     assert not is_unseen(stream, now - UNSEEN_S - 1)
     mark_seen(tmp_path / "no such folder" / "stream.jsonl")  # a look never fails

@@ -170,7 +170,8 @@ def test_a_forgotten_client_takes_its_child_along(scale_source):
 
 
 PARENT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job is started without it
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
