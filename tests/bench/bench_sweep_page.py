@@ -115,7 +115,10 @@ class MadeUpSweep:
         self.run.create()
         self.spec = SweepSpec(Space(VARIANTS, PROBLEMS), SweepOptions(gpu="L4", execute=False))
         self.worker = subprocess.Popen(
-            ["sleep", "3600"], start_new_session=True, stdout=subprocess.DEVNULL
+            ["sleep", "3600"],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # else whoever reads this program's waits for it, too
         )
         self.run.write_worker(self.worker.pid, code_stamp())
         queued = {"kind": "sweep", "journal": JOB, "request": self.spec.to_dict()}
