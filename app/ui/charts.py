@@ -1,6 +1,6 @@
 """Charts: each a pure function of a DataFrame and a theme, returning a Plotly figure.
 
-Fonts and backgrounds come from Streamlit's Plotly template; colours with a meaning are set here.
+The font is the page's, which the browser knows; colours with a meaning are set here.
 Text that may come from a snapshot passes through `plain` first. A figure is made in one call:
 Plotly checks every later update anew, which made these charts ten times slower.
 """
@@ -40,6 +40,8 @@ def axis(theme: Theme, title: str = "", **options: Any) -> Part:
         "gridcolor": theme.grid,
         "zeroline": False,
         "automargin": True,
+        "ticks": "outside",  # unseen: they keep the labels away from the bars
+        "tickcolor": "rgba(0,0,0,0)",
         "title": {"text": title, "font": {"size": 12}},
         **options,
     }
@@ -52,10 +54,16 @@ def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> g
         "margin": {"l": 8, "r": 16, "t": 8, "b": 40},
         "showlegend": False,
         "hoverlabel": {"align": "left"},
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "color": theme.line,
+            "activecolor": theme.accent,
+        },
         "bargap": 0.35,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": theme.text},
+        "template": "none",
     }
     style["margin"] |= layout.pop("margin", {})
     return go.Figure(data=list(data), layout={**style, **layout})

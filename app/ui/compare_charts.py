@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.ui.charts import plain
+from app.ui.charts import axis, figure, plain
 from app.ui.palette import Theme, variant_color
 from engine.units import format_us
 from kernels.ladder import LADDER
@@ -26,51 +26,33 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """
     shown = frame.head(MAX_ROWS)
     colors = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
-    figure = go.Figure()
     names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in shown.itertuples()]
     lengths = [1.0 if pd.isna(x) else float(x) for x in shown["speedup"]]
-    figure.add_bar(
-        x=lengths,
-        y=list(range(len(shown))),  # two environments may share problem and device
-        orientation="h",
-        marker={
+    places = list(range(len(shown)))  # two environments may share problem and device
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": lengths,
+        "y": places,
+        "marker": {
             "color": [colors.get(str(w), theme.line) for w in shown["winner"]],
             "pattern": {"shape": ["/" if tied else "" for tied in shown["tied"]]},
             "line": {"width": 0},
         },
-        text=[_label(row) for row in shown.itertuples()],
-        textposition="outside",
-        cliponaxis=False,
-        hovertext=[_hover(row) for row in shown.itertuples()],
-        hovertemplate="%{hovertext}<extra></extra>",
+        "text": [_label(row) for row in shown.itertuples()],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertext": [_hover(row) for row in shown.itertuples()],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+    room = 1.6 * max(lengths, default=1.0)  # for the words at the bar's end
+    return figure(
+        theme,
+        80 + _ROW_PX * max(len(shown), 1),
+        [bars],
+        xaxis=axis(theme, "time of the next slower variant / time of the fastest", range=[0, room]),
+        yaxis=axis(theme, autorange="reversed", showgrid=False, tickvals=places, ticktext=names),
     )
-    figure.update_layout(
-        height=80 + _ROW_PX * max(len(shown), 1),
-        margin={"l": 8, "r": 16, "t": 8, "b": 40},
-        showlegend=False,
-        hoverlabel={"align": "left"},
-        bargap=0.35,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": theme.text},
-    )
-    longest = max(lengths, default=1.0)
-    figure.update_xaxes(
-        title="time of the next slower variant / time of the fastest",
-        range=[0, longest * 1.6],  # room for the words at the bar's end
-        gridcolor=theme.grid,
-        zeroline=False,
-        title_font_size=12,
-        automargin=True,
-    )
-    figure.update_yaxes(
-        autorange="reversed",
-        showgrid=False,
-        automargin=True,
-        tickvals=list(range(len(shown))),
-        ticktext=names,
-    )
-    return figure
 
 
 def _label(row: Any) -> str:

@@ -138,12 +138,10 @@ def _stack(
         theme,
         _HEAD_PX + inner + _FOOT_PX,
         data,
-        template="none",
         margin={"t": _HEAD_PX, "b": _FOOT_PX, "l": 56, "r": 12},
         uirevision=revision,
         hovermode="closest",
         dragmode="zoom",
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": theme.line, "activecolor": theme.accent},
         hoverlabel={"bgcolor": theme.paper, "font": {"color": theme.text}},
         **layout,
     )

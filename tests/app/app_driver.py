@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
@@ -35,3 +37,9 @@ def texts(at: AppTest) -> str:
     """All that the page says in boxes, captions and Markdown."""
     kinds = (at.error, at.warning, at.info, at.success, at.caption, at.markdown, at.text)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+def charts(at: AppTest) -> dict[str, dict[str, Any]]:
+    """The figures that the page has sent to the browser, by key."""
+    sent = [json.loads(element.proto.json) for element in at.get("bidi_component")]
+    return {chart["key"]: json.loads(chart["figure"]) for chart in sent}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from app_driver import metric, texts, until
+from app_driver import charts, metric, texts, until
 
 from engine.sessions.store import default_store
 
@@ -35,7 +35,7 @@ def test_it_recommends_with_an_interval_a_gain_and_a_reason(open_app):
     batches = [int(metric(at, f"{t}% of the plateau").split("= ")[1]) for t in (70, 90, 95)]
     assert 1 < batches[0] <= batches[1] <= batches[2]
     assert f"B={batches[1]} reaches" in texts(at)
-    assert len(at.get("plotly_chart")) == 1
+    assert len(charts(at)) == 1
 
 
 def test_heads_and_length_move_the_recommendation(open_app):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
-from app_driver import metric, texts
+from app_driver import charts, metric, texts
 from test_run_states import BASE
 
 from engine.evaluation import Evaluation, Latency
@@ -60,7 +61,7 @@ def test_a_regression_comes_first_with_its_interval(open_app):
     assert rows["speed-up"][0] == pytest.approx(10 / 13)
     assert all(rows["95 % interval"])
     assert set(rows["origin"]) == {"recorded"}
-    assert len(at.get("plotly_chart")) == 1
+    assert len(charts(at)) == 1
 
 
 def test_the_link_chooses_sessions_and_baseline(open_app):
@@ -133,5 +134,5 @@ def test_hostile_text_stays_text(open_app):
     kinds = (at.markdown, at.caption, at.success, at.warning, at.info, at.expander)
     shown = [getattr(e, "value", getattr(e, "label", "")) for kind in kinds for e in kind]
     assert not any("![x](" in text or "<script>" in text for text in map(str, shown))
-    figure = at.get("plotly_chart")[0].proto.spec
+    figure = json.dumps(charts(at))
     assert "<script>" not in figure.replace("\\u003c", "<")

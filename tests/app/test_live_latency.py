@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app_driver import badge, metric, texts
+from app_driver import badge, charts, metric, texts
 from fake_jobs import FakeManager, done
 from streamlit.testing.v1 import AppTest
 from test_run_states import BASE
@@ -122,10 +122,8 @@ def gpu_samples(count: int = 200, state: bool = True) -> list[LiveSample]:
 
 def figure(at) -> dict[str, Any]:
     """What the page has sent to the chart."""
-    (component,) = at.get("bidi_component")
-    sent = json.loads(component.proto.json)
-    assert sent["src"].endswith("/plotly.min.js")
-    return sent["figure"]
+    (drawn,) = charts(at).values()
+    return drawn
 
 
 def titles(drawn: dict[str, Any]) -> list[str]:
@@ -137,7 +135,7 @@ def test_before_anything_the_page_says_what_the_switch_does(open_tab, jobs):
     assert not at.exception
     assert not switch(at).value
     assert "Not measured live yet" in texts(at)
-    assert not at.get("bidi_component")
+    assert not charts(at)
     assert jobs.live == {}
 
 
@@ -255,7 +253,7 @@ def test_a_wrong_kernel_gets_no_stream_and_the_page_says_why(open_tab, jobs):
     assert not at.exception
     assert "INCORRECT" in at.error[0].value
     assert "512 elements are off. So it is not measured." in at.error[0].value
-    assert not at.get("bidi_component")
+    assert not charts(at)
     assert not switch(at).value
 
 

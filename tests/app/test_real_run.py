@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app_driver import badge, metric, texts, until
+from app_driver import badge, charts, metric, texts, until
 
 from engine.sessions.store import default_store
 
@@ -12,7 +12,7 @@ def test_run_save_and_open_again(open_app):
     at.button(key="run").click().run()
     until(at, lambda page: metric(page, "Correctness") != "–")
     assert metric(at, "Correctness") == "Passed"
-    assert len(at.get("plotly_chart")) == 3
+    assert len(charts(at)) == 3
 
     at.text_input(key="save_title").set_value("First <b>save</b> ![x](http://evil)").run()
     at.button(key="save").click().run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from app_driver import badge, metric, texts
+from app_driver import badge, charts, metric, texts
 from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
 
 from app.ui import live, runs
@@ -72,7 +72,7 @@ def test_a_run_passes_and_shows_its_error_and_maps(open_app, jobs):
     table = at.dataframe[0].value
     assert table.set_index("figure").loc["largest |error|", "allowed"] == "≤ 0.0006"
     assert "fixed bound" in " ".join(table["note"])
-    assert len(at.get("plotly_chart")) == 3
+    assert len(charts(at)) == 3
     assert "says nothing about a GPU" in texts(at)
 
 

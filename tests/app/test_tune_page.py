@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from app_driver import badge, compiled, metric, texts, until
+from app_driver import badge, charts, compiled, metric, texts, until
 
 
 def test_every_page_opens(open_app):
@@ -136,9 +136,9 @@ def test_the_banner_says_what_a_machine_without_a_gpu_shows(open_app):
 
 def test_each_tab_has_its_content(open_app):
     at = until(open_app(tab="Occupancy"), compiled)
-    assert len(at.get("plotly_chart")) == 6
+    assert len(charts(at)) == 6
     at = open_app(tab="Latency")
-    assert len(at.get("plotly_chart")) == 2
+    assert len(charts(at)) == 2
     assert "predicted" in texts(at)
     at = open_app(tab="Correctness")
     assert "Not run yet" in texts(at)

@@ -27,7 +27,7 @@ from app.ui.palette import LIGHT  # noqa: E402
 from engine.jobs.live_series import LiveSeries  # noqa: E402
 from engine.jobs.stream import LiveSample, StreamPart  # noqa: E402
 
-CHART = ".attune-live-chart"
+CHART = ".attune-chart[data-key=live_chart]"
 GOAL_CANCEL_MS = 500
 GOAL_LOOK_MS = 100
 

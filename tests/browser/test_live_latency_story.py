@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, expect
 pytestmark = pytest.mark.browser
 
 PATH = "/?S=64&tab=Live+latency"
-CHART = ".attune-live-chart"
+CHART = ".attune-chart[data-key=live_chart]"
 RANGE = f"document.querySelector('{CHART}').layout.xaxis.range"
 # Points on the screen, as the chart has computed them.
 POINTS = "calcdata.find(c => c[0].trace.mode === 'markers').length"

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.ui import batch_frames, batch_inputs
+from app.ui import batch_frames, batch_inputs, plot
 from app.ui.batch_answer import Answer, Checked
 from app.ui.batch_charts import curves
 from app.ui.batch_charts import validation as validation_chart
@@ -100,7 +100,7 @@ def curve(result: BatchResult, points: pd.DataFrame, axis: str, color: str) -> N
         color,
         theme(),
     )
-    st.plotly_chart(figure, key="batch_curves", config={"displaylogo": False})
+    plot.draw(figure, key="batch_curves")
 
 
 def table(result: BatchResult, points: pd.DataFrame) -> None:
@@ -203,9 +203,8 @@ def validate(checked: Checked, result: BatchResult, color: str) -> None:
     draw(plain_markdown(found.reason), icon=":material/fact_check:")
     frame = batch_frames.validation(found)
     left, right = st.columns([4, 5], gap="medium")
-    left.plotly_chart(
-        validation_chart(frame, color, theme()), key="validation", config={"displaylogo": False}
-    )
+    with left:
+        plot.draw(validation_chart(frame, color, theme()), key="validation")
     shown: dict[str, Any] = {
         name: st.column_config.NumberColumn(format="%.4g")
         for name in batch_frames.VALIDATION_HEADS.values()

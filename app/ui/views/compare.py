@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app.ui import compare_charts
+from app.ui import compare_charts, plot
 from app.ui.share import csv
 from app.ui.widgets import empty, plain_markdown, theme
 from engine.sessions.compare import SessionComparison
@@ -173,9 +173,7 @@ def _winners(comparison: SessionComparison) -> None:
         "Over all sessions shown, within the same GPU, driver and clocks. Hatched: the variants "
         "named cannot be told apart."
     )
-    st.plotly_chart(
-        compare_charts.winner_map(frame, theme()), key="winner_map", config={"displaylogo": False}
-    )
+    plot.draw(compare_charts.winner_map(frame, theme()), key="winner_map")
     with st.expander("As a table", icon=":material/table:"):
         st.dataframe(frame, hide_index=True, width="stretch")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import charts, frames
+from app.ui import charts, frames, plot
 from app.ui.shown import Shown
 from app.ui.widgets import empty, failure, plain_markdown, theme
 from engine.evaluation import Evaluation, Status
@@ -103,7 +103,7 @@ def _maps(shown: Shown, tolerance: float) -> None:
     for i, (view, column) in enumerate(zip(shown.maps, columns, strict=True)):
         with column:
             st.markdown(f":gray[{_TITLES.get(view.name, plain_markdown(view.name))}]")
-            st.plotly_chart(
+            plot.draw(
                 charts.error_map(
                     view.frame,
                     view.compared,
@@ -114,5 +114,4 @@ def _maps(shown: Shown, tolerance: float) -> None:
                     show_scale=i == last,
                 ),
                 key=f"map_{view.name}",
-                config={"displaylogo": False},
             )

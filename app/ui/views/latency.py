@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import charts, frames
+from app.ui import charts, frames, plot
 from app.ui.palette import variant_color
 from app.ui.shown import Shown
 from app.ui.widgets import empty, origin_badge, plain_markdown, theme
@@ -40,10 +40,8 @@ def _terms(shown: Shown) -> None:
     if shown.explanation is None:
         return
     st.markdown("**What the prediction is made of** :gray[in colour the term that binds]")
-    st.plotly_chart(
-        charts.latency_terms(frames.terms(shown.explanation), theme()),
-        key="terms",
-        config={"displayModeBar": False},
+    plot.draw(
+        charts.latency_terms(frames.terms(shown.explanation), theme()), key="terms", tools=False
     )
     st.caption(
         "Launch floor + the slowest of SMs, L2 and DRAM + fusion, if there is a pass for it."
@@ -63,9 +61,8 @@ def _compare(shown: Shown) -> None:
         "dashed: predicted]"
     )
     chart, table = st.columns([5, 4], gap="medium")
-    chart.plotly_chart(
-        charts.latencies(frame, theme()), key="latencies", config={"displayModeBar": False}
-    )
+    with chart:
+        plot.draw(charts.latencies(frame, theme()), key="latencies", tools=False)
     table.dataframe(frames.latency_table(frame), hide_index=True, width="stretch")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import live_chart, live_component, live_jobs, queue
+from app.ui import live_chart, live_jobs, plot, queue
 from app.ui.palette import ORIGIN_COLOR, ORIGIN_ICON
 from app.ui.sweep_frames import duration
 from app.ui.widgets import empty, failure, plain_markdown, problem, theme
@@ -76,7 +76,7 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
         _tiles(view, view.summary)
         _origin(view)
     with chart:
-        live_component.draw(live_chart.live(view, job.job_id, theme()), key="live_chart")
+        plot.draw(live_chart.live(view, job.job_id, theme()), key="live_chart")
     with below:
         _download(job, view)
 

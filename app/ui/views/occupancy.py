@@ -7,7 +7,7 @@ from functools import lru_cache
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.ui import charts, frames
+from app.ui import charts, frames, plot
 from app.ui.palette import Theme
 from app.ui.shown import Shown
 from app.ui.terms import TERMS
@@ -22,7 +22,6 @@ _AXES = {
     "registers": "registers per thread",
     "smem_bytes": "shared memory per CTA, bytes",
 }
-_CONFIG = {"displayModeBar": False}
 
 
 def draw(shown: Shown) -> None:
@@ -65,8 +64,8 @@ def _which_pass(shown: Shown) -> PassReport:
     return shown.passes[names.index(chosen)]
 
 
-def _plot(figure: object, key: str) -> None:
-    st.plotly_chart(figure, key=key, config=_CONFIG)
+def _plot(figure: go.Figure, key: str) -> None:
+    plot.draw(figure, key, tools=False)
 
 
 def _waves(report: PassReport) -> None:

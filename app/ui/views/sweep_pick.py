@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.ui import linked, live_component, state
+from app.ui import linked, plot, state
 from app.ui.views.sweep_part import Part
 from app.ui.widgets import plain_markdown
 from engine.search.rows import SweepRow
@@ -16,7 +16,7 @@ from engine.units import format_us
 def chart(figure: go.Figure, key: str, part: Part, *shows: str) -> str | None:
     """Draw a chart whose zoom outlives updates, but not another choice; the point clicked."""
     figure.layout.uirevision = "|".join((part.name, part.problem or "", *part.variants, *shows))
-    return live_component.draw(figure, key)
+    return plot.draw(figure, key)
 
 
 def row_of(frame: pd.DataFrame, key: str) -> str | None:
