@@ -1,0 +1,68 @@
+"""What every chart does: it keeps still when nothing changed, fills the screen, says when it fails."""
+
+from __future__ import annotations
+
+import pytest
+from app_server import WAIT_MS
+from playwright.sync_api import Route, expect
+
+pytestmark = pytest.mark.browser
+
+
+def chart(key: str) -> str:
+    return f".attune-chart[data-key={key}]"
+
+
+def drawn(app, key: str) -> str:
+    """Wait until it is there; what counts how often it is drawn from now on."""
+    expect(app.page.locator(f"{chart(key)} .main-svg").first).to_be_visible(timeout=WAIT_MS)
+    app.page.wait_for_timeout(1000)  # the last of the first drawings
+    app.page.evaluate(
+        """([selector, key]) => {
+          window.draws ??= {};
+          window.draws[key] = 0;
+          document.querySelector(selector).on('plotly_afterplot', () => window.draws[key]++);
+        }""",
+        [chart(key), key],
+    )
+    return f"window.draws.{key}"
+
+
+def test_only_a_chart_that_changes_is_drawn_again(new_tab):
+    app = new_tab("/?variant=v02&S=512&tab=Occupancy")
+    waves, what_if = drawn(app, "waves"), drawn(app, "what_if_threads")
+    app.key("B").get_by_role("button", name="Increment").click()
+    app.page.wait_for_function(f"{waves} > 0", timeout=WAIT_MS)
+    app.page.wait_for_timeout(500)
+    assert app.page.evaluate(what_if) == 0
+
+
+def test_a_chart_fills_the_screen_and_goes_back(new_tab):
+    app = new_tab("/batch?variant=v02&S=512")
+    found = app.page.locator(chart("batch_curves"))
+    expect(found.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)
+    height = "document.querySelector('.attune-chart .main-svg').getBoundingClientRect().height"
+    before, screen = app.page.evaluate(f"[{height}, window.innerHeight]")
+    assert before < screen
+    for fills in (screen, before):
+        found.hover()
+        app.page.locator('.modebar-btn[data-title="Full screen"]').click()
+        app.page.wait_for_function(f"Math.abs({height} - {fills}) < 2", timeout=WAIT_MS)
+
+
+def test_it_says_so_when_plotly_cannot_be_loaded_and_recovers(new_tab):
+    app = new_tab("/devices")
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.abort()
+
+    app.page.route("**/plotly.min.js", refuse)
+    app.open("/?variant=v02&S=512&tab=Occupancy")
+    app.see("The chart cannot be drawn: plotly.js did not load. Reload the page.")
+    assert refused
+    app.page.unroute("**/plotly.min.js")
+    app.key("B").get_by_role("button", name="Increment").click()
+    expect(app.page.locator(f"{chart('waves')} .main-svg").first).to_be_visible(timeout=WAIT_MS)
+    expect(app.page.locator(chart("waves"))).not_to_contain_text("cannot be drawn")
