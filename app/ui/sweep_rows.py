@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from engine.search.results import COLUMNS, row_dict
@@ -76,14 +75,19 @@ class Found:
         """The columns as pandas reads them; what it has read before is only added to."""
         for name, values in self._columns.items():
             known = self._series.get(name)
-            added = pd.Series(values[0 if known is None else len(known) :], name=name)
             if known is None or known.empty:
-                self._series[name] = added
-            elif known.dtype != added.dtype:  # together they may be of a third kind
                 self._series[name] = pd.Series(values, name=name)
-            elif not added.empty:
-                both = np.concatenate([known.to_numpy(), added.to_numpy()])
-                self._series[name] = pd.Series(both, dtype=known.dtype, name=name)
+                continue
+            new = values[len(known) :]
+            if not new:
+                continue
+            # Nothing alone has a kind of its own, but leaves these kinds as they are.
+            nothing = known.dtype.kind in "fO" and all(value is None for value in new)
+            added = pd.Series(new, dtype=known.dtype if nothing else None)
+            if known.dtype != added.dtype:  # together they may be of a third kind
+                self._series[name] = pd.Series(values, name=name)
+            else:
+                self._series[name] = pd.concat([known, added], ignore_index=True)
         return pd.DataFrame({name: series.array for name, series in self._series.items()})
 
     def each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -146,20 +147,22 @@ def _winners(part: Part, finals: list[TuneResult]) -> None:
         if len(results) == 1
         else "The best five of each problem; places that the times do not tell apart are ties."
     )
-    places = part.made(("best", len(finals)), lambda: _places(part, results))
+    places = part.made(("best", *finals), lambda: _places(part, results, finals))
     sweep_pick.pick(sweep_pick.row_of(places, "sweep_places"), part.rows, "places")
     if len(places) == MOST_LINES:
         st.caption(f"The first {MOST_LINES:,} lines; choose a problem above to see another's.")
 
 
-def _places(part: Part, results: Sequence[TuneResult]) -> pd.DataFrame:
-    lines: list[dict[str, Any]] = []
-    for result in results:
-        rows = part.groups.get((result.device, result.problem), [])
-        lines += sweep_frames.best(result, rows)
-        if len(lines) >= MOST_LINES:
-            break
-    return pd.DataFrame(lines[:MOST_LINES]).set_index("point") if lines else pd.DataFrame()
+def _places(
+    part: Part, results: Sequence[TuneResult], finals: Sequence[TuneResult]
+) -> pd.DataFrame:
+    of = {(result.device, result.problem): result for result in results}
+    each = part.each(
+        ("lines", *finals),
+        lambda group, rows: sweep_frames.best(of[group], rows) if group in of else [],
+    )
+    lines = list(chain.from_iterable(each.values()))[:MOST_LINES]
+    return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
 
 def _results(part: Part, finals: list[TuneResult]) -> list[TuneResult]:

@@ -53,7 +53,7 @@ class Part:
         """The rows by GPU and problem."""
         return self.made("groups", lambda: by_problem(self.rows))
 
-    def each(self, what: str, make: Callable[[Group, list[SweepRow]], T]) -> dict[Group, T]:
+    def each(self, what: Hashable, make: Callable[[Group, list[SweepRow]], T]) -> dict[Group, T]:
         """What `make` returns for every group; only those that have changed are made again."""
         return self.found.each((what, self.problem, self.variants), self.groups, make)
 
