@@ -6,30 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tuned_data import ENTRY, PROBLEM
 
 from engine.config import resolve_config
 from engine.evaluate import evaluate
 from engine.model.recommend import BatchRequest, recommend_batch
 from engine.names import find_variant
-from engine.problem import Problem
 from engine.request import EvaluationRequest, resolve
 from engine.search.space import Space, SweepOptions, point_id
-from engine.search.tuned import TunedConfig, keep_tuned, problem_class
+from engine.search.tuned import keep_tuned
 
-PROBLEM = Problem(1, 1, 64, 64)
 V05 = find_variant("v05")
-ENTRY = TunedConfig(
-    gpu="L4",
-    variant="v05",
-    problem_class=problem_class(PROBLEM),
-    config={"block_n": 32, "threads_per_row": 8, "num_splits": 2},
-    problem=PROBLEM.label(),
-    median_us=12.5,
-    origin="measured",
-    when="2026-01-01T00:00:00+00:00",
-    strategy="exhaustive",
-    evaluations=36,
-)
 
 
 @pytest.fixture
@@ -52,10 +39,10 @@ def test_missing_values_are_the_tuned_ones(file: Path) -> None:
     found = resolve_config(V05, {}, PROBLEM, "L4")
     assert found.values == ENTRY.config
     assert set(found.origins.values()) == {"tuned"}
-    assert found.says() == "tuned for B1 H1 S64 D64 fp16 (12.5 µs measured)"
+    assert found.says() == "tuned for B1 H1 S128 D64 fp16 (12.5 µs measured)"
     found = resolve_config(V05, {"num_splits": 4}, PROBLEM, "L4")
     assert found.values == {**ENTRY.config, "num_splits": 4}
-    assert found.says().startswith("num_splits given, the rest tuned for B1 H1 S64")
+    assert found.says().startswith("num_splits given, the rest tuned for B1 H1 S128")
     for problem, gpu in ((replace(PROBLEM, seqlen=512), "L4"), (PROBLEM, "L40S")):
         assert resolve_config(V05, {}, problem, gpu).values == V05.default_config()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +44,13 @@ def run_sweep_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
     spec = SweepSpec.from_dict(payload["request"])
     sweep_journal = SweepJournal(worker.run.sweep_journal(payload["journal"]))
     sweep_journal.poll()
-    points = spec.space.points(spec.options)
     reporter = _Reporter(worker, job_id)
-    runner = _on_cluster if payload.get("cluster") and points else _on_this_machine
-    end, final = runner(worker, job_id, payload, sweep_journal, spec, points, reporter)
+    sweep = _Sweep(worker, job_id, spec, spec.space.points(spec.options), sweep_journal, reporter)
+    address = payload.get("cluster")
+    if address and sweep.points:
+        end, final = sweep.on_cluster(address)
+    else:
+        end, final = sweep.on_this_machine(worker.run.in_flight(payload["journal"]))
     reporter.finish()
     if end != "cancelled":  # the manager has said so itself
         worker.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
@@ -74,95 +77,83 @@ class _Reporter:
             self._worker.event(self._job_id, "progress", progress=progress)
 
 
-def _on_this_machine(
-    worker: Worker,
-    job_id: str,
-    payload: Mapping[str, Any],
-    sweep_journal: SweepJournal,
-    spec: SweepSpec,
-    points: Sequence[SweepPoint],
-    reporter: _Reporter,
-) -> tuple[SweepEnd, list[TuneResult]]:
-    on_gpu = bool(points) and runs_on_gpu(points[0].request)
-    with CompileAhead(
-        _known_order(spec, points, sweep_journal), on_cpu=spec.options.execute and not on_gpu
-    ) as ahead:
-        evaluate = _Points(worker, worker.run.in_flight(payload["journal"]), ahead).evaluate
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """One job: what to evaluate, where to note it, whom to tell."""
+
+    worker: Worker
+    job_id: str
+    spec: SweepSpec
+    points: list[SweepPoint]
+    journal: SweepJournal
+    reporter: _Reporter
+
+    def on_this_machine(self, marker: Path) -> tuple[SweepEnd, list[TuneResult]]:
+        """Evaluate here; `marker` names the point under way."""
+        worker, spec = self.worker, self.spec
+        on_gpu = bool(self.points) and runs_on_gpu(self.points[0].request)
+        with CompileAhead(self._known_order(), on_cpu=spec.options.execute and not on_gpu) as ahead:
+            evaluate = _Points(worker, marker, ahead).evaluate
+
+            def should_stop() -> bool:
+                # Between two points: here nothing is under way.
+                if worker.evaluator.lost is not None:
+                    ahead.close()
+                    worker.restart_if_lost()
+                worker.serve_waiting_evaluations()
+                return self._is_cancelled()
+
+            end = run_sweep(spec, evaluate, self.journal, self.reporter, should_stop, on_gpu=on_gpu)
+        if end == "cancelled" or not on_gpu:
+            return end, []
+        return end, self._final()
+
+    def on_cluster(self, address: str) -> tuple[SweepEnd, list[TuneResult]]:
+        """Nothing is evaluated here but what a page asks for meanwhile."""
+        from engine.search.cluster import connect, sweep_on
 
         def should_stop() -> bool:
-            # Between two points: here nothing is under way.
-            if worker.evaluator.lost is not None:
-                ahead.close()
-                worker.restart_if_lost()
-            worker.serve_waiting_evaluations()
-            return worker.is_cancelled(job_id)
+            self.worker.serve_waiting_evaluations()
+            self.worker.restart_if_lost()
+            return self._is_cancelled()
 
-        end = run_sweep(spec, evaluate, sweep_journal, reporter, should_stop, on_gpu=on_gpu)
-    if end == "cancelled" or not on_gpu:
-        return end, []
-    return end, _final(worker, job_id, list(sweep_journal.rows.values()))
+        self._stage(f"Looking for workers at {address}")
+        rows = self.journal.rows.values()
+        with connect(address, self.points[0].request, rows, self._stage) as cluster:
+            return sweep_on(cluster, self.spec, self.journal, self.reporter, should_stop)
 
+    def _is_cancelled(self) -> bool:
+        return self.worker.is_cancelled(self.job_id)
 
-def _on_cluster(
-    worker: Worker,
-    job_id: str,
-    payload: Mapping[str, Any],
-    sweep_journal: SweepJournal,
-    spec: SweepSpec,
-    points: Sequence[SweepPoint],
-    reporter: _Reporter,
-) -> tuple[SweepEnd, list[TuneResult]]:
-    """Nothing is evaluated here but what a page asks for meanwhile."""
-    from engine.search.cluster import connect, sweep_on
+    def _stage(self, sentence: str) -> None:
+        self.worker.event(self.job_id, "stage", stage=sentence)
 
-    def say(sentence: str) -> None:
-        worker.event(job_id, "stage", stage=sentence)
+    def _known_order(self) -> list[EvaluationRequest]:
+        """What will be evaluated, in order; empty where that depends on what is found."""
+        if self.spec.strategy != "exhaustive":
+            return []
+        done = self.journal.rows
+        return [p.request for p in self.points if p.why_not is None and p.id not in done]
 
-    def should_stop() -> bool:
-        worker.serve_waiting_evaluations()
-        worker.restart_if_lost()
-        return worker.is_cancelled(job_id)
-
-    say(f"Looking for workers at {payload['cluster']}")
-    rows = sweep_journal.rows.values()
-    with connect(payload["cluster"], points[0].request, rows, say) as cluster:
-        return sweep_on(cluster, spec, sweep_journal, reporter, should_stop)
-
-
-def _known_order(
-    spec: SweepSpec, points: Sequence[SweepPoint], sweep_journal: SweepJournal
-) -> list[EvaluationRequest]:
-    """What will be evaluated, in order; empty where that depends on what is found."""
-    if spec.strategy != "exhaustive":
-        return []
-    return [p.request for p in points if p.why_not is None and p.id not in sweep_journal.rows]
-
-
-def _final(worker: Worker, job_id: str, rows: list[SweepRow]) -> list[TuneResult]:
-    """The best of every problem, measured side by side."""
-
-    def stage(sentence: str) -> None:
-        worker.event(job_id, "stage", stage=sentence)
-
-    opened = gpu_entrants(worker.evaluator, stage)
-    found: list[TuneResult] = []
-    for (name, problem), group in by_problem(rows).items():
-        worker.serve_waiting_evaluations()
-        if worker.is_cancelled(job_id):
-            break
-        stage(f"The final of {problem.label()}")
-        try:
-            result = tune_group(
-                name, group, opened, should_stop=lambda: worker.is_cancelled(job_id)
-            )
-        except MeasureError as error:
-            stage(f"No final of {problem.label()}: {error}")
-            if worker.evaluator.lost is not None:
+    def _final(self) -> list[TuneResult]:
+        """The best of every problem, measured side by side."""
+        opened = gpu_entrants(self.worker.evaluator, self._stage)
+        found: list[TuneResult] = []
+        for (name, problem), group in by_problem(self.journal.rows.values()).items():
+            self.worker.serve_waiting_evaluations()
+            if self._is_cancelled():
                 break
-            continue
-        if result is not None:
-            found.append(result)
-    return found
+            self._stage(f"The final of {problem.label()}")
+            try:
+                result = tune_group(name, group, opened, should_stop=self._is_cancelled)
+            except MeasureError as error:
+                self._stage(f"No final of {problem.label()}: {error}")
+                if self.worker.evaluator.lost is not None:
+                    break
+                continue
+            if result is not None:
+                found.append(result)
+        return found
 
 
 def final_from_dict(data: Mapping[str, Any]) -> TuneResult:

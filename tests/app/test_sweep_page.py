@@ -8,18 +8,16 @@ import time
 from dataclasses import replace
 from urllib.parse import parse_qsl
 
-import pandas as pd
 import pytest
 from app_driver import charts, metric, texts, until
+from sweep_data import rows_of, spec
 
 import engine.jobs.manager as jobs
 from app.ui import sweep_charts, sweep_frames
 from app.ui.palette import DARK
 from app.ui.sweep_plan import plan
-from app.ui.sweep_rows import Found
 from app.ui.views.sweep import TABS
 from engine.errors import StoreError
-from engine.evaluation import Evaluation, Latency, Status
 from engine.jobs.manager import manager
 from engine.problem import Problem
 from engine.search.results import (
@@ -29,7 +27,6 @@ from engine.search.results import (
     tunable_importance,
     winner_map,
 )
-from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep_journal import Budget, SweepJournal, SweepSpec
 from engine.search.tuned import keep_tuned, load_tuned, tuned_path
@@ -44,34 +41,6 @@ def _no_sweeps_of_other_tests(_isolated, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "_manager", own)
     yield
     own.close()
-
-
-def spec(variants=("v01", "v05"), seqlens=(64, 128), **options) -> SweepSpec:
-    problems = tuple(Problem(1, 1, s, 64) for s in seqlens)
-    return SweepSpec(Space(variants, problems), SweepOptions(gpu="L4", execute=False, **options))
-
-
-def rows_of(wanted: SweepSpec) -> list[SweepRow]:
-    """Rows with made-up predicted times: less occupancy is faster, so that outliers exist."""
-    found = []
-    for i, point in enumerate(wanted.space.points(wanted.options)):
-        request = point.request
-        us = 10.0 + 3 * i
-        latency = None if i == 1 else Latency("predicted", us, us * 0.9, us * 1.1, "made up")
-        evaluation = Evaluation(
-            status=Status.CRASHED if i == 1 else Status.SKIPPED,
-            reason="It crashed." if i == 1 else "Not executed.",
-            variant=request.variant,
-            problem=request.problem,
-            config=dict(request.config),
-            device="L4",
-            when="2026-01-01T00:00:00+00:00",
-            latency=latency,
-        )
-        row = SweepRow.make(point, evaluation, 0.1)
-        row.result["occupancy"] = {"occupancy": min(1.0, 0.05 * (i + 1)), "limiter": "smem"}
-        found.append(row)
-    return found
 
 
 def swept(open_app, **params):
@@ -178,32 +147,6 @@ def test_a_link_to_no_sweep_is_one_sentence(open_app):
     at = open_app("sweep", gpu="L4", sweep="nowhere")
     assert "not on this server" in at.error[0].value
     assert not at.exception
-
-
-def test_rows_are_read_in_as_they_come_like_the_whole():
-    rows = rows_of(spec(seqlens=(64,)))
-    found = Found()
-    for count in (1, 2, 2, 7, len(rows)):
-        found.update(rows[:count], is_over=True)
-        pd.testing.assert_frame_equal(found.frame, sweep_frame(rows[:count]))
-    assert found.version == 4  # one less than updates: nothing had changed
-    kept = found.made("count", lambda: len(found.rows))
-    found.update(rows, is_over=True)
-    assert found.made("count", lambda: -1) == kept == len(rows)
-    again = [rows[0], SweepRow.from_result(rows[1].point, dict(rows[2].result), 0.2), *rows[2:]]
-    found.update(again, is_over=True)
-    pd.testing.assert_frame_equal(found.frame, sweep_frame(again))
-    assert found.made("count", lambda: -1) == -1
-
-
-def test_a_running_sweep_is_not_rebuilt_at_every_tick():
-    rows = rows_of(spec(seqlens=(64,)))
-    found = Found()
-    found.update(rows[:1], is_over=False)
-    found.update(rows[:2], is_over=False)
-    assert len(found.frame) == 1
-    found.update(rows, is_over=True)
-    assert len(found.frame) == len(rows)
 
 
 def test_a_plan_of_very_many_points_is_not_enumerated():

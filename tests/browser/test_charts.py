@@ -1,4 +1,4 @@
-"""What every chart does: it keeps still when nothing changed, fills the screen, says when it fails."""
+"""What every chart does: keep still when nothing changed, fill the screen, say when it fails."""
 
 from __future__ import annotations
 

@@ -7,24 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from tuned_data import ENTRY
 
 from engine.cli import main
-from engine.problem import Problem
-from engine.search.tuned import TunedConfig, keep_tuned, load_tuned, problem_class
+from engine.search.tuned import keep_tuned, load_tuned
 
-PROBLEM = Problem(1, 1, 64, 64)
-ENTRY = TunedConfig(
-    gpu="L4",
-    variant="v05",
-    problem_class=problem_class(PROBLEM),
-    config={"block_n": 32, "threads_per_row": 8, "num_splits": 2},
-    problem=PROBLEM.label(),
-    median_us=12.5,
-    origin="predicted",
-    when="2026-01-01T00:00:00+00:00",
-    strategy="exhaustive",
-    evaluations=36,
-)
 OTHER = replace(ENTRY, gpu="H200", variant="v02", config={"block_n": 32, "threads_per_row": 2})
 
 
@@ -61,7 +48,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_evaluate_says_where_its_config_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["evaluate", "v05", "--seqlen", "64", "--gpu", "L4", "--backend", "cpu", "--json"]
+    asked = ["evaluate", "v05", "--seqlen", "128", "--gpu", "L4", "--backend", "cpu", "--json"]
     assert main(asked) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["config"] == ENTRY.config

@@ -1,0 +1,37 @@
+"""A small sweep and made-up rows of it."""
+
+from __future__ import annotations
+
+from engine.evaluation import Evaluation, Latency, Status
+from engine.problem import Problem
+from engine.search.rows import SweepRow
+from engine.search.space import Space, SweepOptions
+from engine.search.sweep_journal import SweepSpec
+
+
+def spec(variants=("v01", "v05"), seqlens=(64, 128), **options) -> SweepSpec:
+    problems = tuple(Problem(1, 1, s, 64) for s in seqlens)
+    return SweepSpec(Space(variants, problems), SweepOptions(gpu="L4", execute=False, **options))
+
+
+def rows_of(wanted: SweepSpec) -> list[SweepRow]:
+    """Rows with made-up predicted times: less occupancy is faster, so that outliers exist."""
+    found = []
+    for i, point in enumerate(wanted.space.points(wanted.options)):
+        request = point.request
+        us = 10.0 + 3 * i
+        latency = None if i == 1 else Latency("predicted", us, us * 0.9, us * 1.1, "made up")
+        evaluation = Evaluation(
+            status=Status.CRASHED if i == 1 else Status.SKIPPED,
+            reason="It crashed." if i == 1 else "Not executed.",
+            variant=request.variant,
+            problem=request.problem,
+            config=dict(request.config),
+            device="L4",
+            when="2026-01-01T00:00:00+00:00",
+            latency=latency,
+        )
+        row = SweepRow.make(point, evaluation, 0.1)
+        row.result["occupancy"] = {"occupancy": min(1.0, 0.05 * (i + 1)), "limiter": "smem"}
+        found.append(row)
+    return found

@@ -1,0 +1,67 @@
+"""A sweep's rows as a frame that grows, and what is kept of what was made from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_data import rows_of, spec
+
+from app.ui.sweep_rows import Found
+from app.ui.views import sweep, sweep_part
+from app.ui.views.sweep_part import Part
+from engine.search.results import sweep_frame
+from engine.search.rows import SweepRow
+from engine.search.tune import tune_results
+
+ROWS = rows_of(spec(variants=("v01", "v02", "v05"), seqlens=(64,)))
+
+
+def test_rows_are_read_in_as_they_come_like_the_whole():
+    rows = ROWS
+    found = Found()
+    for count in (1, 2, 2, 7, len(rows)):
+        found.update(rows[:count], is_over=True)
+        pd.testing.assert_frame_equal(found.frame, sweep_frame(rows[:count]))
+    assert found.version == 4  # one less than updates: nothing had changed
+    kept = found.made("count", lambda: len(found.rows))
+    found.update(rows, is_over=True)
+    assert found.made("count", lambda: -1) == kept == len(rows)
+    again = [rows[0], SweepRow.from_result(rows[1].point, dict(rows[2].result), 0.2), *rows[2:]]
+    found.update(again, is_over=True)
+    pd.testing.assert_frame_equal(found.frame, sweep_frame(again))
+    assert found.made("count", lambda: -1) == -1
+
+
+def test_a_running_sweep_is_not_rebuilt_at_every_tick():
+    rows = ROWS
+    found = Found()
+    found.update(rows[:1], is_over=False)
+    found.update(rows[:2], is_over=False)
+    assert len(found.frame) == 1
+    found.update(rows, is_over=True)
+    assert len(found.frame) == len(rows)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations(ROWS), st.integers(1, 5))
+def test_in_any_order_and_portion_the_frame_is_the_whole(order: list[SweepRow], step: int):
+    # The first tunables, times and reasons may come late: kinds of columns change on the way.
+    found = Found()
+    for count in range(step, 25, step):
+        found.update(order[:count], is_over=True)
+        pd.testing.assert_frame_equal(found.frame, sweep_frame(order[:count]))
+
+
+def test_other_finals_are_other_places(monkeypatch):
+    monkeypatch.setattr(sweep_part, "theme", lambda: None)
+    found = Found()
+    found.update(ROWS, is_over=True)
+    part = Part(found, "a sweep", None, ())
+    first = tune_results(ROWS)
+    slow = [replace(r, places=r.places[::-1]) for r in first]  # measured again, say
+    shown = [sweep._places(part, finals, finals) for finals in (first, slow)]
+    assert shown[0].index[0] == first[0].places[0].point
+    assert shown[1].index[0] == first[0].places[-1].point
