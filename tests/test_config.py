@@ -76,7 +76,7 @@ def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:
     request = EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)
     assert resolve(request).config == ENTRY.config
     assert evaluate(request).evaluation.config == ENTRY.config
-    batch = BatchRequest("v05", "L4", seqlen=64, head_dim=64, max_batch=2)
+    batch = BatchRequest("v05", "L4", seqlen=128, head_dim=64, max_batch=2)
     result = recommend_batch(batch)
     assert result.config == ENTRY.config
     assert any("tuned for" in note for note in result.notes)

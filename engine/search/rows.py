@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Self
 
 from engine.evaluation import Evaluation, Origin, Status
@@ -73,7 +74,7 @@ class SweepRow:
         return cls(
             point=point,
             variant=result["variant"],
-            problem=Problem(**result["problem"]),
+            problem=_problem(tuple(result["problem"].items())),
             config=dict(result["config"]),
             status=status,
             reason=result["reason"],
@@ -87,6 +88,12 @@ class SweepRow:
             result=result,
             where=where,
         )
+
+
+@lru_cache(maxsize=4096)
+def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
+    """One object for the many rows of a problem: cheaper to read, to keep and to compare."""
+    return Problem(**dict(sizes))
 
 
 def _plain(value: Any) -> Any:
