@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import working
+from app.ui import linked, working
 from app.ui.opened import open_snapshot
 from app.ui.runs import collect
 from app.ui.views import compare as views
@@ -103,7 +103,7 @@ def _choose(options: list[str], infos: dict[str, SnapshotInfo]) -> list[str]:
         help=f"The {_LISTED} newest snapshots. The Sessions page searches all of them.",
         on_change=lambda: st.session_state.pop("compare_missing", None),
     )
-    st.query_params["session"] = chosen
+    linked.write("session", *chosen)
     return chosen
 
 
@@ -131,7 +131,7 @@ def _how(chosen: list[str], infos: dict[str, SnapshotInfo]) -> tuple[str, str, b
         help="Off: a verdict is given only where both were timed under the same conditions.",
         bind="query-params",
     )
-    st.query_params["baseline"] = baseline
+    linked.write("baseline", baseline)
     return baseline, kind, across
 
 

@@ -6,7 +6,7 @@ import datetime
 
 import streamlit as st
 
-from app.ui import frames
+from app.ui import frames, linked
 from app.ui.opened import open_snapshot
 from app.ui.runs import collect
 from app.ui.views import snapshot as snapshot_view
@@ -143,7 +143,7 @@ def _select(found: list[SnapshotInfo]) -> None:
     _close()
     rows = st.session_state["session_table"]["selection"]["rows"]
     if rows:
-        st.query_params[_PARAM] = found[rows[0]].name
+        linked.write(_PARAM, found[rows[0]].name)
 
 
 def _import(store: Store) -> None:
@@ -162,7 +162,7 @@ def _import(store: Store) -> None:
         _say("failed", str(error))
         return
     _say("done", f"Uploaded and kept as {name}.")
-    st.query_params[_PARAM] = name
+    linked.write(_PARAM, name)
 
 
 def _opened(store: Store, name: str) -> None:
@@ -199,7 +199,7 @@ def _undo(store: Store, name: str, kept: str) -> None:
         _say("failed", str(error))
         return
     _say("done", f"{name} is back.")
-    st.query_params[_PARAM] = name
+    linked.write(_PARAM, name)
 
 
 page()

@@ -62,9 +62,14 @@ def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) 
     if value is None or value == default:
         st.query_params.pop(key, None)
         return default
-    if st.query_params.get(key) != text(value):
-        st.query_params[key] = text(value)
+    write(key, text(value))
     return value
+
+
+def write(key: str, *texts: str) -> None:
+    """Into the URL, when it says something else: at each write the browser draws the page anew."""
+    if tuple(st.query_params.get_all(key)) != texts:
+        st.query_params[key] = texts
 
 
 def number(

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import streamlit as st
 
+from app.ui import linked
 from app.ui.sweep_frames import duration
 from app.ui.sweep_rows import Found
 from engine.errors import AttuneError
@@ -74,7 +75,7 @@ def shown(found: list[JobStatus]) -> tuple[JobStatus | None, str]:
     if name is None:
         return None, why
     st.session_state[_CHOSEN] = name
-    st.query_params[PARAM] = name
+    linked.write(PARAM, name)
     return by_journal[name], why
 
 
