@@ -9,7 +9,6 @@ update in.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -96,7 +95,7 @@ def looks(size: int, samples: int) -> None:
         series.extend(StreamPart(None, "", gpu_samples(size + 30 * i, 30), 2 + i))
         view = series.view()
         times["sum up"].append(1000 * (time.perf_counter() - start))
-        parts.append(json.dumps(live_chart.live(view, "job", LIGHT).to_dict()))
+        parts.append(live_chart.live(view, "job", LIGHT).to_json())
         times["sum up and draw"].append(1000 * (time.perf_counter() - start))
     for what, taken in times.items():
         report(f"a look at {size:,} samples: {what}", taken, GOAL_LOOK_MS)
