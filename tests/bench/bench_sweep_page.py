@@ -59,13 +59,13 @@ _WATCH = """
   const frame = () => new Promise(requestAnimationFrame);
   const idle = () => new Promise(done => requestIdleCallback(done));
   const answered = async () => {
-    const mine = window.attune.answered.push(performance.now());
+    const place = window.attune.answered.push(performance.now()) - 1;
     await idle();
     for (let i = 0; i < 2; i++) {
       await frame();
       await idle();
     }
-    if (mine === window.attune.answered.length) window.attune.drawn.push(performance.now());
+    window.attune.drawn[place] = performance.now();
   };
   window.WebSocket = class extends WebSocket {
     constructor(...options) {
@@ -162,11 +162,12 @@ class MadeUpSweep:
 
 
 def settled(page: Page, since_ms: float) -> None:
-    """Wait for an answer after `since_ms`, and then for a while without any."""
+    """Wait for an answer after `since_ms`, and until it is drawn and no more have come."""
     page.wait_for_function(
         """([since, quiet]) => {
-          const after = window.attune.answered.filter(t => t > since);
-          return after.length && performance.now() - after.at(-1) > quiet;
+          const {answered, drawn} = window.attune;
+          return answered.at(-1) > since && performance.now() - answered.at(-1) > quiet
+              && drawn[answered.length - 1];
         }""",
         arg=[since_ms, QUIET_MS],
         timeout=60_000,
@@ -178,12 +179,12 @@ def update_ms(page: Page, asked_ms: float) -> float:
     attune = page.evaluate("() => window.attune")
     # Both parts of the page may ask at about the same time: their answers are one update.
     bound = min((t for t in attune["asked"] if t > asked_ms + 100), default=math.inf)
-    last = asked_ms
-    for answer in (t for t in attune["answered"] if asked_ms < t < bound):
-        if last > asked_ms and answer - last > QUIET_MS:
-            break
-        last = answer
-    return float(min((t for t in attune["drawn"] if t >= last), default=math.inf) - asked_ms)
+    last, drawn = asked_ms, asked_ms
+    for answer, at in zip(attune["answered"], attune["drawn"], strict=False):
+        if not asked_ms < answer < bound or (last > asked_ms and answer - last > QUIET_MS):
+            continue
+        last, drawn = answer, at
+    return float(drawn - asked_ms)
 
 
 def now_ms(page: Page) -> float:

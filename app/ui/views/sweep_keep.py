@@ -14,7 +14,7 @@ from engine.search.tuned import TunedConfig, forget_tuned, load_tuned, tuned_pat
 
 _SAID = "sweep_kept_said"
 _FAILED = "sweep_kept_failed"
-_SHOWN = 24
+_SHOWN = 12
 
 
 def draw(found: Sequence[TunedConfig]) -> None:
