@@ -54,7 +54,8 @@ def wanted(chosen: Chosen) -> Wanted:
         InvalidProblem, UnknownName: what they ask for cannot exist; the sentence says why.
     """
     variants = _variants(chosen)
-    columns = st.columns(len(AXES) + 2, gap="small", vertical_alignment="bottom")
+    widths = [*[1.0] * len(AXES), 1.35, 1.0]  # causal, with its three words, and the formats
+    columns = st.columns(widths, gap="small", vertical_alignment="bottom")
     texts = {
         axis.name: linked.text(
             column,
