@@ -99,6 +99,8 @@ async function draw(chart, src, tools) {
       if (!chart.listens) listen(chart);
     }
   } catch (error) {
+    window.Plotly?.purge(chart);  // a half of a chart could not be brought up to date
+    chart.listens = false;
     chart.textContent = `The chart cannot be drawn: ${error.message}. Reload the page.`;
   } finally {
     chart.waits = false;

@@ -66,3 +66,22 @@ def test_it_says_so_when_plotly_cannot_be_loaded_and_recovers(new_tab):
     app.key("B").get_by_role("button", name="Increment").click()
     expect(app.page.locator(f"{chart('waves')} .main-svg").first).to_be_visible(timeout=WAIT_MS)
     expect(app.page.locator(chart("waves"))).not_to_contain_text("cannot be drawn")
+
+
+def test_a_figure_that_cannot_be_drawn_says_why_and_the_next_one_can(new_tab):
+    app = new_tab("/?variant=v02&S=512&tab=Occupancy")
+    waves = app.page.locator(chart("waves"))
+    expect(waves.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)
+    app.page.evaluate(
+        """() => {
+          const draw = Plotly.react;
+          Plotly.react = () => { Plotly.react = draw; throw new Error("no such axis"); };
+        }"""
+    )
+    more = app.key("B").get_by_role("button", name="Increment")
+    more.click()
+    said = app.page.get_by_text("The chart cannot be drawn: no such axis.")
+    expect(said).to_be_visible(timeout=WAIT_MS)
+    more.click()
+    expect(said).to_have_count(0, timeout=WAIT_MS)
+    expect(waves.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)
