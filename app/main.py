@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `streamlit run` puts only app/ there
 
-from app.ui import linked, style  # noqa: E402  (after the path is set)
+from app.ui import style  # noqa: E402  (after the path is set)
 
 st.set_page_config(
     page_title="Attune",
@@ -25,7 +25,7 @@ st.logo(
     icon_image=str(ROOT / "app" / "assets" / "icon.png"),
     size="large",
 )
-pages = st.navigation(
+st.navigation(
     [
         st.Page("app_pages/tune.py", title="Tune", url_path="tune", default=True),
         st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
@@ -35,6 +35,4 @@ pages = st.navigation(
         st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
     ],
     position="top",
-)
-with linked.url():
-    pages.run()
+).run()

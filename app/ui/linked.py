@@ -8,8 +8,7 @@ like the URL of a first run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -18,7 +17,6 @@ T = TypeVar("T")
 
 MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
-_PENDING = "linked_pending"  # what the URL is to say when the page is drawn; None: nothing
 _FOLLOWED = "linked_followed"  # keys whose values in the URL are still to be read
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
@@ -60,27 +58,12 @@ def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
 
 
 def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) -> T:
-    """After the widget: its value, which `url` writes into the URL unless it is the default."""
-    is_default = value is None or value == default
-    st.session_state[_PENDING][key] = None if is_default else text(value)
-    return default if value is None else value
-
-
-@contextmanager
-def url() -> Iterator[None]:
-    """Around the page: when it is drawn the URL is brought up to date.
-
-    At each write the browser draws the whole page anew; written in between, that would come before
-    the figures. A run that is cut short leaves it to the next one.
-    """
-    pending: dict[str, str | None] = {}
-    st.session_state[_PENDING] = pending
-    yield
-    for key, text in pending.items():
-        if text is not None:
-            write(key, text)
-        elif key in st.query_params:
-            del st.query_params[key]
+    """After the widget: its value, written into the URL unless it is the default."""
+    if value is None or value == default:
+        st.query_params.pop(key, None)
+        return default
+    write(key, text(value))
+    return value
 
 
 def write(key: str, *texts: str) -> None:
