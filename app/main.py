@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `streamlit run` puts only app/ there
 
-from app.ui import style  # noqa: E402  (after the path is set)
+from app.shared import style  # noqa: E402  (after the path is set)
 
 st.set_page_config(
     page_title="Attune",

@@ -22,7 +22,7 @@ GIT_TIMEOUT_S = 5.0
 
 
 def collect_environment() -> dict[str, Any]:
-    """A JSON object, the `environment` of a snapshot. See `engine.sessions.schema.Environment`."""
+    """A JSON object, the `environment` of a snapshot. See `engine.records.snapshot.Environment`."""
     gpus, driver, cuda_driver = _gpus()
     commit, dirty = _git()
     return {

@@ -51,8 +51,8 @@ HEAVY = ["cupy", "torch", "streamlit", "plotly", "pydantic", "platformdirs", "ri
 # What a GPU machine with numpy, scipy, pandas, cupy, torch and nvidia-ml-py must be able to import.
 MEASURING_PATH = [
     "engine",
-    "engine.evaluate",
-    "engine.preview",
+    "engine.pipeline.evaluate",
+    "engine.pipeline.preview",
     "engine.compile",
     "engine.backends.cpu",
     "engine.backends.cuda",
@@ -64,8 +64,8 @@ MEASURING_PATH = [
     "engine.model.latency",
     "engine.model.occupancy",
     "engine.cli",
-    "engine.search.sweep",
-    "engine.search.tune",
+    "engine.search.sweep.run",
+    "engine.search.autotune",
     "kernels.ladder",
 ]
 

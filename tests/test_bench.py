@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import engine.bench as subject
-from engine.bench import PRESETS, BenchResult, Entrant, bench
+import engine.pipeline.bench as subject
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
-from engine.evaluate import EvaluationOutcome
 from engine.evaluation import Correctness, Evaluation, Status
-from engine.measure.field import ALL_KINDS
 from engine.measure.sampler import SamplerSettings
+from engine.measure.side_by_side import ALL_KINDS
 from engine.measure.verdict import Verdict
+from engine.pipeline.bench import PRESETS, BenchResult, Entrant, bench
+from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.request import EvaluationRequest, Target
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.request import EvaluationRequest, Target
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 128, 64)

@@ -9,12 +9,12 @@ import pytest
 from tuned_data import ENTRY, PROBLEM
 
 from engine.config import resolve_config
-from engine.evaluate import evaluate
-from engine.model.recommend import BatchRequest, recommend_batch
+from engine.model.batch.recommend import BatchRequest, recommend_batch
 from engine.names import find_variant
-from engine.request import EvaluationRequest, resolve
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.space import Space, SweepOptions, point_id
-from engine.search.tuned import keep_tuned
+from engine.search.tuned.store import keep_tuned
 
 V05 = find_variant("v05")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import engine.evaluate as pipeline
+import engine.pipeline.evaluate as pipeline
 from engine.errors import ToolMissing, UnknownName
-from engine.evaluate import Evaluator
 from engine.evaluation import Evaluation, Status
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.preview import preview
+from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
-from engine.preview import preview
 from engine.problem import Problem
-from engine.request import EvaluationRequest
 
 SMALL = Problem(1, 1, 65, 64)
 Mutate = Callable[[str, str], None]

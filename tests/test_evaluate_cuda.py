@@ -14,18 +14,18 @@ import pytest
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.errors import MeasureError
-from engine.evaluate import Evaluator
 from engine.evaluation import Correctness, Status
-from engine.jobs import live_job
+from engine.jobs.latency_stream import job
+from engine.jobs.latency_stream.samples import read_samples
 from engine.jobs.layout import RunDir
-from engine.jobs.stream import read_samples
 from engine.jobs.worker import Worker
-from engine.measure import field, local_gpu
+from engine.measure import local_gpu, side_by_side
 from engine.measure.device_lock import device_lock, read_holder
 from engine.measure.sampler import SamplerSettings
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.request import EvaluationRequest
 from engine.tensors import Inputs, encode
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cuda")
@@ -107,7 +107,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpCuda:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda _: None)
     monkeypatch.setattr(local_gpu, "_uuid", lambda: "GPU-1")
-    short = SamplerSettings(kinds=field.ALL_KINDS, min_rounds=6, max_rounds=6)
+    short = SamplerSettings(kinds=side_by_side.ALL_KINDS, min_rounds=6, max_rounds=6)
     quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
     monkeypatch.setattr("engine.measure.timed.FULL", short)
     monkeypatch.setattr("engine.measure.timed.QUICK", quick)
@@ -188,7 +188,7 @@ def test_live_streams_the_sampler_and_lets_others_in(
     run.create()
     run.put_request("live", {"kind": "live", "request": REQUEST.to_dict()})
     turn = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=0.2)
-    monkeypatch.setattr(live_job, "_TURN", turn)
+    monkeypatch.setattr(job, "_TURN", turn)
     worker = Worker(run, evaluator)
     others: list[int] = []
 

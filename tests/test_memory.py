@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import engine.memory as memory
+import engine.pipeline.memory as memory
 from engine.backends.base import RunResult
 from engine.correctness import check_with_maps
 from engine.evaluation import Status
-from engine.memory import available_host_memory, check_memory, memory_need
+from engine.pipeline.memory import available_host_memory, check_memory, memory_need
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import encode, make_inputs

@@ -7,20 +7,22 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import batch_frames, batch_inputs, batch_save, sidebar
-from app.ui.batch_answer import Answer, Checked, ask, check
-from app.ui.batch_inputs import Points
-from app.ui.machine import local_gpu
-from app.ui.palette import variant_color
-from app.ui.runs import measured_here
-from app.ui.state import Chosen
-from app.ui.terms import TERMS
-from app.ui.views import batch as views
-from app.ui.widgets import problem
+from app.batch import frames, save
+from app.batch import inputs as batch_inputs
+from app.batch import parts as views
+from app.batch.answer import Answer, Checked, ask, check
+from app.batch.inputs import Points
+from app.shared import sidebar
+from app.shared.machine import local_gpu
+from app.shared.palette import variant_color
+from app.shared.runs import measured_here
+from app.shared.selection import Chosen
+from app.shared.terms import TERMS
+from app.shared.widgets import problem
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.jobs.manager import JobStatus, manager
-from engine.model.request import BatchRequest, BatchResult
+from engine.model.batch.question import BatchRequest, BatchResult
 from kernels.ladder import LADDER
 
 _TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Validate")
@@ -67,7 +69,7 @@ def page() -> None:
     if chosen.problem is None:
         problem(chosen.why)
         return
-    batch_save.outcome()
+    save.outcome()
     scene = _scene(chosen)
     answer = scene.ask()
     waiting = list(answer.waiting)
@@ -79,7 +81,7 @@ def page() -> None:
         checked = _check(scene)
         waiting += checked.waiting
         with save_place:
-            batch_save.button(
+            save.button(
                 scene.request(),
                 answer.result,
                 chosen.gpu,
@@ -123,8 +125,8 @@ def _tabs(scene: Scene, result: BatchResult, checked: Checked) -> list[JobStatus
     names = [v.id for v in LADDER]
     color = variant_color(names.index(scene.chosen.variant.id))
     free = bool(scene.axis["heads_free"])
-    on_curve = filter(batch_frames.same_series(result.problem, free), scene.points.measurements)
-    measured = batch_frames.measured(list(on_curve), free)
+    on_curve = filter(frames.same_series(result.problem, free), scene.points.measurements)
+    measured = frames.measured(list(on_curve), free)
     tabs = st.tabs(_TABS, key="batch_tab", on_change="rerun", bind="query-params")
     curve, table, stuck, cost, validate = tabs
     if curve.open:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import linked, working
-from app.ui.opened import open_snapshot
-from app.ui.runs import collect
-from app.ui.views import compare as views
-from app.ui.widgets import empty, plain_markdown, problem
+from app.compare import parts as views
+from app.shared import url_state, working_session
+from app.shared.opened_snapshots import open_snapshot
+from app.shared.runs import collect
+from app.shared.widgets import empty, plain_markdown, problem
 from engine.errors import AttuneError
-from engine.sessions.compare import compare_sessions
+from engine.records.snapshot import Snapshot
+from engine.sessions.compare.comparison import compare_sessions
 from engine.sessions.files import comparable
-from engine.sessions.schema import Snapshot
-from engine.sessions.store import SnapshotInfo, Store, default_store
+from engine.sessions.store.store import SnapshotInfo, Store, default_store
 
 WORKING = "working session"  # stands in the list beside the snapshots' names
 _KINDS = {
@@ -61,13 +61,13 @@ def page() -> None:
 
 
 def _working() -> list[str]:
-    session = working.current()
+    session = working_session.current()
     return [WORKING] if session is not None and session.evaluations else []
 
 
 def _open(store: Store, name: str) -> Snapshot:
     if name == WORKING:
-        session = working.current()
+        session = working_session.current()
         assert session is not None
         return session.to_snapshot()
     return open_snapshot(store, name)
@@ -75,7 +75,7 @@ def _open(store: Store, name: str) -> Snapshot:
 
 def _label(name: str, infos: dict[str, SnapshotInfo]) -> str:
     if name == WORKING:
-        session = working.current()
+        session = working_session.current()
         return f"{WORKING}: {(session and session.title) or 'untitled'}"
     return f"{infos[name].title} · {infos[name].updated[:10]} · {name}"
 
@@ -103,7 +103,7 @@ def _choose(options: list[str], infos: dict[str, SnapshotInfo]) -> list[str]:
         help=f"The {_LISTED} newest snapshots. The Sessions page searches all of them.",
         on_change=lambda: st.session_state.pop("compare_missing", None),
     )
-    linked.write("session", *chosen)
+    url_state.write("session", *chosen)
     return chosen
 
 
@@ -131,7 +131,7 @@ def _how(chosen: list[str], infos: dict[str, SnapshotInfo]) -> tuple[str, str, b
         help="Off: a verdict is given only where both were timed under the same conditions.",
         bind="query-params",
     )
-    linked.write("baseline", baseline)
+    url_state.write("baseline", baseline)
     return baseline, kind, across
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import frames
-from app.ui.machine import local_gpu
-from app.ui.widgets import empty
+from app.evaluation import frames
+from app.shared.machine import local_gpu
+from app.shared.widgets import empty
 from engine.devices import all_devices
 
 

@@ -6,16 +6,17 @@ import datetime
 
 import streamlit as st
 
-from app.ui import frames, linked
-from app.ui.opened import open_snapshot
-from app.ui.runs import collect
-from app.ui.views import snapshot as snapshot_view
-from app.ui.views import working as working_view
-from app.ui.widgets import empty, plain_markdown, problem
+from app.evaluation import frames
+from app.sessions import snapshot as snapshot_view
+from app.sessions import working as working_view
+from app.shared import url_state
+from app.shared.opened_snapshots import open_snapshot
+from app.shared.runs import collect
+from app.shared.widgets import empty, plain_markdown, problem
 from engine.errors import AttuneError
 from engine.sessions.files import snapshot_of
 from engine.sessions.importers import ImportOptions
-from engine.sessions.store import SnapshotInfo, Store, default_store, search
+from engine.sessions.store.store import SnapshotInfo, Store, default_store, search
 
 _PARAM = "session"
 _BASELINE = "baseline"
@@ -143,7 +144,7 @@ def _select(found: list[SnapshotInfo]) -> None:
     _close()
     rows = st.session_state["session_table"]["selection"]["rows"]
     if rows:
-        linked.write(_PARAM, found[rows[0]].name)
+        url_state.write(_PARAM, found[rows[0]].name)
 
 
 def _import(store: Store) -> None:
@@ -162,7 +163,7 @@ def _import(store: Store) -> None:
         _say("failed", str(error))
         return
     _say("done", f"Uploaded and kept as {name}.")
-    linked.write(_PARAM, name)
+    url_state.write(_PARAM, name)
 
 
 def _opened(store: Store, name: str) -> None:
@@ -199,7 +200,7 @@ def _undo(store: Store, name: str, kept: str) -> None:
         _say("failed", str(error))
         return
     _say("done", f"{name} is back.")
-    linked.write(_PARAM, name)
+    url_state.write(_PARAM, name)
 
 
 page()

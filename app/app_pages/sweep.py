@@ -10,13 +10,13 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.ui import sidebar, sweep_inputs, sweep_jobs
-from app.ui.machine import local_gpu
-from app.ui.state import Chosen
-from app.ui.sweep_plan import plan
-from app.ui.views import sweep as results
-from app.ui.views import sweep_progress
-from app.ui.widgets import problem
+from app.shared import sidebar
+from app.shared.machine import local_gpu
+from app.shared.selection import Chosen
+from app.shared.widgets import problem
+from app.sweep import inputs, jobs, progress
+from app.sweep import results as results
+from app.sweep.plan import plan
 from engine.errors import AttuneError
 from engine.jobs.manager import JobStatus
 
@@ -30,7 +30,7 @@ def page() -> None:
         st.markdown(f"### Sweep  :small[:gray[on {chosen.gpu_name}]]", width="stretch")
         start = st.container(width="content")
     wrong = st.container()  # seen with the axes folded away, too
-    with st.expander("What to try", icon=":material/tune:", expanded=not sweep_jobs.sweeps()):
+    with st.expander("What to try", icon=":material/tune:", expanded=not jobs.sweeps()):
         _ask(chosen, start, wrong)
     _progress()
     _results()
@@ -40,8 +40,8 @@ def _ask(chosen: Chosen, start: DeltaGenerator, wrong: DeltaGenerator) -> None:
     """Axes, plan, start."""
     wanted = None
     try:
-        wanted = sweep_inputs.wanted(chosen)
-        sweep_progress.draw_plan(plan(wanted.spec))
+        wanted = inputs.wanted(chosen)
+        progress.draw_plan(plan(wanted.spec))
     except AttuneError as error:
         wanted = None
         with wrong:
@@ -55,7 +55,7 @@ def _ask(chosen: Chosen, start: DeltaGenerator, wrong: DeltaGenerator) -> None:
         key="sweep_start",
         type="primary",
         icon=":material/play_arrow:",
-        on_click=sweep_jobs.start,
+        on_click=jobs.start,
         args=(wanted.spec, wanted.cluster) if wanted else (),
         disabled=wanted is None,
     )
@@ -64,39 +64,39 @@ def _ask(chosen: Chosen, start: DeltaGenerator, wrong: DeltaGenerator) -> None:
 @st.fragment(run_every=_PROGRESS_S)
 def _progress() -> None:
     """Which sweep, how it stands, and what can be done about it."""
-    found = sweep_jobs.sweeps()
-    job, why = sweep_jobs.shown(found)
-    for sentence in filter(None, (sweep_jobs.trouble(), why)):
+    found = jobs.sweeps()
+    job, why = jobs.shown(found)
+    for sentence in filter(None, (jobs.trouble(), why)):
         problem(sentence)
     if job is None:
-        sweep_progress.nothing_yet()
+        progress.nothing_yet()
         return
     with st.container(horizontal=True, vertical_alignment="center", key="sweep_which"):
-        sweep_jobs.select(found, job)
+        jobs.select(found, job)
         _go_on(job)
-    now = sweep_jobs.status(job)
+    now = jobs.status(job)
     if now is not None:
-        sweep_progress.draw(now)
+        progress.draw(now)
 
 
 def _go_on(job: JobStatus) -> None:
     """Cancel what runs, or resume what ended early."""
-    if sweep_jobs.is_file(job):
+    if jobs.is_file(job):
         return
     if not job.is_over:
         st.button(
             "Cancel",
             key="sweep_cancel",
             icon=":material/stop:",
-            on_click=sweep_jobs.cancel,
+            on_click=jobs.cancel,
             args=(job.job_id,),
         )
-    elif sweep_jobs.can_resume(job):
+    elif jobs.can_resume(job):
         st.button(
             "Resume",
             key="sweep_resume",
             icon=":material/resume:",
-            on_click=sweep_jobs.resume,
+            on_click=jobs.resume,
             args=(job.job_id,),
         )
 
@@ -104,13 +104,13 @@ def _go_on(job: JobStatus) -> None:
 @st.fragment(run_every=_RESULTS_S)
 def _results() -> None:
     """What was found, up to now."""
-    job, _ = sweep_jobs.shown(sweep_jobs.sweeps())
+    job, _ = jobs.shown(jobs.sweeps())
     if job is None:
         return
-    found = sweep_jobs.found_of(job)
+    found = jobs.found_of(job)
     results.draw(
         found,
-        sweep_jobs.finals(job),
+        jobs.finals(job),
         job.journal,
         job.request["strategy"],
         is_over=job.is_over,

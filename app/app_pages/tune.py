@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import linked, live, maps, metrics, save, sidebar, working
-from app.ui.machine import local_gpu
-from app.ui.runs import Standing, cancel, collect, run, standing
-from app.ui.shown import Shown, from_standing
-from app.ui.state import Chosen
-from app.ui.terms import TERMS
-from app.ui.views import live_latency, tabs
-from app.ui.widgets import failure, plain_markdown, problem
+from app.evaluation import maps, metrics, tabs
+from app.evaluation.view import Shown, from_standing
+from app.shared import sidebar, url_state, working_session
+from app.shared.machine import local_gpu
+from app.shared.runs import Standing, cancel, collect, run, standing
+from app.shared.selection import Chosen
+from app.shared.terms import TERMS
+from app.shared.widgets import failure, plain_markdown, problem
+from app.tune import latency_stream, progress, save
 from engine.evaluation import Status
-from engine.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest
 
 
 def page() -> None:
@@ -26,16 +27,16 @@ def page() -> None:
         return
     now = standing(chosen)
     if st.session_state.get("live"):
-        now = live.run_if_new(chosen, now)
+        now = progress.run_if_new(chosen, now)
     collect()
     shown = from_standing(chosen, chosen.problem, now, maps.of_job(now.evaluation_job))
     _header(chosen, now, shown)
     save.outcome()
     _banner(chosen)
-    live.tick(chosen, now)
+    progress.tick(chosen, now)
     _trouble(now)
     metrics.draw(shown, waiting=now.compiling is not None, stale=now.is_stale)
-    more = {"Live latency": lambda _: live_latency.draw(*_live(chosen, now))}
+    more = {"Live latency": lambda _: latency_stream.draw(*_live(chosen, now))}
     tabs.draw(shown, "tab", bind="query-params", more=more)
 
 
@@ -72,7 +73,7 @@ def _header(chosen: Chosen, now: Standing, shown: Shown) -> None:
                 help="Execute the kernel and check its output.",
                 disabled=bool(now.error or (now.preview and now.preview.unsupported)),
             )
-        linked.toggle(st, "Rerun on change", "live", help=TERMS["live"])
+        url_state.toggle(st, "Rerun on change", "live", help=TERMS["live"])
         save.button(shown, now)
 
 
@@ -89,7 +90,7 @@ def _banner(chosen: Chosen) -> None:
 
 def _trouble(now: Standing) -> None:
     """Whatever stands in the way, the most fundamental first; then how the last run ended."""
-    if lost := working.trouble():
+    if lost := working_session.trouble():
         st.warning(plain_markdown(lost), icon=":material/warning:")
     submit_error = st.session_state.pop("submit_error", "")
     seen, compiled = now.preview, now.compiled

@@ -9,10 +9,10 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem, MeasureError, ToolMissing
 from engine.names import find_variant
+from engine.pipeline.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench
 
 if TYPE_CHECKING:
     from engine.evaluation import Latency
@@ -61,8 +61,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from engine.backends.cuda import why_not_cuda
-    from engine.evaluate import Evaluator
-    from engine.export import exists_already
+    from engine.pipeline.evaluate import Evaluator
+    from engine.sessions.export import exists_already
 
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace, results: list[BenchResult]) -> None:
-    from engine.export import export_evaluations
+    from engine.sessions.export import export_evaluations
 
     evaluations = [e for result in results for e in result.evaluations]
     if args.out is not None and evaluations:

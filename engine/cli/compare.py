@@ -10,8 +10,8 @@ from engine.cli.output import print_json, print_table
 from engine.units import format_us
 
 if TYPE_CHECKING:
-    from engine.sessions.compare import ComparedRow, SessionComparison
-    from engine.sessions.compare_environment import Differences
+    from engine.sessions.compare.comparison import ComparedRow, SessionComparison
+    from engine.sessions.compare.environment import Differences
 
 _KINDS = {"warm": "device_warm", "cold": "device_cold", "end-to-end": "end_to_end"}
 
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.sessions.compare import compare_sessions
+    from engine.sessions.compare.comparison import compare_sessions
     from engine.sessions.files import comparable, open_sessions
 
     # A pinned baseline may be one of the files, or one more.
@@ -60,21 +60,21 @@ def run(args: argparse.Namespace) -> int:
 
 def show(comparison: SessionComparison, args: argparse.Namespace) -> None:
     """Print a comparison in the form that was asked for; tables by default."""
-    from engine.sessions import compare_output
+    from engine.sessions.compare import output
 
     if args.json:
-        print_json(compare_output.to_dict(comparison))
+        print_json(output.to_dict(comparison))
     elif args.markdown:
-        sys.stdout.write(compare_output.to_markdown(comparison))
+        sys.stdout.write(output.to_markdown(comparison))
     elif args.csv:
-        sys.stdout.write(compare_output.to_csv(comparison))
+        sys.stdout.write(output.to_csv(comparison))
     else:
         print_comparison(comparison)
 
 
 def print_comparison(comparison: SessionComparison) -> None:
     """What differs, regressions first, all rows, the winner map."""
-    from engine.sessions.compare_output import winners_frame
+    from engine.sessions.compare.output import winners_frame
 
     for found in comparison.differences:
         print(f"\nWhat differs in {found.session}, against {comparison.baseline}:")

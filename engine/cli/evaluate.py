@@ -15,9 +15,9 @@ from engine.cli.problem_args import (
     config_from,
     problem_from,
 )
-from engine.evaluate import evaluate
 from engine.evaluation import Evaluation, Latency, Status
-from engine.request import EvaluationRequest, resolve
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.units import format_bytes, format_us
 
 

@@ -17,8 +17,8 @@ from engine.errors import InvalidProblem
 from engine.units import format_bytes, format_us
 
 if TYPE_CHECKING:
-    from engine.model.cost import Saving
-    from engine.model.recommend import BatchResult, Point
+    from engine.model.batch.cost import Saving
+    from engine.model.batch.recommend import BatchResult, Point
 
 
 def add_parser(commands: Any) -> None:
@@ -88,8 +88,8 @@ def _problem_point(text: str) -> tuple[int, int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.model.batch import DEFAULT_TARGETS
-    from engine.model.recommend import BatchRequest, recommend_batch
+    from engine.model.batch.recommend import BatchRequest, recommend_batch
+    from engine.model.batch.table import DEFAULT_TARGETS
 
     if args.curve and not args.json:
         raise InvalidProblem("--curve goes with --json: the curve has a row per batch.")

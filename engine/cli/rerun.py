@@ -15,9 +15,9 @@ from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
 
 if TYPE_CHECKING:
-    from engine.evaluate import EvaluationOutcome
+    from engine.pipeline.evaluate import EvaluationOutcome
+    from engine.records.snapshot import Snapshot, Source
     from engine.sessions.rerun import Repeat
-    from engine.sessions.schema import Snapshot, Source
 
 HERE = "here"
 
@@ -50,8 +50,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.sessions.compare import compare_sessions
-    from engine.sessions.explain import file_label
+    from engine.records.explain import file_label
+    from engine.sessions.compare.comparison import compare_sessions
     from engine.sessions.files import comparable, open_session
     from engine.sessions.rerun import foreign_sources, plan_rerun
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     here = _snapshot(snapshot, outcomes, theirs)
     if args.save:
-        from engine.sessions.store import default_store
+        from engine.sessions.store.store import default_store
 
         print(f"Saved as {default_store().save(here)}", file=sys.stderr)
     name = file_label(args.file)
@@ -110,7 +110,7 @@ def _agreed(sources: Iterable[Source]) -> bool:
 
 
 def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[EvaluationOutcome]:
-    from engine.evaluate import Evaluator
+    from engine.pipeline.evaluate import Evaluator
     from engine.sessions.rerun import label, source_of, their_source
 
     outcomes = []

@@ -11,7 +11,7 @@ from engine.cli.problem_args import DTYPES, add_config_option, config_from
 
 if TYPE_CHECKING:
     from engine.sessions.importers import ImportOptions
-    from engine.sessions.store import SnapshotInfo
+    from engine.sessions.store.store import SnapshotInfo
 
 _FILTERS = {
     "text": "in name, title, hypothesis or notes",
@@ -69,7 +69,7 @@ def _add_import(actions: Any) -> None:
 
 
 def _run_list(args: argparse.Namespace) -> int:
-    from engine.sessions.store import default_store, search
+    from engine.sessions.store.store import default_store, search
 
     store = default_store()
     infos = store.list()
@@ -107,7 +107,7 @@ def _info(info: SnapshotInfo) -> dict[str, Any]:
 
 def _run_show(args: argparse.Namespace) -> int:
     from engine.sessions.files import open_session
-    from engine.sessions.report_tables import report_tables
+    from engine.sessions.report.tables import report_tables
 
     snapshot = open_session(args.file)
     if args.json:
@@ -121,7 +121,7 @@ def _run_show(args: argparse.Namespace) -> int:
 
 
 def _run_remove(args: argparse.Namespace) -> int:
-    from engine.sessions.store import default_store
+    from engine.sessions.store.store import default_store
 
     print(f"Moved to the trash folder as {default_store().remove(args.name)}.")
     return 0
@@ -129,7 +129,7 @@ def _run_remove(args: argparse.Namespace) -> int:
 
 def _run_import(args: argparse.Namespace) -> int:
     from engine.sessions.files import read_file, snapshot_of
-    from engine.sessions.store import default_store
+    from engine.sessions.store.store import default_store
 
     store, options = default_store(), _options(args)
     # Every file is read before the first is kept: a bad one leaves nothing half done.

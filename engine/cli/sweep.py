@@ -15,11 +15,11 @@ from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_resul
 from engine.errors import ClusterError, InvalidProblem
 
 if TYPE_CHECKING:
-    from engine.search.rows import SweepRow
+    from engine.search.autotune import TuneResult
     from engine.search.space import SweepPoint
-    from engine.search.sweep import Progress, SweepEnd
-    from engine.search.sweep_journal import SweepJournal, SweepSpec
-    from engine.search.tune import TuneResult
+    from engine.search.sweep.journal import SweepJournal, SweepSpec
+    from engine.search.sweep.rows import SweepRow
+    from engine.search.sweep.run import Progress, SweepEnd
 
 _VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
 
@@ -92,9 +92,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.search.cluster_address import parse_address
-    from engine.search.estimate import Estimator, runs_on_gpu
-    from engine.search.sweep_journal import SweepJournal
+    from engine.search.cluster.address import parse_address
+    from engine.search.sweep.estimate import Estimator, runs_on_gpu
+    from engine.search.sweep.journal import SweepJournal
 
     if args.dask is not None:
         parse_address(args.dask)
@@ -154,10 +154,10 @@ def _on_this_machine(
     reporter: Reporter,
     on_gpu: bool,
 ) -> tuple[SweepEnd, list[TuneResult]]:
-    from engine.evaluate import Evaluator
+    from engine.pipeline.evaluate import Evaluator
+    from engine.search.autotune import tune_results
     from engine.search.gpu_final import gpu_entrants
-    from engine.search.sweep import run_sweep
-    from engine.search.tune import tune_results
+    from engine.search.sweep.run import run_sweep
 
     with Evaluator() as evaluator:
         state = run_sweep(
@@ -179,7 +179,7 @@ def _on_cluster(
     book: SweepJournal,
     reporter: Reporter,
 ) -> tuple[SweepEnd, list[TuneResult]]:
-    from engine.search.cluster import connect, sweep_on
+    from engine.search.cluster.executor import connect, sweep_on
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr)
@@ -225,14 +225,14 @@ def _print(
 
 def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[TuneResult]) -> list[str]:
     """Save each variant's best config; one sentence for each."""
-    from engine.search.keeping import keep, keepable
+    from engine.search.tuned.keep import keep, keepable
 
     return keep(keepable(results, rows, spec.strategy))
 
 
 def _spec(args: argparse.Namespace) -> SweepSpec:
     from engine.search.space import Space, SweepOptions, parse_values
-    from engine.search.sweep_journal import Budget, SweepSpec
+    from engine.search.sweep.journal import Budget, SweepSpec
     from kernels.ladder import LADDER
 
     tunables = {}

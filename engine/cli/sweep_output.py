@@ -13,10 +13,10 @@ from engine.cli.output import print_table
 from engine.units import format_us
 
 if TYPE_CHECKING:
-    from engine.search.rows import SweepRow
+    from engine.search.autotune import TuneResult
     from engine.search.space import SweepPoint
-    from engine.search.sweep import Progress
-    from engine.search.tune import TuneResult
+    from engine.search.sweep.rows import SweepRow
+    from engine.search.sweep.run import Progress
 
 SHOWN_PLACES = 5
 
@@ -79,7 +79,7 @@ class Reporter:
 
 def _best(progress: Progress) -> SweepRow | None:
     """The best so far at what was evaluated last, on the same GPU where there is one."""
-    from engine.search.sweep import best_key
+    from engine.search.sweep.run import best_key
 
     last = progress.last
     if last is None:

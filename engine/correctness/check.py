@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.backends.base import RunResult
-from engine.correctness.comparison import Comparison, compare, nonfinite, unwritten
-from engine.correctness.diagnose import diagnose
+from engine.correctness.diagnosis.diagnose import diagnose
 from engine.correctness.emulate import emulated_attention
 from engine.correctness.maps import ErrorMaps
+from engine.correctness.output_error import Comparison, compare, nonfinite, unwritten
 from engine.correctness.reference import (
     Coverage,
     Float64Array,

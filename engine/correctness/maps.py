@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from engine.correctness.attribution import error_by_key_tile
-from engine.correctness.comparison import Comparison
+from engine.correctness.diagnosis.attribution import error_by_key_tile
+from engine.correctness.output_error import Comparison
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import StoreError
-from engine.jobs import journal
+from engine.jobs.latency_stream.samples import StreamPart, mark_seen, read_samples
 from engine.jobs.layout import RunDir
 from engine.jobs.status import ENDED, JobKind, JobStatus
-from engine.jobs.stream import StreamPart, mark_seen, read_samples
 from engine.jobs.supervisor import Supervisor
-from engine.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest
+from engine.records import journal
 
 if TYPE_CHECKING:
-    from engine.search.rows import SweepRow
-    from engine.search.sweep_journal import SweepJournal, SweepSpec
-    from engine.search.tune import TuneResult
+    from engine.search.autotune import TuneResult
+    from engine.search.sweep.journal import SweepJournal, SweepSpec
+    from engine.search.sweep.rows import SweepRow
 
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
@@ -144,8 +144,8 @@ class JobManager:
 
     def results(self, job_id: str) -> list[TuneResult]:
         """Who is best at what in a sweep: by its final on a GPU, else by its rows as they are."""
-        from engine.jobs.sweep_job import final_from_dict
-        from engine.search.tune import tune_results
+        from engine.jobs.sweep.job import final_from_dict
+        from engine.search.autotune import tune_results
 
         job = self.status(job_id)
         if job is not None and job.final:
@@ -235,7 +235,7 @@ class JobManager:
 
     def _sweep(self, job_id: str) -> SweepJournal | None:
         """The journal of a sweep, read up to its end."""
-        from engine.search.sweep_journal import SweepJournal
+        from engine.search.sweep.journal import SweepJournal
 
         job = self._jobs.get(job_id)
         if job is None or not job.journal:

@@ -25,7 +25,7 @@ class BestPoint:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a sweep has come. The meanings are those of `engine.search.sweep.Progress`."""
+    """How far a sweep has come. The meanings are those of `engine.search.sweep.run.Progress`."""
 
     done: int
     total: int

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from engine.errors import AttuneError
-from engine.evaluate import Evaluator
-from engine.jobs import journal
 from engine.jobs.layout import RunDir
 from engine.jobs.status import JobKind
 from engine.jobs.supervisor import code_stamp
-from engine.request import EvaluationRequest
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.records import journal
 
 POLL_S = 0.02
 _UNREADABLE = (
@@ -89,11 +89,11 @@ class Worker:
             if kind == "evaluate":
                 self._evaluate(job_id, payload)
             elif kind == "sweep":
-                from engine.jobs.sweep_job import run_sweep_job
+                from engine.jobs.sweep.job import run_sweep_job
 
                 run_sweep_job(self, job_id, payload)
             else:
-                from engine.jobs.live_job import run_live_job
+                from engine.jobs.latency_stream.job import run_live_job
 
                 run_live_job(self, job_id, payload)
         except AttuneError as error:

@@ -1,8 +1,8 @@
 """What the sampler times on a GPU: CUDA graphs of many launches, and calls from Python.
 
 A launch of a few µs cannot be timed by itself, so one sample is a replay of a graph over its number
-of launches. `engine/measure/plan.py` holds the numbers, `engine/measure/sampler.py` decides who is
-timed when.
+of launches. `engine/measure/replay_plan.py` holds the numbers, `engine/measure/sampler.py` decides
+who is timed when.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
-from engine.measure.plan import (
+from engine.measure.replay_plan import (
     FLUSH_L2_MULTIPLE,
     ReplayPlan,
     call_count,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import BaselineTiming, Evaluation, Status
-from engine.measure.field import FULL, QUICK, Field
 from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.side_by_side import FULL, QUICK, Field
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 

@@ -17,12 +17,8 @@ import numpy.typing as npt
 from engine.devices.limits import limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.model.footprint import Footprint
-from engine.model.latency import Calibration, predict_arrays
-from engine.model.launches import Launches, collect, resident_ctas, unlaunchable
-from engine.model.measurements import Measurement
-from engine.model.occupancy import IntArray
-from engine.model.terms import (
+from engine.model.batch.footprint import Footprint
+from engine.model.equations import (
     PARAMETER_NAMES,
     FloatArray,
     Machine,
@@ -31,6 +27,10 @@ from engine.model.terms import (
     machine,
     prior_covariance,
 )
+from engine.model.latency import Calibration, predict_arrays
+from engine.model.launches import Launches, collect, resident_ctas, unlaunchable
+from engine.model.measurements import Measurement
+from engine.model.occupancy import IntArray
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 

@@ -1,6 +1,6 @@
 """Predict a launch's latency: the model's terms, an interval, and the term that binds.
 
-Always labelled *predicted*. The equations are in `engine.model.terms`; a `Calibration` (see
+Always labelled *predicted*. The equations are in `engine.model.equations`; a `Calibration` (see
 `engine.model.calibrate`) replaces the priors by what was measured.
 """
 
@@ -13,9 +13,7 @@ import numpy as np
 
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Latency, Occupancy, Resources
-from engine.model.launches import Launches, collect, unlaunchable
-from engine.model.occupancy import IntArray
-from engine.model.terms import (
+from engine.model.equations import (
     BINDS,
     PARAMETER_NAMES,
     Z90,
@@ -27,6 +25,8 @@ from engine.model.terms import (
     machine,
     prior_covariance,
 )
+from engine.model.launches import Launches, collect, unlaunchable
+from engine.model.occupancy import IntArray
 from engine.problem import Problem
 from engine.units import format_us
 from kernels.variant import Config, Variant

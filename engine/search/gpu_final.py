@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.evaluation import Correctness
-from engine.measure.field import Field
 from engine.measure.local_gpu import gpu_lock, gpu_states
+from engine.measure.side_by_side import Field
 from engine.names import find_variant
 from engine.plan import make_plan
+from engine.search.autotune import OpenEntrants
 from engine.search.race import Entrants
-from engine.search.rows import SweepRow
-from engine.search.tune import OpenEntrants
-from engine.search.where import local_gpu_id
+from engine.search.sweep.rows import SweepRow
+from engine.search.sweep.where import local_gpu_id
 from engine.tensors import make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
-    from engine.evaluate import Evaluator
+    from engine.pipeline.evaluate import Evaluator
 
 
 def gpu_entrants(

@@ -17,7 +17,7 @@ HEAT_ROUNDS = (6, 12, 24)
 
 
 class Entrants(Protocol):
-    """Candidates that are ready to be timed side by side. `engine.measure.field.Field` is one."""
+    """Candidates ready to be timed side by side, as `engine.measure.side_by_side.Field` is."""
 
     @property
     def names(self) -> tuple[str, ...]: ...

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
 from engine.search.ranking import by_problem, rank_rows, ranking_origin
-from engine.search.rows import SweepRow, compare_rows, problem_columns
-from engine.search.where import Where
+from engine.search.sweep.rows import SweepRow, compare_rows, problem_columns
+from engine.search.sweep.where import Where
 
 if TYPE_CHECKING:
     import pandas as pd

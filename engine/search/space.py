@@ -20,14 +20,14 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem, UnknownName
 from engine.names import find_variant
-from engine.problem import Problem
-from engine.request import (
+from engine.pipeline.request import (
     BackendChoice,
     Effort,
     EvaluationRequest,
     Target,
     unsupported_reason,
 )
+from engine.problem import Problem
 from engine.tensors import InputKind
 from kernels.variant import Dtype, Variant
 

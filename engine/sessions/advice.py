@@ -13,8 +13,8 @@ from engine.devices import find_device, limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, UnknownName
 from engine.evaluation import Evaluation, Latency, Occupancy, Resources, Status
-from engine.model.alternatives import Option, Situation, rank_options
-from engine.model.footprint import FootprintOf, compiled_footprint
+from engine.model.batch.alternatives import Option, Situation, rank_options
+from engine.model.batch.footprint import FootprintOf, compiled_footprint
 from engine.model.latency import predict
 from engine.model.occupancy import occupancy
 from engine.names import find_variant

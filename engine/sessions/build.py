@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from engine.evaluation import Evaluation
 from engine.problem import Problem
-from engine.sessions.codec import record_from_dict, validated
-from engine.sessions.record import storable
-from engine.sessions.schema import Environment, ErrorMap, Snapshot, Source, Target, TimelineEntry
-from engine.sessions.text import (
+from engine.records.codec import record_from_dict, validated
+from engine.records.evaluation import storable
+from engine.records.snapshot import Environment, ErrorMap, Snapshot, Source, Target, TimelineEntry
+from engine.records.text import (
     MAX_NOTES,
     MAX_SENTENCE,
     MAX_SOURCE,

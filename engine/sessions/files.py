@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import StoreError
-from engine.sessions.codec import MAX_BYTES, loads, text_of
-from engine.sessions.explain import file_label
+from engine.records.codec import MAX_BYTES, loads, text_of
+from engine.records.explain import file_label
+from engine.records.snapshot import FORMAT, Snapshot
 from engine.sessions.importers import ImportOptions, import_measurements
-from engine.sessions.naming import is_snapshot_name
-from engine.sessions.schema import FORMAT, Snapshot
-from engine.sessions.store import Store, default_store
+from engine.sessions.store.naming import is_snapshot_name
+from engine.sessions.store.store import Store, default_store
 
 
 def read_file(path: Path) -> bytes:

@@ -16,8 +16,8 @@ from engine.devices import find_device
 from engine.errors import SnapshotError, UnknownName
 from engine.evaluation import Evaluation
 from engine.names import find_variant
-from engine.request import BackendChoice, EvaluationRequest
-from engine.sessions.schema import Snapshot, Source
+from engine.pipeline.request import BackendChoice, EvaluationRequest
+from engine.records.snapshot import Snapshot, Source
 from kernels.variant import KERNELS_DIR
 
 # What a header may be called when it is laid beside a source: never a path.

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.environment import collect_environment
 from engine.errors import CompileError, SnapshotError, StoreError
 from engine.evaluation import Evaluation
-from engine.jobs import journal
+from engine.records import journal
+from engine.records.codec import record_from_dict, validated
+from engine.records.evaluation import storable
+from engine.records.snapshot import ErrorMap, Snapshot, Source, Target, TimelineEntry
+from engine.records.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
 from engine.sessions.build import UNTITLED, MapLike, make_error_map, make_snapshot, make_source, now
-from engine.sessions.codec import record_from_dict, validated
-from engine.sessions.record import storable
-from engine.sessions.schema import ErrorMap, Snapshot, Source, Target, TimelineEntry
-from engine.sessions.store import Store, default_store
-from engine.sessions.target import TargetStatus, target_status
-from engine.sessions.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
+from engine.sessions.goal import TargetStatus, target_status
+from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
 from engine.user_data import data_folder
 
 if TYPE_CHECKING:
-    from engine.evaluate import EvaluationOutcome
+    from engine.pipeline.evaluate import EvaluationOutcome
 
 Outcome = Literal["tried", "kept", "dropped"]
 

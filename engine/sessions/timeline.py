@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.evaluation import Evaluation, Latency, Status
-from engine.sessions.schema import TimelineEntry
+from engine.records.snapshot import TimelineEntry
 from engine.units import format_us
 
 

@@ -9,7 +9,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
-from app.ui import machine, maps
+from app.evaluation import maps
+from app.shared import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.evaluation import Correctness, Evaluation, Finding, Status
 from engine.jobs.manager import JobStatus
-from engine.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest
 
 CORRECT = Correctness(
     passed=True,

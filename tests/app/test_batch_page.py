@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from app_driver import charts, metric, texts, until
 
-from engine.sessions.store import default_store
+from engine.sessions.store.store import default_store
 
 SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 1,1,128,64,0.543,0.026
@@ -173,7 +173,7 @@ def test_an_unsupported_head_dim_is_one_sentence(open_app):
 def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
     from engine.devices import all_devices
-    from engine.model import recommend
+    from engine.model.batch import recommend
     from kernels.ladder import LADDER
 
     monkeypatch.setattr(recommend, "LADDER", LADDER[:2])

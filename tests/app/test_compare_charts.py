@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from app.ui.compare_charts import MAX_ROWS, winner_map
-from app.ui.palette import LIGHT, variant_color
+from app.compare.charts import MAX_ROWS, winner_map
+from app.shared.palette import LIGHT, variant_color
 
 
 def frame(*rows: dict[str, object]) -> pd.DataFrame:

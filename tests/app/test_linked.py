@@ -9,7 +9,7 @@ import streamlit as st
 from hypothesis import given
 from hypothesis import strategies as some
 
-from app.ui import linked
+from app.shared import url_state
 
 
 class Url:
@@ -31,16 +31,16 @@ def test_the_url_is_written_only_when_it_changes(monkeypatch: pytest.MonkeyPatch
     url = Url()
     monkeypatch.setattr(st, "query_params", url)
     for texts in (("a",), ("a",), ("a", "b"), ("a", "b"), ("b", "a")):
-        linked.write("session", *texts)
+        url_state.write("session", *texts)
     assert url.said == {"session": ["b", "a"]}
     assert url.writes == 3
 
 
-@given(some.integers(-linked.MOST, linked.MOST))
+@given(some.integers(-url_state.MOST, url_state.MOST))
 def test_a_whole_number_is_read_as_it_was_written(value: int) -> None:
-    assert linked.whole(str(value)) == value
+    assert url_state.whole(str(value)) == value
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "1e3", "١", "9" * 20, str(2**53), "0x10", " 1"])
 def test_anything_else_is_no_number(text: str) -> None:
-    assert linked.whole(text) is None
+    assert url_state.whole(text) is None

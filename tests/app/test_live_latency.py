@@ -16,16 +16,23 @@ from fake_jobs import FakeManager, done
 from streamlit.testing.v1 import AppTest
 from test_run_states import BASE
 
-from app.ui import live, live_chart, live_jobs, queue, runs
-from app.ui import maps as ui_maps
-from app.ui.palette import DARK, LIGHT
-from engine.evaluate import evaluate
+from app.evaluation import maps as ui_maps
+from app.shared import queue, runs
+from app.shared.palette import DARK, LIGHT
+from app.tune import latency_stream_chart, latency_stream_jobs, progress
 from engine.evaluation import Status
-from engine.jobs.live_series import LiveSeries
+from engine.jobs.latency_stream.samples import (
+    LiveSample,
+    StreamPart,
+    append_samples,
+    begin_stream,
+    read_samples,
+)
+from engine.jobs.latency_stream.series import LiveSeries
 from engine.jobs.manager import JobStatus
-from engine.jobs.stream import LiveSample, StreamPart, append_samples, begin_stream, read_samples
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
 
 CAP, HOT = "power cap", "software thermal slowdown"
 SWITCH = "Measure continuously"
@@ -88,10 +95,10 @@ def jobs(monkeypatch, tmp_path, _isolated) -> FakeLive:
     # The preview finds its registers in the cache, so that nothing waits for a compile.
     evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
     fake = FakeLive(tmp_path)
-    for module in (runs, live, ui_maps, live_jobs, queue):
+    for module in (runs, progress, ui_maps, latency_stream_jobs, queue):
         monkeypatch.setattr(module, "manager", lambda: fake)
     monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
-    monkeypatch.setattr(live_jobs, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(latency_stream_jobs, "_SETTLED_S", 0.0)
     return fake
 
 
@@ -210,11 +217,11 @@ def test_two_tabs_that_both_switch_on_share_one_job(open_tab, jobs):
 
 def test_one_click_that_comes_in_twice_starts_once(open_tab, jobs):
     flip(open_tab(), on=True)
-    live_jobs.stop(jobs.live[jobs.runs_with(gpu_samples())])
+    latency_stream_jobs.stop(jobs.live[jobs.runs_with(gpu_samples())])
     request = EvaluationRequest.from_dict(jobs.live[jobs.newest].request)
-    live_jobs.start(request, None)
+    latency_stream_jobs.start(request, None)
     assert len(jobs.live) == 1
-    live_jobs.start(request, jobs.live[jobs.newest])
+    latency_stream_jobs.start(request, jobs.live[jobs.newest])
     assert len(jobs.live) == 2
 
 
@@ -295,7 +302,7 @@ def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
 
 def test_a_sweep_that_waits_says_for_what(jobs):
     def page() -> None:
-        from app.ui.views import sweep_progress
+        from app.sweep import progress as sweep_progress
         from engine.jobs.manager import JobStatus
 
         sweep_progress.draw(JobStatus("9" * 20, "queued", {}, kind="sweep"))
@@ -337,7 +344,7 @@ def test_the_other_switch_keeps_its_key_and_has_a_name_of_its_own(open_tab):
 def test_a_long_stream_is_drawn_with_few_points(theme):
     series = LiveSeries()
     series.extend(StreamPart("device_warm", "H200", tuple(gpu_samples(20_000)), 1))
-    drawn = live_chart.live(series.view(), "job", theme).to_dict()
+    drawn = latency_stream_chart.live(series.view(), "job", theme).to_dict()
     assert json.dumps(drawn)  # as the component sends it
     points = series.view().times
     assert points is not None

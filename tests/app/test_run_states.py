@@ -8,15 +8,16 @@ import pytest
 from app_driver import badge, charts, metric, texts
 from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
 
-from app.ui import live, runs
-from app.ui import maps as ui_maps
-from app.ui.widgets import plain_markdown
+from app.evaluation import maps as ui_maps
+from app.shared import runs
+from app.shared.widgets import plain_markdown
+from app.tune import progress
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluate import evaluate
 from engine.evaluation import BaselineTiming, Evaluation, Execution, Latency, Status
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
 from kernels.ladder import by_id
 
 PREDICTED = Latency("predicted", 540.0, 110.0, 2600.0, "One CTA takes most of it.")
@@ -45,7 +46,7 @@ NOT_RUN = replace(
 @pytest.fixture
 def jobs(monkeypatch) -> FakeManager:
     fake = FakeManager()
-    for module in (runs, live, ui_maps):
+    for module in (runs, progress, ui_maps):
         monkeypatch.setattr(module, "manager", lambda: fake)
     monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
     return fake
@@ -208,7 +209,7 @@ def test_live_waits_for_the_run_before_it(open_app, jobs):
 def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
     spec = find_device("L4")
     local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1", spec.memory_bytes)
-    for place in ("app.ui.machine.detect_local", "engine.devices.detect.detect_local"):
+    for place in ("app.shared.machine.detect_local", "engine.devices.detect.detect_local"):
         monkeypatch.setattr(place, lambda: local)
     measured = Latency("measured", 12.5, 12.4, 12.6, "Graph replay, warm L2.")
     jobs.answer = done(

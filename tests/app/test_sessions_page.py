@@ -10,10 +10,10 @@ from app_driver import badge, metric, texts, until
 from test_run_states import BASE
 
 from engine.evaluation import Latency, Status
+from engine.records.snapshot import Target, TimelineEntry
 from engine.sessions import advice
-from engine.sessions import store as store_module
 from engine.sessions.build import make_snapshot, make_source
-from engine.sessions.schema import Target, TimelineEntry
+from engine.sessions.store import store as store_module
 from kernels.ladder import LADDER
 
 MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")

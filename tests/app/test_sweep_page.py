@@ -13,10 +13,11 @@ from app_driver import charts, metric, texts, until
 from sweep_data import rows_of, spec
 
 import engine.jobs.manager as jobs
-from app.ui import sweep_charts, sweep_frames
-from app.ui.palette import DARK
-from app.ui.sweep_plan import plan
-from app.ui.views.sweep import TABS
+from app.shared.palette import DARK
+from app.sweep import charts as sweep_charts
+from app.sweep import frames
+from app.sweep.plan import plan
+from app.sweep.results import TABS
 from engine.errors import StoreError
 from engine.jobs.manager import manager
 from engine.problem import Problem
@@ -28,8 +29,8 @@ from engine.search.results import (
     winner_map,
 )
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep_journal import Budget, SweepJournal, SweepSpec
-from engine.search.tuned import keep_tuned, load_tuned, tuned_path
+from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
+from engine.search.tuned.store import keep_tuned, load_tuned, tuned_path
 
 COLORS = {"v01": "#111111", "v05": "#222222"}
 
@@ -200,9 +201,9 @@ def test_a_chosen_row_is_taken_to_tune(open_app):
 
 def test_failures_are_rows_with_reasons():
     frame = sweep_frame(rows_of(spec()))
-    lost = sweep_frames.without_time(frame)
+    lost = frames.without_time(frame)
     assert lost.to_dict("records") == [{"points": 1, "status": "CRASHED", "reason": "It crashed."}]
-    table = sweep_frames.table(frame)
+    table = frames.table(frame)
     assert table["status"].iloc[-1] == "CRASHED"
     assert table["reason"].iloc[-1] == "It crashed."
 
@@ -320,7 +321,7 @@ def test_a_damaged_file_of_tuned_configs_is_one_sentence(open_app):
 
 
 def test_the_csv_of_a_large_table_is_made_first(open_app, monkeypatch):
-    monkeypatch.setattr("app.ui.views.sweep.MOST_LINES", 10)
+    monkeypatch.setattr("app.sweep.results.MOST_LINES", 10)
     at = swept(open_app, sweep_tab="Table")
     assert not at.get("download_button")
     at.button(key="sweep_csv_make").click().run()

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_data import rows_of, spec
 
-from app.ui.sweep_rows import Found
-from app.ui.views import sweep, sweep_part
-from app.ui.views.sweep_part import Part
+from app.sweep import filtered, results
+from app.sweep.filtered import Part
+from app.sweep.rows import Found
+from engine.search.autotune import tune_results
 from engine.search.results import sweep_frame
-from engine.search.rows import SweepRow
-from engine.search.tune import tune_results
+from engine.search.sweep.rows import SweepRow
 
 ROWS = rows_of(spec(variants=("v01", "v02", "v05"), seqlens=(64,)))
 
@@ -56,12 +56,12 @@ def test_in_any_order_and_portion_the_frame_is_the_whole(order: list[SweepRow], 
 
 
 def test_other_finals_are_other_places(monkeypatch):
-    monkeypatch.setattr(sweep_part, "theme", lambda: None)
+    monkeypatch.setattr(filtered, "theme", lambda: None)
     found = Found()
     found.update(ROWS, is_over=True)
     part = Part(found, "a sweep", None, ())
     first = tune_results(ROWS)
     slow = [replace(r, places=r.places[::-1]) for r in first]  # measured again, say
-    shown = [sweep._places(part, finals, finals) for finals in (first, slow)]
+    shown = [results._places(part, finals, finals) for finals in (first, slow)]
     assert shown[0].index[0] == first[0].places[0].point
     assert shown[1].index[0] == first[0].places[-1].point

@@ -28,9 +28,9 @@ from engine.correctness.check import check_output  # noqa: E402
 from engine.devices.detect import detect_local  # noqa: E402
 from engine.devices.nvml import GpuState  # noqa: E402
 from engine.evaluation import Correctness, Latency  # noqa: E402
-from engine.measure.field import FULL, Field  # noqa: E402
 from engine.measure.local_gpu import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
+from engine.measure.side_by_side import FULL, Field  # noqa: E402
 from engine.plan import LaunchPlan, TensorArg, make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.sessions.importers.common import ImportOptions  # noqa: E402

@@ -17,18 +17,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engine.evaluate import evaluate
 from engine.evaluation import BaselineTiming, Evaluation
-from engine.jobs import journal
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
 from engine.measure.sample import measured_latency
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
+from engine.records import journal
 from engine.search.results import sweep_frame
-from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions, SweepPoint, point_id
-from engine.search.sweep_journal import SweepJournal, SweepSpec
+from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.rows import SweepRow
 
 EVALUATIONS = 10_000
 UPDATES = 20

@@ -25,15 +25,15 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 from engine.backends.cuda import why_not_cuda  # noqa: E402
 from engine.correctness.check import absolute_tolerance  # noqa: E402
 from engine.correctness.reference import reference  # noqa: E402
-from engine.evaluate import Evaluator  # noqa: E402
-from engine.jobs.ahead import CompileAhead  # noqa: E402
+from engine.jobs.sweep.ahead import CompileAhead  # noqa: E402
+from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.plan import TensorArg, make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
+from engine.search.autotune import tune_results  # noqa: E402
 from engine.search.gpu_final import gpu_entrants  # noqa: E402
 from engine.search.space import Space, SweepOptions  # noqa: E402
-from engine.search.sweep import run_sweep  # noqa: E402
-from engine.search.sweep_journal import SweepJournal, SweepSpec  # noqa: E402
-from engine.search.tune import tune_results  # noqa: E402
+from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
+from engine.search.sweep.run import run_sweep  # noqa: E402
 from engine.tensors import make_inputs  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 from kernels.variant import Variant  # noqa: E402

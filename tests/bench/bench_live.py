@@ -21,10 +21,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 from app_server import CHROMIUM_ARGS, WAIT_MS, Driver, find_chromium, start_server  # noqa: E402
 from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
 
-from app.ui import live_chart  # noqa: E402
-from app.ui.palette import LIGHT  # noqa: E402
-from engine.jobs.live_series import LiveSeries  # noqa: E402
-from engine.jobs.stream import LiveSample, StreamPart  # noqa: E402
+from app.shared.palette import LIGHT  # noqa: E402
+from app.tune import latency_stream_chart  # noqa: E402
+from engine.jobs.latency_stream.samples import LiveSample, StreamPart  # noqa: E402
+from engine.jobs.latency_stream.series import LiveSeries  # noqa: E402
 
 CHART = ".attune-chart[data-key=live_chart]"
 GOAL_CANCEL_MS = 500
@@ -95,7 +95,7 @@ def looks(size: int, samples: int) -> None:
         series.extend(StreamPart(None, "", gpu_samples(size + 30 * i, 30), 2 + i))
         view = series.view()
         times["sum up"].append(1000 * (time.perf_counter() - start))
-        parts.append(live_chart.live(view, "job", LIGHT).to_json())
+        parts.append(latency_stream_chart.live(view, "job", LIGHT).to_json())
         times["sum up and draw"].append(1000 * (time.perf_counter() - start))
     for what, taken in times.items():
         report(f"a look at {size:,} samples: {what}", taken, GOAL_LOOK_MS)

@@ -19,13 +19,13 @@ sys.path[:0] = [str(ROOT)]
 
 from engine.compile import compile_plan, resources  # noqa: E402
 from engine.devices import find_device  # noqa: E402
-from engine.model.curve import predict_curve  # noqa: E402
-from engine.model.footprint import compiled_footprint  # noqa: E402
-from engine.model.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
+from engine.model.batch.curve import predict_curve  # noqa: E402
+from engine.model.batch.footprint import compiled_footprint  # noqa: E402
+from engine.model.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
+from engine.pipeline.preview import preview  # noqa: E402
+from engine.pipeline.request import EvaluationRequest  # noqa: E402
 from engine.plan import make_plan  # noqa: E402
-from engine.preview import preview  # noqa: E402
 from engine.problem import Problem  # noqa: E402
-from engine.request import EvaluationRequest  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 
 REPEATS = 40

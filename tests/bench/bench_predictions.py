@@ -13,10 +13,10 @@ from pathlib import Path
 
 from engine.devices import find_device
 from engine.errors import AttuneError
-from engine.model.footprint import compiled_footprint
-from engine.model.validate import from_evaluations, validate
+from engine.model.batch.footprint import compiled_footprint
+from engine.model.batch.validate import from_evaluations, validate
 from engine.names import find_variant
-from engine.sessions.codec import loads
+from engine.records.codec import loads
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
 

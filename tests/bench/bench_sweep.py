@@ -23,14 +23,14 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "search")]
 from local_cluster import LocalCluster  # noqa: E402
 from search_data import Landscape, bowl  # noqa: E402
 
-from engine.evaluate import Evaluator  # noqa: E402
+from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.search import results  # noqa: E402
-from engine.search.cluster import connect, sweep_on  # noqa: E402
-from engine.search.estimate import Estimator  # noqa: E402
+from engine.search.cluster.executor import connect, sweep_on  # noqa: E402
 from engine.search.space import ProblemAxes, Space, SweepOptions, make_point  # noqa: E402
-from engine.search.sweep import Progress, run_sweep  # noqa: E402
-from engine.search.sweep_journal import SweepJournal, SweepSpec  # noqa: E402
+from engine.search.sweep.estimate import Estimator  # noqa: E402
+from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
+from engine.search.sweep.run import Progress, run_sweep  # noqa: E402
 
 CPU = SweepOptions(gpu="L4", backend="cpu")
 NUM_ROWS = 10_000

@@ -27,17 +27,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 from app_server import CHROMIUM_ARGS, Driver, find_chromium, start_server  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
-from app.ui.views.sweep import TABS  # noqa: E402
-from engine.evaluate import evaluate  # noqa: E402
+from app.sweep.results import TABS  # noqa: E402
 from engine.evaluation import Evaluation, Latency  # noqa: E402
-from engine.jobs import journal  # noqa: E402
 from engine.jobs.layout import RunDir  # noqa: E402
 from engine.jobs.supervisor import code_stamp  # noqa: E402
+from engine.pipeline.evaluate import evaluate  # noqa: E402
+from engine.pipeline.request import EvaluationRequest  # noqa: E402
 from engine.problem import Problem  # noqa: E402
-from engine.request import EvaluationRequest  # noqa: E402
-from engine.search.rows import SweepRow  # noqa: E402
+from engine.records import journal  # noqa: E402
 from engine.search.space import Space, SweepOptions, SweepPoint  # noqa: E402
-from engine.search.sweep_journal import SweepJournal, SweepSpec  # noqa: E402
+from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
+from engine.search.sweep.rows import SweepRow  # noqa: E402
 
 EVALUATIONS = 10_000
 GOAL_MS = 300.0

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
-from engine.evaluate import evaluate
 from engine.evaluation import Evaluation, Latency
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
+from engine.records.codec import dumps, loads
+from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_snapshot, make_source
-from engine.sessions.codec import dumps, loads
-from engine.sessions.schema import Snapshot
 
 SHIPPED = "20261121T000000Z_l4_v01_7-problems.json"
 CSV = "B,H,S,D,kernel_ms,colour\n1,1,128,64,0.5,red\n1,1,256,64,0.9,blue\n"

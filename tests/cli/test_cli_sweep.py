@@ -14,10 +14,10 @@ import pytest
 
 from engine.cli import sweep
 from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
-from engine.evaluate import EvaluationOutcome, Evaluator
 from engine.evaluation import Evaluation, Status
-from engine.request import EvaluationRequest
-from engine.search.tuned import load_tuned
+from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.search.tuned.store import load_tuned
 
 SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
 SMALL_SWEEP += ["--tunable", "num_splits=1,3", "--defaults-only"]
@@ -234,7 +234,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     def lost(*_: object) -> None:
         raise ClusterError("The Dask scheduler is gone.")
 
-    monkeypatch.setattr("engine.search.cluster.connect", lost)
+    monkeypatch.setattr("engine.search.cluster.executor.connect", lost)
     journal = tmp_path / "s.jsonl"
     journal.touch()
     argv = ["v01", "--gpu", "L4", "--dask", "127.0.0.1:8786", "--journal", str(journal)]

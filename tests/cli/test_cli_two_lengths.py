@@ -10,7 +10,7 @@ import pytest
 
 from engine.cli import main
 from engine.problem import Problem
-from engine.search.sweep_journal import SweepJournal
+from engine.search.sweep.journal import SweepJournal
 
 DECODE = ["--batch", "1", "--heads", "2", "--seqlen", "1", "--seqlen-kv", "300", "--gpu", "L4"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import StoreError
-from engine.jobs import journal
+from engine.records import journal
 
 
 def test_round_trip_and_offset(tmp_path: Path) -> None:

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.devices.nvml import GpuState
-from engine.evaluate import Evaluator
-from engine.jobs.journal import read_from
-from engine.jobs.layout import RunDir
-from engine.jobs.manager import JobManager, JobStatus
-from engine.jobs.stream import (
+from engine.jobs.latency_stream.samples import (
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
     LiveSample,
@@ -24,9 +20,13 @@ from engine.jobs.stream import (
     mark_seen,
     read_samples,
 )
+from engine.jobs.layout import RunDir
+from engine.jobs.manager import JobManager, JobStatus
 from engine.jobs.worker import Worker
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
+from engine.records.journal import read_from
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 
@@ -154,7 +154,7 @@ def test_each_look_counts_from_anew(tmp_path: Path) -> None:
 
 
 def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.jobs.live_job.MAX_SAMPLES", 3)
+    monkeypatch.setattr("engine.jobs.latency_stream.job.MAX_SAMPLES", 3)
     run = RunDir(tmp_path / "server0")
     run.create()
     with Evaluator() as evaluator:

@@ -8,8 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from engine.jobs.live_series import LiveSeries
-from engine.jobs.stream import LiveSample, StreamPart
+from engine.jobs.latency_stream.samples import LiveSample, StreamPart
+from engine.jobs.latency_stream.series import LiveSeries
 from engine.measure.statistics import median_interval
 
 CAP, HOT = "power cap", "software thermal slowdown"

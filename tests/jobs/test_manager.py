@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.jobs import journal
 from engine.jobs.manager import ENDED, JobManager, JobStatus
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
+from engine.records import journal
 
 SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 # About ten seconds of CPU execution: long enough to be cancelled in the middle.

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from engine.evaluation import Evaluation, Latency, Status
-from engine.jobs import sweep_files as subject
-from engine.jobs.sweep_files import SweepFiles
+from engine.jobs.sweep import files as subject
+from engine.jobs.sweep.files import SweepFiles
 from engine.problem import Problem
-from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep_journal import Budget, SweepJournal, SweepSpec
+from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
+from engine.search.sweep.rows import SweepRow
 
 SPEC = SweepSpec(Space(("v01",), (Problem(1, 1, 64, 64),)), SweepOptions(gpu="L4"))
 

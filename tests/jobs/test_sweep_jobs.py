@@ -17,14 +17,14 @@ import pytest
 
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
-from engine.jobs.sweep_job import final_from_dict
+from engine.jobs.sweep.job import final_from_dict
 from engine.measure.statistics import MedianInterval
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
+from engine.search.autotune import TuneResult
 from engine.search.ranking import Place
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep_journal import SweepJournal, SweepSpec
-from engine.search.tune import TuneResult
+from engine.search.sweep.journal import SweepJournal, SweepSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = SweepOptions(gpu="L4", backend="cpu", execute=False)  # compile and predict: no CPU run
@@ -228,15 +228,15 @@ def test_server_and_worker_killed_together(tmp_path: Path) -> None:
 
 DIES = """
 import os, signal, sys
-import engine.evaluate
-real = engine.evaluate.Evaluator.evaluate
+import engine.pipeline.evaluate
+real = engine.pipeline.evaluate.Evaluator.evaluate
 
 def evaluate(self, request, on_stage=None):
     if request.problem.seqlen == 32:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, request, on_stage)
 
-engine.evaluate.Evaluator.evaluate = evaluate
+engine.pipeline.evaluate.Evaluator.evaluate = evaluate
 from engine.jobs.worker import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -267,15 +267,15 @@ def test_a_point_that_kills_the_worker_is_crashed_and_the_rest_is_done(
 
 LOST = """
 import sys
-import engine.evaluate
-real = engine.evaluate.Evaluator.evaluate
+import engine.pipeline.evaluate
+real = engine.pipeline.evaluate.Evaluator.evaluate
 
 def evaluate(self, request, on_stage=None):
     outcome = real(self, request, on_stage)
-    engine.evaluate.Evaluator.lost = "the context is gone"
+    engine.pipeline.evaluate.Evaluator.lost = "the context is gone"
     return outcome
 
-engine.evaluate.Evaluator.evaluate = evaluate
+engine.pipeline.evaluate.Evaluator.evaluate = evaluate
 from engine.jobs.worker import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -10,7 +10,7 @@ import pytest
 
 from engine.devices import find_device
 from engine.errors import InvalidProblem
-from engine.model.batch import batch_table, memory_feasible, recommend, step_warning
+from engine.model.batch.table import batch_table, memory_feasible, recommend, step_warning
 from engine.problem import Problem
 
 L4 = find_device("L4")

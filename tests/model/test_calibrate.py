@@ -13,12 +13,12 @@ import pytest
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
+from engine.model.batch.footprint import FootprintOf
+from engine.model.batch.validate import validate
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
-from engine.model.footprint import FootprintOf
+from engine.model.equations import Parameters, evaluate, machine
 from engine.model.latency import Calibration, predict_arrays
 from engine.model.measurements import Measurement, read_measurements
-from engine.model.terms import Parameters, evaluate, machine
-from engine.model.validate import validate
 from engine.problem import Problem
 from kernels.ladder import by_id
 from kernels.variant import Variant

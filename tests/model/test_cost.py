@@ -7,7 +7,7 @@ import math
 import pytest
 
 from engine.errors import InvalidProblem
-from engine.model.cost import cost, saving
+from engine.model.batch.cost import cost, saving
 
 
 def test_the_study_case() -> None:

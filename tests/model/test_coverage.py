@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.devices import find_device
+from engine.model.batch.footprint import FootprintOf
+from engine.model.batch.validate import validate
 from engine.model.calibrate import calibrate, leave_one_out, prepare
-from engine.model.footprint import FootprintOf
 from engine.model.measurements import read_measurements
-from engine.model.validate import validate
 from engine.problem import Problem
 from kernels.variant import Config, Pass, Variant, Work, ceil_div
 

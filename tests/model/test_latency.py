@@ -13,7 +13,7 @@ from engine.devices import all_devices, find_device, limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, Occupancy, Resources
-from engine.model.curve import predict_curve
+from engine.model.batch.curve import predict_curve
 from engine.model.latency import Explanation, explain, predict
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
 from engine.model.occupancy import occupancy

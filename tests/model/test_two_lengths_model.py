@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from engine.devices import find_device
-from engine.model.curve import launch_curve
+from engine.model.batch.curve import launch_curve
+from engine.model.batch.recommend import BatchRequest, recommend_batch
 from engine.model.launches import collect, collect_batches
 from engine.model.measurements import parse_measurements
-from engine.model.recommend import BatchRequest, recommend_batch
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
@@ -43,8 +43,8 @@ def test_launches_agree_with_problem_and_plan(variant) -> None:
 
 @pytest.mark.parametrize("variant_id", ["v01", "v05", "v06", "v08"])
 def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, footprint_of) -> None:
+    from engine.model.equations import machine
     from engine.model.latency import predict_arrays
-    from engine.model.terms import machine
 
     variant = by_id(variant_id)
     config = variant.default_config()

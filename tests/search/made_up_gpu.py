@@ -17,13 +17,13 @@ from search_data import SimulatedEntrants, bowl, evaluation
 
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluate import EvaluationOutcome, Evaluator
 from engine.evaluation import Execution
 from engine.measure.simulated import SimulatedConditions, SimulatedDevice
-from engine.request import EvaluationRequest
-from engine.search import cluster_worker
+from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.search.cluster.executor import worker
 from engine.search.race import Entrants
-from engine.search.rows import SweepRow
+from engine.search.sweep.rows import SweepRow
 
 DEADLY_SEQLEN = 48
 LOSING_SEQLEN = 96
@@ -56,5 +56,5 @@ def install() -> None:
 
     detect.detect_local = lambda: found
     Evaluator.evaluate = evaluate  # type: ignore[assignment, method-assign]
-    cluster_worker.gpu_entrants = gpu_entrants  # type: ignore[attr-defined]
-    cluster_worker.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]
+    worker.gpu_entrants = gpu_entrants  # type: ignore[attr-defined]
+    worker.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]

@@ -21,11 +21,11 @@ from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
 from engine.measure.simulated import SimulatedDevice
 from engine.model.occupancy import occupancy
 from engine.names import find_variant
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
-from engine.search.rows import SweepRow
 from engine.search.space import SweepOptions, SweepPoint, make_point
-from engine.search.where import NOWHERE, Where
+from engine.search.sweep.rows import SweepRow
+from engine.search.sweep.where import NOWHERE, Where
 
 WHEN = "2026-01-01T00:00:00+00:00"
 SMALL = Problem(1, 1, 128, 64)

@@ -18,18 +18,18 @@ from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 
 from engine.cli import main
 from engine.errors import ClusterError, InvalidProblem, ToolMissing
-from engine.evaluate import Evaluator
 from engine.evaluation import Status
 from engine.jobs.manager import JobManager
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
-from engine.search.cluster import Cluster, connect, sweep_on
-from engine.search.cluster_address import parse_address
-from engine.search.cluster_tasks import MAX_DEATHS
+from engine.search.autotune import TuneResult
+from engine.search.cluster.address import parse_address
+from engine.search.cluster.executor import Cluster, connect, sweep_on
+from engine.search.cluster.tasks import MAX_DEATHS
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep import Progress, run_sweep
-from engine.search.sweep_journal import SweepJournal, SweepSpec
-from engine.search.tune import TuneResult
+from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.run import Progress, run_sweep
 
 distributed = pytest.importorskip("distributed")
 

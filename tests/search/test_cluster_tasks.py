@@ -12,10 +12,10 @@ from search_data import SMALL
 
 from engine.errors import ClusterError
 from engine.problem import Problem
-from engine.search import cluster_tasks
-from engine.search.cluster_members import Member
-from engine.search.cluster_tasks import MAX_DEATHS, Tasks
-from engine.search.cluster_worker import Description
+from engine.search.cluster import tasks
+from engine.search.cluster.members import Member
+from engine.search.cluster.tasks import MAX_DEATHS, Tasks
+from engine.search.cluster.worker import Description
 
 OTHER = replace(SMALL, seqlen=256)
 
@@ -46,8 +46,8 @@ class Bench:
         self.client = MadeUpClient()
         self.members: dict[str, Member] = {}
         self.now = 0.0
-        monkeypatch.setattr(cluster_tasks, "send", self.client.send)
-        monkeypatch.setattr(cluster_tasks.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(tasks, "send", self.client.send)
+        monkeypatch.setattr(tasks.time, "monotonic", lambda: self.now)
         self.tasks = Tasks(self.client, self.members, {})
 
     def join(self, address: str, gpu: str, threads: int = 1) -> None:

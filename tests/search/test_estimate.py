@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from search_data import SMALL, point
 
-from engine.search.estimate import Estimator, prior_s, runs_on_gpu
+from engine.search.sweep.estimate import Estimator, prior_s, runs_on_gpu
 
 LARGE = replace(SMALL, seqlen=4096)
 

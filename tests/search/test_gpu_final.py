@@ -12,12 +12,12 @@ from search_data import SMALL, row
 
 from engine.backends.base import Backend
 from engine.errors import MeasureError
-from engine.evaluate import Evaluator
 from engine.evaluation import Correctness
 from engine.measure.sampler import SamplerSettings
+from engine.pipeline.evaluate import Evaluator
 from engine.plan import LaunchPlan
+from engine.search.autotune import tune_results
 from engine.search.gpu_final import gpu_entrants
-from engine.search.tune import tune_results
 from engine.tensors import Inputs
 
 

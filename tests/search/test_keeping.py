@@ -9,11 +9,11 @@ import pytest
 
 from engine.evaluation import Evaluation, Latency, Status
 from engine.problem import Problem
-from engine.search.keeping import keep, keepable
-from engine.search.rows import SweepRow
+from engine.search.autotune import tune_results
 from engine.search.space import Space, SweepOptions
-from engine.search.tune import tune_results
-from engine.search.tuned import load_tuned
+from engine.search.sweep.rows import SweepRow
+from engine.search.tuned.keep import keep, keepable
+from engine.search.tuned.store import load_tuned
 
 # Two problems of one class and one of another.
 PROBLEMS = (Problem(1, 1, 100, 64), Problem(1, 1, 128, 64), Problem(1, 1, 512, 64))

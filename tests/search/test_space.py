@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from search_data import SMALL, point
 
 from engine.errors import InvalidProblem, UnknownName
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
 from engine.search.space import (
     MAX_POINTS,
     ProblemAxes,

@@ -10,7 +10,7 @@ import pytest
 from search_data import SMALL, bowl
 
 from engine.errors import ToolMissing
-from engine.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions, SweepPoint
 from engine.search.strategies import STRATEGIES, StrategyName, make_strategy
 

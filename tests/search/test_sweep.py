@@ -22,11 +22,11 @@ from search_data import SMALL, Landscape, bowl
 
 from engine.errors import StoreError, ToolMissing
 from engine.evaluation import Evaluation, Execution, Origin, Status
-from engine.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
-from engine.search.sweep import Progress, run_sweep
-from engine.search.sweep_journal import Budget, SweepJournal, SweepSpec
+from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
+from engine.search.sweep.run import Progress, run_sweep
 
 SPACE = Space(("v05",), (SMALL, replace(SMALL, seqlen=512)), {"block_n": (64,)})
 SPEC = SweepSpec(SPACE, SweepOptions(gpu="L4"))
@@ -256,7 +256,7 @@ def test_where_a_row_was_measured_survives_the_journal(
         on_gpu = Execution("cuda", "device", "device", 0, None)
         return replace(Landscape(bowl)(request), execution=on_gpu)
 
-    monkeypatch.setattr("engine.search.where.local_gpu_id", lambda: now)
+    monkeypatch.setattr("engine.search.sweep.where.local_gpu_id", lambda: now)
     path = tmp_path / "s.jsonl"
     told: list[Progress] = []
     run_sweep(SPEC, evaluate, SweepJournal(path), told.append)
@@ -324,7 +324,9 @@ def test_several_workers_share_the_time_that_is_left(
     told: dict[int, list[Progress]] = {1: [], 4: []}
     for workers, progress in told.items():
         clock = itertools.count()  # every look at it takes a second
-        monkeypatch.setattr("engine.search.sweep.time", SimpleNamespace(monotonic=clock.__next__))
+        monkeypatch.setattr(
+            "engine.search.sweep.run.time", SimpleNamespace(monotonic=clock.__next__)
+        )
         book = SweepJournal(tmp_path / f"{workers}.jsonl")
         run_sweep(
             SPEC, Landscape(bowl), book, progress.append, workers=functools.partial(int, workers)
@@ -366,8 +368,8 @@ sys.path.insert(0, {folder!r})
 from pathlib import Path
 from search_data import Landscape, bowl
 from test_sweep import SPEC
-from engine.search.sweep import run_sweep
-from engine.search.sweep_journal import SweepJournal
+from engine.search.sweep.run import run_sweep
+from engine.search.sweep.journal import SweepJournal
 
 def evaluate(request):
     time.sleep(0.01)

@@ -11,10 +11,10 @@ from search_data import SMALL, SimulatedEntrants, row
 from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings
 from engine.measure.simulated import SimulatedConditions, SimulatedDevice
+from engine.search.autotune import RACERS, tune_results, tuned_config
 from engine.search.race import Entrants
-from engine.search.rows import SweepRow
-from engine.search.tune import RACERS, tune_results, tuned_config
-from engine.search.tuned import problem_class
+from engine.search.sweep.rows import SweepRow
+from engine.search.tuned.store import problem_class
 
 WARM = SamplerSettings(kinds=("device_warm",))
 

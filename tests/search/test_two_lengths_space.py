@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import InvalidProblem
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
 from engine.search.space import ProblemAxes, Space, point_id
-from engine.search.tuned import problem_class
+from engine.search.tuned.store import problem_class
 
 CAUSAL = Problem(2, 3, 128, 64, True, "bfloat16")
 DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)

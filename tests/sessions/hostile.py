@@ -9,7 +9,7 @@ from typing import Any
 from sessions_data import snapshot_maker
 
 from engine.errors import SnapshotError
-from engine.sessions.codec import dumps, loads
+from engine.records.codec import dumps, loads
 from engine.sessions.importers import ImportOptions, import_measurements
 
 VALID = dumps(snapshot_maker(), compress=False)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.sessions.codec import dumps, loads
+from engine.records.codec import dumps, loads
 from engine.sessions.importers import ImportOptions, import_measurements
 
 WHOLE = ImportOptions(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.sessions.codec import dumps
+from engine.records.codec import dumps
+from engine.records.snapshot import Snapshot, Target
 from engine.sessions.importers import ImportOptions, import_measurements
-from engine.sessions.naming import names_for
-from engine.sessions.schema import Snapshot, Target
+from engine.sessions.store.naming import names_for
 
 DATA = Path(__file__).parent / "data"
 SHIPPED = Path(__file__).resolve().parents[2] / "sessions"

@@ -22,8 +22,8 @@ from engine.evaluation import (
     Status,
 )
 from engine.problem import Problem
+from engine.records.snapshot import Snapshot, Target, TimelineEntry
 from engine.sessions.build import make_error_map, make_snapshot, make_source
-from engine.sessions.schema import Snapshot, Target, TimelineEntry
 
 
 def make_latency(median_us: float, samples: int, seed: int = 0, **changes: Any) -> Latency:

@@ -13,10 +13,10 @@ from sessions_data import MapStub, evaluation_maker, map_stub, snapshot_maker
 
 from engine.errors import SnapshotError
 from engine.problem import Problem
-from engine.sessions import codec
+from engine.records import codec
+from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
+from engine.records.snapshot import SCHEMA_VERSION, ErrorMap, summarise
 from engine.sessions.build import make_error_map, make_source
-from engine.sessions.codec import HEAD_BYTES, dumps, loads, read_summary
-from engine.sessions.schema import SCHEMA_VERSION, ErrorMap, summarise
 
 V1 = Path(__file__).parent / "data" / "v1.json"
 

@@ -10,8 +10,8 @@ from compare_data import evaluation, latency, session, source
 
 from engine.errors import AttuneError, UnknownName
 from engine.measure.verdict import Verdict
-from engine.sessions.compare import ComparedRow, SessionComparison, compare_sessions
-from engine.sessions.compare_output import unmatched_frame
+from engine.sessions.compare.comparison import ComparedRow, SessionComparison, compare_sessions
+from engine.sessions.compare.output import unmatched_frame
 
 
 def the_row(comparison: SessionComparison) -> ComparedRow:

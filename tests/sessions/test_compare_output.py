@@ -9,8 +9,8 @@ import json
 import pytest
 from compare_data import evaluation, session, source
 
-from engine.sessions.compare import SessionComparison, compare_sessions
-from engine.sessions.compare_output import (
+from engine.sessions.compare.comparison import SessionComparison, compare_sessions
+from engine.sessions.compare.output import (
     differences_frame,
     rows_frame,
     to_csv,

@@ -16,7 +16,7 @@ import pytest
 from engine import environment
 from engine.environment import collect_environment
 from engine.errors import ToolMissing
-from engine.sessions.schema import Environment
+from engine.records.snapshot import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sessions_data import snapshot_maker
 
 from engine.errors import SnapshotError
-from engine.sessions.codec import dumps, evaluation_from_dict, read_summary
+from engine.records.codec import dumps, evaluation_from_dict, read_summary
 
 json_values = st.recursive(
     st.none()

@@ -26,9 +26,9 @@ from hostile import (
 from sessions_data import snapshot_maker
 
 from engine.errors import SnapshotError
-from engine.sessions.codec import MAX_BYTES, dumps, loads
-from engine.sessions.explain import place_of
-from engine.sessions.store import Store
+from engine.records.codec import MAX_BYTES, dumps, loads
+from engine.records.explain import place_of
+from engine.sessions.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +73,7 @@ import resource, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import test_hostile
 from engine.errors import SnapshotError
-from engine.sessions.codec import loads
+from engine.records.codec import loads
 from engine.sessions.importers import import_measurements
 data = test_hostile.GREEDY[sys.argv[3]]()
 limit = test_hostile.MEMORY_LIMIT_MB << 20

@@ -13,10 +13,10 @@ from sessions_data import snapshot_maker
 
 from engine.evaluation import Status
 from engine.problem import Problem
-from engine.sessions.codec import dumps
+from engine.records.codec import dumps
+from engine.sessions.goal import target_status
 from engine.sessions.importers import ImportOptions, common
-from engine.sessions.store import Store
-from engine.sessions.target import target_status
+from engine.sessions.store.store import Store
 
 # -- the recorded sessions that ship
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from engine.errors import SnapshotError
-from engine.evaluate import evaluate
 from engine.evaluation import Evaluation
-from engine.export import export_evaluations
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.request import EvaluationRequest
-from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep_journal import SweepJournal, SweepSpec
+from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.rows import SweepRow
+from engine.sessions.export import export_evaluations
 from engine.sessions.importers import ImportOptions, import_measurements
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", execute=False)

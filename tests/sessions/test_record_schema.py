@@ -14,9 +14,9 @@ from engine import evaluation as nouns
 from engine.errors import SnapshotError
 from engine.evaluation import BaselineTiming, Evaluation, Status
 from engine.problem import Problem
-from engine.sessions import record as records
-from engine.sessions.codec import evaluation_from_dict
-from engine.sessions.record import as_recorded, storable
+from engine.records import evaluation as records
+from engine.records.codec import evaluation_from_dict
+from engine.records.evaluation import as_recorded, storable
 
 
 def through_json(evaluation: Evaluation) -> Any:

@@ -14,12 +14,12 @@ from markdown_it import MarkdownIt
 from sessions_data import evaluation_maker, make_latency, snapshot_maker
 
 from engine.problem import Problem
+from engine.records.codec import loads
+from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_error_map
-from engine.sessions.codec import loads
-from engine.sessions.report import escape_markdown, to_html, to_markdown
-from engine.sessions.report_figures import MAX_MAPS, MAX_POINTS, report_figures
-from engine.sessions.report_tables import Table, report_tables
-from engine.sessions.schema import Snapshot
+from engine.sessions.report.document import escape_markdown, to_html, to_markdown
+from engine.sessions.report.figures import MAX_MAPS, MAX_POINTS, report_figures
+from engine.sessions.report.tables import Table, report_tables
 
 
 def tables(snapshot: Snapshot) -> dict[str, Table]:

@@ -17,11 +17,11 @@ from sessions_data import evaluation_maker, make_latency, map_stub
 
 from engine.compile.sources import read_sources
 from engine.errors import StoreError
-from engine.evaluate import EvaluationOutcome
 from engine.evaluation import Status
-from engine.jobs import journal
-from engine.sessions.codec import dumps, loads
-from engine.sessions.schema import Target
+from engine.pipeline.evaluate import EvaluationOutcome
+from engine.records import journal
+from engine.records.codec import dumps, loads
+from engine.records.snapshot import Target
 from engine.sessions.session import (
     Session,
     resume_session,
@@ -30,7 +30,7 @@ from engine.sessions.session import (
     start_session,
     working_sessions,
 )
-from engine.sessions.store import Store
+from engine.sessions.store.store import Store
 from kernels.ladder import by_id
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,13 +13,13 @@ from sessions_data import evaluation_maker, snapshot_maker
 
 from engine.errors import SnapshotError
 from engine.problem import Problem
-from engine.sessions import codec
+from engine.records import codec
+from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
+from engine.records.snapshot import Snapshot, summarise
 from engine.sessions.build import make_source
-from engine.sessions.codec import HEAD_BYTES, dumps, loads, read_summary
-from engine.sessions.naming import names_for
-from engine.sessions.report_tables import batch_table
+from engine.sessions.report.tables import batch_table
 from engine.sessions.rerun import their_source
-from engine.sessions.schema import Snapshot, summarise
+from engine.sessions.store.naming import names_for
 from kernels.ladder import by_id
 
 V2 = Path(__file__).parent / "data" / "v2.json"

@@ -14,11 +14,11 @@ from sessions_data import evaluation_maker, snapshot_maker
 
 from engine.errors import AttuneError, SnapshotError, StoreError
 from engine.problem import Problem
-from engine.sessions import folders
-from engine.sessions.codec import dumps
-from engine.sessions.folders import TEMPORARY_PREFIX
-from engine.sessions.naming import is_snapshot_name, names_for
-from engine.sessions.store import SHIPPED, Store, default_store, search
+from engine.records.codec import dumps
+from engine.sessions.store import folders
+from engine.sessions.store.folders import TEMPORARY_PREFIX
+from engine.sessions.store.naming import is_snapshot_name, names_for
+from engine.sessions.store.store import SHIPPED, Store, default_store, search
 
 NAME = "20261121T024500Z_l4_2-variants_2-problems.json.gz"
 

@@ -10,8 +10,8 @@ from sessions_data import evaluation_maker, make_latency
 
 from engine.evaluation import BaselineTiming, Evaluation, Status
 from engine.problem import Problem
-from engine.sessions.schema import Target
-from engine.sessions.target import describe_target, target_status
+from engine.records.snapshot import Target
+from engine.sessions.goal import describe_target, target_status
 
 
 def timed(median_us: float, baseline_us: float = 25.0, **changes: Any) -> Evaluation:

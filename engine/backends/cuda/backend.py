@@ -16,7 +16,7 @@ from engine.compile.kernel import CompiledKernel
 from engine.compile.plans import compile_plan
 from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
 from engine.evaluation import Correctness, Status
-from engine.memory import check_memory
+from engine.pipeline.memory import check_memory
 from engine.plan import LaunchPlan, PassLaunch
 from engine.tensors import Inputs
 from engine.units import format_bytes

@@ -18,10 +18,10 @@ from engine.errors import InvalidProblem, SnapshotError, UnknownName
 from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
 from engine.measure.statistics import median_interval
 from engine.problem import Problem
+from engine.records.explain import file_label
+from engine.records.snapshot import MAX_EVALUATIONS, Environment, Gpu, Snapshot, Target
+from engine.records.text import clean_line
 from engine.sessions.build import make_snapshot
-from engine.sessions.explain import file_label
-from engine.sessions.schema import MAX_EVALUATIONS, Environment, Gpu, Snapshot, Target
-from engine.sessions.text import clean_line
 from kernels.variant import Dtype
 
 NOT_CHECKED = "Recorded elsewhere: Attune neither ran this kernel nor checked its result."

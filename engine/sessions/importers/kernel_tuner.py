@@ -11,7 +11,8 @@ from typing import Any
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
-from engine.sessions.codec import parse_json
+from engine.records.codec import parse_json
+from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
@@ -25,7 +26,6 @@ from engine.sessions.importers.common import (
     split_config,
     time_us,
 )
-from engine.sessions.schema import Snapshot
 
 _FAILURES = {
     "InvalidConfig": (Status.SKIPPED, "Kernel Tuner: the config was not valid for this GPU."),

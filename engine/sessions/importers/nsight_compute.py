@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.sessions.explain import file_label
+from engine.records.explain import file_label
+from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     MAX_NOTES_PER_EVALUATION,
     ImportOptions,
@@ -27,7 +28,6 @@ from engine.sessions.importers.common import (
     recorded_session,
     time_us,
 )
-from engine.sessions.schema import Snapshot
 
 _REASON = (
     "Nsight Compute's duration, profiled: caches flushed and clocks fixed unless it was told "

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.evaluation import Evaluation, Latency
+from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
@@ -24,7 +25,6 @@ from engine.sessions.importers.common import (
     split_config,
     time_us,
 )
-from engine.sessions.schema import Snapshot
 
 _COLD = "nv/cold/time/gpu/"
 _BATCH = "nv/batch/time/gpu/mean"

@@ -11,11 +11,11 @@ from typing import Any
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
+from engine.records.codec import parse_json, record_from_dict, validated
+from engine.records.explain import file_label
+from engine.records.snapshot import Snapshot, Source
 from engine.sessions.build import make_snapshot
-from engine.sessions.codec import parse_json, record_from_dict, validated
-from engine.sessions.explain import file_label
 from engine.sessions.importers.common import ImportOptions
-from engine.sessions.schema import Snapshot, Source
 
 _MAX_FIRST_BYTES = 4 << 20
 _FIRST = ({"kind": "start"}, {"event": "sweep"})

@@ -18,7 +18,8 @@ from typing import Any
 from engine.errors import SnapshotError
 from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.problem import Problem
-from engine.sessions.explain import file_label
+from engine.records.explain import file_label
+from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     ImportOptions,
     Place,
@@ -32,7 +33,6 @@ from engine.sessions.importers.common import (
     time_us,
     whole_number,
 )
-from engine.sessions.schema import Snapshot
 
 SDPA = "sdpa"  # the variant of rows that time PyTorch's attention only
 

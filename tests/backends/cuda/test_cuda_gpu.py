@@ -19,8 +19,8 @@ from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
 from engine.compile import compile_plan, resources
 from engine.devices import limits_for
 from engine.evaluation import Latency, Status
-from engine.measure.field import Field
 from engine.measure.local_gpu import gpu_states
+from engine.measure.side_by_side import Field
 from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan, PassLaunch, TensorArg, make_plan

@@ -13,8 +13,8 @@ from engine.backends.cuda import CudaBackend
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Latency, Status
-from engine.measure.field import ALL_KINDS, Field
 from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.side_by_side import ALL_KINDS, Field
 from engine.measure.timed import time_evaluation
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs

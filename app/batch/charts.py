@@ -1,0 +1,237 @@
+"""Charts of the page "Batch size": pure functions of DataFrames."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.evaluation.charts import Part, Trace, axis, figure, plain, time_axis, vertical
+from app.shared.palette import Theme
+from engine.units import format_us
+
+MAX_STEPS = 40  # more would be a solid line
+_LOWER_TOP = 0.44  # of the figure's height; the upper panel begins a little above
+_UPPER_BOTTOM = 0.56
+
+
+def curves(
+    curve: pd.DataFrame,
+    marks: pd.DataFrame,
+    measured: pd.DataFrame,
+    unit: str,
+    color: str,
+    theme: Theme,
+) -> go.Figure:
+    """Latency of a launch above, time per unit of work below, over the same batches.
+
+    Both readings stand together because they were once mistaken for each other: the one rises
+    while the other falls.
+
+    Columns of `curve`: `batch`, `latency_us`, `low_us`, `high_us`, `unit_us`, `unit_low_us`,
+    `unit_high_us`, `step`, `binds`. Of `marks`: `batch`, `label`. Of `measured`: `batch`,
+    `latency_us`, `unit_us`, `what` (`kernel` or `SDPA`).
+    """
+    data: list[Trace] = []
+    for middle, low, high, panel in (
+        ("latency_us", "low_us", "high_us", "y"),
+        ("unit_us", "unit_low_us", "unit_high_us", "y2"),
+    ):
+        data += _band(curve, low, high, color, panel)
+        data.append(_line(curve, middle, unit, color, panel))
+        data.append(_steps(curve, middle, theme, panel))
+        data += _measured(measured, middle, color, theme, panel)
+    powers = [2**k for k in range(int(curve["batch"].max()).bit_length())]
+    return figure(
+        theme,
+        520,
+        data,
+        margin={"t": 28},
+        xaxis=axis(
+            theme,
+            f"{unit} (logarithmic)",
+            type="log",
+            tickvals=powers,
+            ticktext=[f"{n:,}" for n in powers],
+            anchor="y2",
+        ),
+        yaxis=time_axis(
+            theme,
+            float(curve["low_us"].min()),
+            float(curve["high_us"].max()),
+            "",
+            domain=[_UPPER_BOTTOM, 1],
+        ),
+        yaxis2=time_axis(
+            theme,
+            float(curve["unit_low_us"].min()),
+            float(curve["unit_high_us"].max()),
+            "",
+            domain=[0, _LOWER_TOP],
+            anchor="x",
+        ),
+        shapes=[vertical(float(batch), theme) for batch in marks["batch"]],
+        annotations=[
+            _heading("latency of one launch", 1.0, theme),
+            _heading("time per unit of work (one head of one batch element)", _LOWER_TOP, theme),
+            *_labels(marks, theme),
+        ],
+    )
+
+
+def _heading(text: str, y: float, theme: Theme) -> Part:
+    return {
+        "text": text,
+        "x": 0.5,
+        "xref": "paper",
+        "xanchor": "center",
+        "y": y,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"size": 12, "color": theme.text},
+        "bgcolor": theme.paper,
+    }
+
+
+def _labels(marks: pd.DataFrame, theme: Theme) -> list[Part]:
+    return [
+        {
+            "text": plain(str(mark.label)),
+            "x": math.log10(mark.batch),
+            "xanchor": "left",
+            "xshift": 4,
+            "y": _LOWER_TOP - 0.07 * (i + 1),
+            "yref": "paper",
+            "showarrow": False,
+            "font": {"size": 11, "color": theme.accent},
+            "bgcolor": theme.paper,
+        }
+        for i, mark in enumerate(marks.itertuples())
+    ]
+
+
+def _band(curve: pd.DataFrame, low: str, high: str, color: str, panel: str) -> list[Trace]:
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    common: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": curve["batch"].to_numpy(),
+        "yaxis": panel,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    return [
+        {**common, "y": curve[high].to_numpy(np.float32)},
+        {
+            **common,
+            "y": curve[low].to_numpy(np.float32),
+            "fill": "tonexty",
+            "fillcolor": f"rgba({red},{green},{blue},0.14)",
+        },
+    ]
+
+
+def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -> Trace:
+    shown = [format_us(v) for v in curve[middle]]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": curve["batch"].to_numpy(),
+        "y": curve[middle].to_numpy(np.float32),
+        "yaxis": panel,
+        "line": {"color": color, "width": 2, "dash": "dash"},
+        "customdata": list(zip(shown, curve["binds"], strict=True)),
+        "hovertemplate": f"{unit} %{{x:,}}<br>%{{customdata[0]}} predicted<br>"
+        "%{customdata[1]} binds<extra></extra>",
+    }
+
+
+def _steps(curve: pd.DataFrame, middle: str, theme: Theme, panel: str) -> Trace:
+    """The first batches that start another CTA per SM or wave."""
+    steps = curve[curve["step"]].head(MAX_STEPS)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": steps["batch"].to_numpy(),
+        "y": steps[middle].to_numpy(np.float32),
+        "yaxis": panel,
+        "marker": {
+            "symbol": "line-ns-open",
+            "size": 10,
+            "color": theme.line,
+            "line": {"width": 1},
+        },
+        "hovertemplate": "%{x:,} starts another round of CTAs<extra></extra>",
+    }
+
+
+def _measured(
+    measured: pd.DataFrame, middle: str, color: str, theme: Theme, panel: str
+) -> list[Trace]:
+    found = []
+    for what, hue, symbol in (("kernel", color, "diamond"), ("SDPA", theme.line, "diamond-open")):
+        points = measured[measured["what"] == what]
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": points["batch"].to_numpy(),
+                "y": points[middle].to_numpy(np.float32),
+                "yaxis": panel,
+                "marker": {"color": hue, "size": 9, "symbol": symbol},
+                "customdata": [format_us(v) for v in points[middle]],
+                "hovertemplate": f"{what} %{{x:,}}<br>%{{customdata}} recorded<extra></extra>",
+            }
+        )
+    return found
+
+
+def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
+    """Predicted against measured; on the diagonal they agree.
+
+    Columns: `name`, `predicted_us`, `low_us`, `high_us`, `measured_us`, `inside`.
+    """
+    low = float(frame[["low_us", "measured_us"]].min().min())
+    high = float(frame[["high_us", "measured_us"]].max().max())
+    diagonal = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [low, high],
+        "y": [low, high],
+        "line": {"color": theme.line, "width": 1, "dash": "dot"},
+        "hoverinfo": "skip",
+    }
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": frame["measured_us"].to_numpy(np.float32),
+        "y": frame["predicted_us"].to_numpy(np.float32),
+        "marker": {
+            "size": 9,
+            "symbol": "circle-open",
+            "color": [color if hit else theme.bad for hit in frame["inside"]],
+            "line": {"width": 2},
+        },
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": (frame["high_us"] - frame["predicted_us"]).to_numpy(np.float32),
+            "arrayminus": (frame["predicted_us"] - frame["low_us"]).to_numpy(np.float32),
+            "thickness": 1,
+            "width": 3,
+            "color": theme.line,
+        },
+        "text": [plain(n) for n in frame["name"]],
+        "hovertemplate": "<b>%{text}</b><br>measured %{x:.4g} µs, predicted %{y:.4g} µs"
+        "<extra></extra>",
+    }
+    return figure(
+        theme,
+        360,
+        [diagonal, points],
+        xaxis=time_axis(theme, low, high, "measured or recorded"),
+        yaxis=time_axis(theme, low, high, "predicted"),
+    )

@@ -1,0 +1,187 @@
+"""Answers of the batch model as DataFrames. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from engine.model.batch.alternatives import Option
+from engine.model.batch.cost import Saving, usd_per_billion_queries
+from engine.model.batch.question import BatchResult
+from engine.model.batch.table import Recommendation
+from engine.model.batch.validate import Validation
+from engine.model.measurements import Measurement
+from engine.problem import Problem
+from engine.units import format_bytes, format_us
+
+CURVE_POINTS = 300
+
+
+def curve(table: pd.DataFrame) -> pd.DataFrame:
+    """The table's curve, thinned to what a logarithmic axis shows; every wave step is kept."""
+    size = len(table)
+    spaced = np.unique(np.geomspace(1, size, min(size, CURVE_POINTS)).astype(int)) - 1
+    steps = np.flatnonzero(table["step"].to_numpy())[:CURVE_POINTS]
+    # A step is sharp: the batch before it belongs to the picture too.
+    kept = table.iloc[np.unique(np.concatenate([spaced, steps, np.maximum(steps - 1, 0)]))]
+    return pd.DataFrame(
+        {
+            "batch": kept["batch"],
+            "latency_us": kept["predicted_us"],
+            "low_us": kept["low_us"],
+            "high_us": kept["high_us"],
+            "unit_us": kept["per_unit_us"],
+            "unit_low_us": kept["low_us"] / kept["units"],
+            "unit_high_us": kept["high_us"] / kept["units"],
+            "step": kept["step"],
+            "binds": kept["binds"],
+        }
+    )
+
+
+def marks(found: Sequence[Recommendation], batch_now: int) -> pd.DataFrame:
+    """`batch`, `label`: the recommended batches, and the present one."""
+    rows = [(r.batch, f"{r.target:.0%}: {r.batch:,}") for r in found]
+    return pd.DataFrame([(batch_now, f"now: {batch_now:,}"), *rows], columns=["batch", "label"])
+
+
+def same_series(problem: Problem, heads_free: bool) -> Callable[[Measurement], bool]:
+    """Whether a measured point lies on the curve of this problem."""
+
+    def lies_on_it(point: Measurement) -> bool:
+        p = point.problem
+        shape = (p.lengths(), p.head_dim, p.causal, p.dtype)
+        wanted = (problem.lengths(), problem.head_dim, problem.causal, problem.dtype)
+        return shape == wanted and (heads_free or p.num_heads == problem.num_heads)
+
+    return lies_on_it
+
+
+def measured(points: Sequence[Measurement], heads_free: bool) -> pd.DataFrame:
+    """`batch`, `latency_us`, `unit_us`, `what` of measured points that lie on the curve."""
+    rows = []
+    for point in points:
+        units = point.problem.batch * point.problem.num_heads
+        batch = units if heads_free else point.problem.batch
+        rows.append((batch, point.measured_us, point.measured_us / units, "kernel"))
+        if point.sdpa_us is not None:
+            rows.append((batch, point.sdpa_us, point.sdpa_us / units, "SDPA"))
+    return pd.DataFrame(rows, columns=["batch", "latency_us", "unit_us", "what"])
+
+
+def rows_worth_seeing(result: BatchResult, batch_now: int) -> pd.DataFrame:
+    """Powers of two, the recommended batches, the present one, and the last."""
+    table = result.table
+    wanted = {2**k for k in range(20)} | {r.batch for r in result.recommendations}
+    wanted |= {batch_now, int(table["batch"].iloc[-1])}
+    return table[table["batch"].isin(wanted)]
+
+
+def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    """The batch table as people read it; numbers stay numbers, units stand in the heads."""
+    sdpa = points[points["what"] == "SDPA"].groupby("batch")["latency_us"].min()
+    kernel = points[points["what"] == "kernel"].groupby("batch")["latency_us"].min()
+    return pd.DataFrame(
+        {
+            "B": rows["batch"],
+            "B·H": rows["units"],
+            "CTAs": rows["ctas"],
+            "waves": rows["waves"],
+            "SM fill %": 100 * rows["sm_fill"],
+            "CTAs per SM": rows["ctas_per_sm"],
+            "latency µs": rows["predicted_us"],
+            "low µs": rows["low_us"],
+            "high µs": rows["high_us"],
+            "recorded µs": rows["batch"].map(kernel),
+            "SDPA µs": rows["batch"].map(sdpa),
+            "per unit µs": rows["per_unit_us"],
+            "per query ns": 1e3 * rows["per_query_us"],
+            "speed-up per unit": rows["speedup_per_unit"],
+            "million queries/s": rows["queries_per_s"] / 1e6,
+            "million tokens/s": rows["tokens_per_s"] / 1e6,
+            "TFLOP/s": rows["tflops"],
+            "% of peak": rows["percent_of_peak"],
+            "memory": [format_bytes(int(n)) for n in rows["device_bytes"]],
+            "binds": rows["binds"],
+        }
+    )
+
+
+def costs(found: Saving) -> pd.DataFrame:
+    """Now and at the recommended batch."""
+    rows: list[dict[str, Any]] = []
+    for name, c in (("now", found.now), ("recommended", found.then)):
+        rows.append(
+            {
+                "": name,
+                "per query": format_us(c.per_query_us),
+                "GPU-hours per day": c.gpu_hours_per_day,
+                "$ per 10⁹ queries": c.usd_per_billion_queries,
+                "$ per day": c.usd_per_day,
+                "$ per year": c.usd_per_year,
+                "GPUs needed": c.gpus_needed,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def options(found: Sequence[Option], price_of: Callable[[str], float | None]) -> pd.DataFrame:
+    """What to do when the batch cannot grow, the cheapest query first."""
+    rows = []
+    for o in found:
+        price = price_of(o.device)
+        rows.append(
+            {
+                "option": o.title,
+                "GPU": o.device,
+                "B": o.batch,
+                "latency µs": o.latency_us,
+                "low µs": o.low_us,
+                "high µs": o.high_us,
+                "speed-up per query": o.speedup,
+                "$ per 10⁹ queries": None
+                if price is None
+                else usd_per_billion_queries(o.per_query_us, price),
+                "why": o.reason,
+            }
+        )
+    return pd.DataFrame(rows).sort_values("$ per 10⁹ queries", na_position="last", kind="stable")
+
+
+def validation(found: Validation) -> pd.DataFrame:
+    """Predicted beside measured, row by row."""
+    return pd.DataFrame(
+        [
+            {
+                "name": r.name,
+                "CTAs": r.ctas,
+                "predicted_us": r.predicted_us,
+                "low_us": r.low_us,
+                "high_us": r.high_us,
+                "measured_us": r.measured_us,
+                "difference %": 100 * r.difference,
+                "verdict": r.verdict,
+                "inside": r.verdict == "as predicted",
+            }
+            for r in found.rows
+        ]
+    )
+
+
+VALIDATION_HEADS = {
+    "predicted_us": "predicted µs",
+    "measured_us": "measured µs",
+    "difference %": "difference %",
+    "low_us": "low µs",
+    "high_us": "high µs",
+}
+
+
+def validation_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """`validation` as people read it: the verdict first, then the figures."""
+    return frame[["name", "verdict", *VALIDATION_HEADS, "CTAs"]].rename(
+        columns={"name": "problem", **VALIDATION_HEADS}
+    )

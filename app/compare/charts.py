@@ -1,0 +1,77 @@
+"""The winner map: which variant is the fastest for each problem, and by how much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.evaluation.charts import axis, figure, plain
+from app.shared.palette import Theme, variant_color
+from engine.units import format_us
+from kernels.ladder import LADDER
+
+_ROW_PX = 34
+MAX_ROWS = 60  # more problems are in the table below
+
+
+def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """One bar per problem and device, in the winner's colour; a tie is hatched and says with whom.
+
+    Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
+    speedup_high, sdpa, speedup_over_sdpa` (`engine.sessions.compare.output.winners_frame`). The
+    bar's length is how many times longer the next variant takes that is slower for sure; 1 where
+    there is none.
+    """
+    shown = frame.head(MAX_ROWS)
+    colors = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
+    names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in shown.itertuples()]
+    lengths = [1.0 if pd.isna(x) else float(x) for x in shown["speedup"]]
+    places = list(range(len(shown)))  # two environments may share problem and device
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": lengths,
+        "y": places,
+        "marker": {
+            "color": [colors.get(str(w), theme.line) for w in shown["winner"]],
+            "pattern": {"shape": ["/" if tied else "" for tied in shown["tied"]]},
+            "line": {"width": 0},
+        },
+        "text": [_label(row) for row in shown.itertuples()],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertext": [_hover(row) for row in shown.itertuples()],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+    room = 1.6 * max(lengths, default=1.0)  # for the words at the bar's end
+    return figure(
+        theme,
+        80 + _ROW_PX * max(len(shown), 1),
+        [bars],
+        xaxis=axis(theme, "time of the next slower variant / time of the fastest", range=[0, room]),
+        yaxis=axis(theme, autorange="reversed", showgrid=False, tickvals=places, ticktext=names),
+    )
+
+
+def _label(row: Any) -> str:
+    winner, tied = plain(str(row.winner)), plain(str(row.tied))
+    if tied:
+        words = f"{winner} tied with {tied}"
+    elif row.runner_up:
+        words = f"{winner}, {row.speedup:.3g}× over {plain(str(row.runner_up))}"
+    else:
+        words = f"{winner}, the only one timed"
+    if not pd.isna(row.speedup_over_sdpa):
+        words += f"; {row.speedup_over_sdpa:.3g}× over SDPA {plain(str(row.sdpa))}"
+    return words
+
+
+def _hover(row: Any) -> str:
+    time = format_us(row.median_us)
+    lines = [f"<b>{_label(row)}</b>", f"{time} {plain(str(row.origin))}"]
+    if not pd.isna(row.speedup):
+        low, high = row.speedup_low, row.speedup_high
+        lines.append(f"{low:.3g}× to {high:.3g}×, 95 % interval")
+    return "<br>".join(lines)

@@ -1,0 +1,394 @@
+"""Charts: each a pure function of a DataFrame and a theme, returning a Plotly figure.
+
+The font is the page's, which the browser knows; colours with a meaning are set here.
+Text that may come from a snapshot passes through `plain` first. A figure is made in one call:
+Plotly checks every later update anew, which made these charts ten times slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.shared.palette import LINE_STYLE, MARKER, Theme
+from engine.units import format_us
+
+_ROW_PX = 34
+WAVES_SHOWN = 12
+MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
+MAP_TICKS = 10
+MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
+
+Trace: TypeAlias = dict[str, Any]
+Part: TypeAlias = dict[str, Any]
+
+
+def plain(text: str) -> str:
+    """Text for a figure: Plotly reads a subset of HTML, and names may come from a stranger."""
+    return escape(text, quote=False)
+
+
+def axis(theme: Theme, title: str = "", **options: Any) -> Part:
+    """An axis in the app's style."""
+    return {
+        "gridcolor": theme.grid,
+        "zeroline": False,
+        "automargin": True,
+        "ticks": "outside",  # unseen: they keep the labels away from the bars
+        "tickcolor": "rgba(0,0,0,0)",
+        "title": {"text": title, "font": {"size": 12}},
+        **options,
+    }
+
+
+def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> go.Figure:
+    """A figure in the app's style; `layout` adds to it and wins."""
+    style: Part = {
+        "height": height,
+        "margin": {"l": 8, "r": 16, "t": 8, "b": 40},
+        "showlegend": False,
+        "hoverlabel": {"align": "left"},
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "color": theme.line,
+            "activecolor": theme.accent,
+        },
+        "bargap": 0.35,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": theme.text},
+        "template": "none",
+    }
+    style["margin"] |= layout.pop("margin", {})
+    return go.Figure(data=list(data), layout={**style, **layout})
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < MANY_DECADES else (1,)
+    return [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
+
+
+def time_axis(theme: Theme, low_us: float, high_us: float, title: str, **options: Any) -> Part:
+    """A logarithmic axis of times: equal distances are equal ratios."""
+    ticks = log_ticks(low_us, high_us)
+    labels = [format_us(t) for t in ticks]
+    return axis(theme, title, type="log", tickvals=ticks, ticktext=labels, **options)
+
+
+def _bars(
+    theme: Theme,
+    values: Any,
+    names: Sequence[str],
+    highlighted: Sequence[bool],
+    labels: Sequence[str],
+    title: str,
+    hover: str,
+    notes: Sequence[str] = (),
+) -> go.Figure:
+    """Horizontal bars, the first on top; highlighted ones are the message."""
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": values,
+        "y": list(names),
+        "marker": {"color": [theme.accent if hit else theme.muted for hit in highlighted]},
+        "text": list(labels),
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": list(notes) or None,
+        "hovertemplate": hover + "<extra></extra>",
+    }
+    return figure(
+        theme,
+        56 + _ROW_PX * max(len(names), 1),
+        [bars],
+        margin={"r": 72},
+        xaxis=axis(theme, title, rangemode="tozero"),
+        yaxis=axis(theme, autorange="reversed", showgrid=False),
+    )
+
+
+def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """What a predicted latency is made of.
+
+    Columns: `term`, `us` (≥ 0), `binds` (the term that decides), `meaning`.
+    """
+    return _bars(
+        theme,
+        frame["us"].to_numpy(np.float32),
+        [plain(t) for t in frame["term"]],
+        frame["binds"],
+        [format_us(v) for v in frame["us"]],
+        "µs",
+        "<b>%{y}</b> %{text}<br>%{customdata}",
+        [plain(m) for m in frame["meaning"]],
+    )
+
+
+def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """CTAs per SM that each resource alone would allow; the smallest one limits.
+
+    Columns: `resource`, `ctas_per_sm`, `limits`.
+    """
+    pairs = zip(frame["ctas_per_sm"], frame["limits"], strict=True)
+    return _bars(
+        theme,
+        frame["ctas_per_sm"].to_numpy(),
+        list(frame["resource"]),
+        frame["limits"],
+        [f"{n} limits" if hit else str(n) for n, hit in pairs],
+        "resident CTAs per SM",
+        "%{y} alone would allow %{x} CTAs per SM",
+    )
+
+
+def thread_capacity(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Threads of one launch beside what the whole GPU holds at once.
+
+    Columns: `what`, `threads`, `kind` (`launch` or `capacity`).
+    """
+    return _bars(
+        theme,
+        frame["threads"].to_numpy(np.float64),
+        list(frame["what"]),
+        frame["kind"] == "launch",
+        [f"{int(t):,}" for t in frame["threads"]],
+        "threads",
+        "%{y}: %{x:,} threads",
+    )
+
+
+def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Latencies with their intervals; the marker and the line say where each came from.
+
+    Columns: `name`, `median_us`, `low_us`, `high_us`, `origin`, `color`.
+    """
+    data: list[Trace] = []
+    for row in frame.itertuples():
+        name = plain(str(row.name))
+        line = {"color": row.color, "width": 2, "dash": LINE_STYLE[row.origin]}
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [row.low_us, row.high_us],
+                "y": [name, name],
+                "line": line,
+                "hoverinfo": "skip",
+            }
+        )
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers+text",
+                "x": [row.median_us],
+                "y": [name],
+                "marker": {
+                    "color": row.color,
+                    "size": 11,
+                    "symbol": MARKER[row.origin],
+                    "line": {"width": 2, "color": row.color},
+                },
+                "text": [format_us(row.median_us)],
+                "textposition": "top center",
+                "hovertemplate": f"<b>{name}</b><br>{format_us(row.median_us)} {row.origin}<br>"
+                f"{format_us(row.low_us)} to {format_us(row.high_us)}<extra></extra>",
+            }
+        )
+    low, high = float(frame["low_us"].min()), float(frame["high_us"].max())
+    return figure(
+        theme,
+        76 + _ROW_PX * max(len(frame), 1),
+        data,
+        margin={"t": 24},
+        xaxis=time_axis(theme, low, high, "latency (logarithmic)"),
+        yaxis=axis(theme, autorange="reversed", showgrid=False),
+    )
+
+
+def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Figure:
+    """Occupancy if one resource were different, with the present point marked.
+
+    Columns: `column` (ascending), `occupancy` (0..1), `limiter`, `present` (True in one row).
+    """
+    x = frame[column].to_numpy()
+    percent = 100 * frame["occupancy"].to_numpy(np.float32)
+    here = int(frame["present"].to_numpy().argmax())
+    curve = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": percent,
+        "line": {"color": theme.line, "width": 2, "shape": "hv"},
+        "customdata": frame["limiter"].to_numpy(),
+        "hovertemplate": "%{x:,}<br>%{y:.0f} %<br>limited by %{customdata}<extra></extra>",
+    }
+    now = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [x[here]],
+        "y": [percent[here]],
+        "marker": {"color": theme.accent, "size": 10},
+        "hoverinfo": "skip",
+    }
+    return figure(
+        theme,
+        230,
+        [curve, now],
+        shapes=[vertical(x[here], theme)],
+        annotations=[
+            {
+                "x": x[here],
+                "y": 1,
+                "yref": "paper",
+                "yanchor": "top",
+                "xanchor": "left" if here < len(frame) // 2 else "right",
+                "text": f"{percent[here]:.0f} % now",
+                "showarrow": False,
+                "font": {"color": theme.accent},
+            }
+        ],
+        xaxis=axis(theme, title),
+        yaxis=axis(theme, "occupancy, %", range=[0, 112], tickvals=[0, 25, 50, 75, 100]),
+    )
+
+
+def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Part:
+    """A dotted vertical line over the whole height."""
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "xref": xref,
+        "yref": yref,
+        "line": {"color": theme.accent, "width": 1, "dash": "dot"},
+    }
+
+
+def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
+    """CTAs of each wave against what fits at once; the last, incomplete one is the tail.
+
+    Columns: `wave` (label), `ctas`, `is_tail`.
+    """
+    pairs = list(zip(frame["ctas"], frame["is_tail"], strict=True))
+    bars = {
+        "type": "bar",
+        "x": list(frame["wave"]),
+        "y": frame["ctas"].to_numpy(),
+        "marker": {"color": [theme.accent if tail else theme.muted for _, tail in pairs]},
+        "text": [f"{int(n):,}" if tail else "" for n, tail in pairs],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertemplate": "wave %{x}: %{y:,} CTAs<extra></extra>",
+    }
+    top = 1.3 * max(capacity, int(frame["ctas"].max()))
+    level = {"y0": capacity, "y1": capacity, "x0": 0, "x1": 1, "xref": "paper"}
+    line = {"color": theme.text, "width": 1, "dash": "dot"}
+    return figure(
+        theme,
+        230,
+        [bars],
+        shapes=[{"type": "line", **level, "line": line}],
+        annotations=[
+            {
+                "x": 1,
+                "xref": "paper",
+                "xanchor": "right",
+                "y": capacity,
+                "yanchor": "bottom",
+                "text": f"{capacity:,} fit at once",
+                "showarrow": False,
+                "font": {"size": 11},
+            }
+        ],
+        xaxis=axis(theme, "wave", type="category", showgrid=False),
+        yaxis=axis(theme, "CTAs", range=[0, top]),
+    )
+
+
+def error_map(
+    frame: pd.DataFrame,
+    compared: np.ndarray,
+    axes: tuple[str, str],
+    tolerance: float,
+    top: float,
+    theme: Theme,
+    *,
+    show_scale: bool,
+) -> go.Figure:
+    """Largest |out − reference| per cell, as multiples of the tolerance on a logarithmic scale.
+
+    Within the tolerance colours are cool, beyond it warm; `top` is the largest error of all maps
+    that share the scale. `frame` is a matrix whose labels are the axes' values (`axes` names rows,
+    then columns); NaN cells hold a NaN or infinity of the kernel and get a cross. Cells where
+    `compared` is False stay empty.
+    """
+    y_title, x_title = (plain(a) for a in axes)
+    error = frame.to_numpy(np.float64)
+    broken = ~np.isfinite(error)
+    ratio = np.where(broken | ~compared, 1.0, error) / tolerance
+    logs = np.log10(np.maximum(ratio, 10.0**MAP_DECADES_BELOW))
+    above = max(1, math.ceil(math.log10(max(top / tolerance, 1.0))))
+    share = -MAP_DECADES_BELOW / (above - MAP_DECADES_BELOW)  # where the tolerance lies, 0..1
+    decades = range(MAP_DECADES_BELOW, above + 1)
+    columns, index = frame.columns.to_numpy(), frame.index.to_numpy()
+    cell = f"{y_title} %{{y}}, {x_title} %{{x}}<br>"
+    data: list[Trace] = [
+        {
+            "type": "heatmap",
+            "z": np.where(broken | ~compared, np.nan, logs).astype(np.float32),
+            "x": columns,
+            "y": index,
+            "zmin": MAP_DECADES_BELOW,
+            "zmax": above,
+            "colorscale": [
+                [0.0, theme.within[0]],
+                [share, theme.within[1]],
+                [share, theme.beyond[0]],
+                [1.0, theme.beyond[1]],
+            ],
+            "customdata": error.astype(np.float32),
+            "hovertemplate": cell + "|error| %{customdata:.3g}<extra></extra>",
+            "showscale": show_scale,
+            "colorbar": {
+                "tickvals": list(decades),
+                "ticktext": ["tolerance" if k == 0 else f"× {10.0**k:g}" for k in decades],
+                "thickness": 10,
+                "outlinewidth": 0,
+            },
+        }
+    ]
+    broken_rows, broken_columns = np.nonzero(broken)
+    if broken_rows.size:
+        data.append(
+            {
+                "type": "scattergl",
+                "mode": "markers",
+                "x": columns[broken_columns],
+                "y": index[broken_rows],
+                "marker": {"symbol": "x", "color": theme.bad, "size": 7},
+                "hovertemplate": cell + "NaN or Inf<extra></extra>",
+            }
+        )
+    return figure(
+        theme,
+        320,
+        data,
+        xaxis=axis(theme, x_title, showgrid=False, **_whole(columns)),
+        yaxis=axis(theme, y_title, autorange="reversed", showgrid=False, **_whole(index)),
+    )
+
+
+def _whole(labels: np.ndarray) -> Part:
+    """Axis settings for whole numbers: every one of a few, else Plotly's choice."""
+    return {"tickvals": labels} if len(labels) <= MAP_TICKS else {"tickformat": ",d"}

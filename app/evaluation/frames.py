@@ -1,0 +1,264 @@
+"""The engine's nouns as DataFrames: what charts and tables are drawn from. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from app.evaluation.charts import WAVES_SHOWN
+from engine.devices.spec import DeviceSpec
+from engine.evaluation import (
+    BaselineTiming,
+    Correctness,
+    Evaluation,
+    Latency,
+    Occupancy,
+    PassReport,
+    Resources,
+)
+from engine.model.latency import Explanation
+from engine.model.occupancy import WARP_SIZE
+from engine.records.snapshot import Environment
+from engine.sessions.store.store import SnapshotInfo
+from engine.units import format_bytes, format_us
+
+_RESOURCE = {"ctas": "CTA slots"}
+
+
+def limits(occupancy: Occupancy) -> pd.DataFrame:
+    """`resource`, `ctas_per_sm`, `limits`: what each resource alone would allow."""
+    return pd.DataFrame(
+        {
+            "resource": [_RESOURCE.get(name, name) for name in occupancy.limits],
+            "ctas_per_sm": list(occupancy.limits.values()),
+            "limits": [name == occupancy.limiter for name in occupancy.limits],
+        }
+    )
+
+
+def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
+    """`wave`, `ctas`, `is_tail`, and the CTAs of a full wave; None where SMs are unknown.
+
+    Many waves are shortened to the first ones, an ellipsis and the last ones.
+    """
+    if occupancy.num_sms is None or occupancy.ctas_per_sm == 0:
+        return None
+    capacity = occupancy.ctas_per_sm * occupancy.num_sms
+    full, rest = divmod(occupancy.ctas, capacity)
+    sizes = [(str(i + 1), capacity, False) for i in range(min(full, WAVES_SHOWN))]
+    if full > WAVES_SHOWN:
+        half = WAVES_SHOWN // 2
+        last = [(str(i + 1), capacity, False) for i in range(full - half, full)]
+        sizes = [*sizes[:half], ("…", 0, False), *last]
+    if rest:
+        sizes.append((str(full + 1), rest, True))
+    return pd.DataFrame(sizes, columns=["wave", "ctas", "is_tail"]), capacity
+
+
+def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
+    """`what`, `threads`, `kind`: the launch against the GPU's capacity; None if that is unknown."""
+    if occupancy.num_sms is None:
+        return None
+    capacity = occupancy.num_sms * occupancy.max_warps_per_sm * WARP_SIZE
+    resident = min(occupancy.ctas, occupancy.ctas_per_sm * occupancy.num_sms)
+    rows = [
+        ("launched", occupancy.ctas * resources.threads_per_cta, "launch"),
+        ("resident at once", resident * resources.threads_per_cta, "launch"),
+        ("GPU holds", capacity, "capacity"),
+    ]
+    return pd.DataFrame(rows, columns=["what", "threads", "kind"])
+
+
+def latencies(
+    variant: str, color: str, own: Sequence[Latency], baselines: Iterable[BaselineTiming]
+) -> pd.DataFrame:
+    """`name`, `median_us`, `low_us`, `high_us`, `origin`, `color` of everything that has a time."""
+    words = {"device_warm": "", "device_cold": ", cold L2", "end_to_end": ", end to end"}
+    rows = [(f"{variant}{words[x.kind]}", x, color) for x in own]
+    grays = ("#7b8790", "#98a2a9", "#5f6b73", "#aeb6bb")
+    timed = [b for b in baselines if b.latency is not None]
+    rows += [
+        (f"SDPA {b.name}", b.latency, grays[i % len(grays)])
+        for i, b in enumerate(timed)
+        if b.latency is not None
+    ]
+    return pd.DataFrame(
+        [(name, x.median_us, x.low_us, x.high_us, x.origin, hue) for name, x, hue in rows],
+        columns=["name", "median_us", "low_us", "high_us", "origin", "color"],
+    )
+
+
+def latency_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """`latencies` as people read them."""
+    return pd.DataFrame(
+        {
+            "": frame["name"],
+            "median": [format_us(v) for v in frame["median_us"]],
+            "interval": [
+                f"{format_us(low)} to {format_us(high)}"
+                for low, high in zip(frame["low_us"], frame["high_us"], strict=True)
+            ],
+            "origin": frame["origin"],
+        }
+    )
+
+
+def terms(found: Explanation) -> pd.DataFrame:
+    """`term`, `us`, `binds`, `meaning` of a prediction."""
+    work = f"the busiest SM works through {found.load_per_sm:,} CTAs"
+    rows = [
+        ("launch floor", found.floor_us, "launch floor", "starting and draining the launch"),
+        ("SMs", found.compute_us, "one CTA, CTAs per SM, math peak, exp peak", work),
+        ("L2", found.l2_us, "L2", "bytes that the SMs draw from L2"),
+        ("DRAM", found.dram_us, "DRAM", "bytes that come from memory"),
+    ]
+    if found.fuse_us > 0:
+        rows.append(("fusion pass", found.fuse_us, "fusion pass", "fusing the partial results"))
+    return pd.DataFrame(
+        [
+            (term, us, found.binds in names.split(", "), meaning)
+            for term, us, names, meaning in rows
+        ],
+        columns=["term", "us", "binds", "meaning"],
+    )
+
+
+def passes(reports: Sequence[PassReport]) -> pd.DataFrame:
+    """One row per pass: its compile's resources and its occupancy."""
+    return pd.DataFrame(
+        [
+            {
+                "pass": p.resources.entry,
+                "arch": p.resources.arch,
+                "threads per CTA": p.resources.threads_per_cta,
+                "registers per thread": p.resources.registers_per_thread,
+                "static smem": format_bytes(p.resources.static_smem_bytes),
+                "dynamic smem": format_bytes(p.resources.dynamic_smem_bytes),
+                "spill stores": format_bytes(p.resources.spill_store_bytes),
+                "spill loads": format_bytes(p.resources.spill_load_bytes),
+                "stack": format_bytes(p.resources.stack_bytes),
+                "CTAs": p.occupancy.ctas,
+                "CTAs per SM": p.occupancy.ctas_per_sm,
+                "occupancy": f"{p.occupancy.occupancy:.0%}",
+                "limiter": p.occupancy.limiter,
+            }
+            for p in reports
+        ]
+    )
+
+
+def error_numbers(c: Correctness) -> pd.DataFrame:
+    """The error figures, each with what it is judged by."""
+    yes = {True: "yes", False: "no"}
+    rule = f"2 × {c.baseline_err:.3g} of {c.baseline_name} + half a rounding step"
+    old = "within" if c.within_fixed_bound else "over"
+    rows = [
+        ("largest |error|", f"{c.max_abs_err:.3g}", f"≤ {c.tolerance:.3g}", rule),
+        ("", "", f"≤ {c.fixed_bound:g}", f"the study's fixed bound, decides nothing: {old}"),
+        ("mean |error|", f"{c.mean_abs_err:.3g}", "", ""),
+        ("RMS error", f"{c.rms_err:.3g}", "", ""),
+        ("cosine similarity", f"{c.cosine:.7f}", "", ""),
+        ("elements over tolerance", f"{c.bad_count:,}", "0", ""),
+        ("NaN or infinity", f"{c.nonfinite_count:,}", "0", ""),
+        ("never written", f"{c.unwritten_count:,}", "0", "the output is poisoned first"),
+        ("inputs unchanged", yes[c.inputs_unchanged], "yes", ""),
+        ("second run gives the same bits", yes[c.repeatable], "yes", ""),
+        ("guard zones intact", yes[c.guards_intact], "yes", ""),
+    ]
+    return pd.DataFrame(rows, columns=["figure", "value", "allowed", "note"])
+
+
+def evaluations(found: Sequence[Evaluation]) -> pd.DataFrame:
+    """One row per evaluation, failures included."""
+    return pd.DataFrame(
+        [
+            {
+                "status": str(e.status),
+                "variant": e.variant,
+                "problem": e.problem.label(),
+                "config": ", ".join(f"{k}={v}" for k, v in e.config.items()),
+                "device": e.device,
+                "latency µs": e.latency.median_us if e.latency else None,
+                "origin": e.latency.origin if e.latency else "",
+                "best SDPA µs": min(
+                    (b.latency.median_us for b in e.baselines if b.latency), default=None
+                ),
+                "max |error|": e.correctness.max_abs_err if e.correctness else None,
+                "occupancy %": 100 * e.main_pass.occupancy.occupancy if e.main_pass else None,
+                "when": e.when,
+                "reason": e.reason,
+            }
+            for e in found
+        ],
+        columns=[
+            *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
+            *("best SDPA µs", "max |error|", "occupancy %", "when", "reason"),
+        ],
+    )
+
+
+def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
+    """One row per GPU whose name or alias contains `wanted`; unknown figures stay empty."""
+    rows = [
+        {
+            "GPU": d.name,
+            "compute capability": ".".join(map(str, d.compute_capability)),
+            "SMs": d.num_sms,
+            "boost MHz": d.boost_clock_mhz,
+            "memory": format_bytes(d.memory_bytes) if d.memory_bytes else "",
+            "memory GB/s": d.memory_gb_per_s,
+            "L2": format_bytes(d.l2_bytes) if d.l2_bytes else "",
+            "FP16 tensor TFLOP/s": d.fp16_tensor_tflops,
+            "BF16 tensor TFLOP/s": d.bf16_tensor_tflops,
+            "FP32 TFLOP/s": d.fp32_tflops,
+            "power W": d.power_w,
+            "$/hour": d.price_usd_per_hour,
+            "source": d.source,
+            "price from": d.price_source,
+        }
+        for d in specs
+        if wanted.casefold().strip() in " ".join((d.name, *d.aliases)).casefold()
+    ]
+    return pd.DataFrame(rows)
+
+
+def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
+    """One row per snapshot; a damaged file is a row that says so."""
+    rows = []
+    for info in infos:
+        s = info.summary
+        rows.append(
+            {
+                "title": info.title,
+                "saved, UTC": s.updated[:19].replace("T", " ") if s else "",
+                "devices": ", ".join(s.devices) if s else "",
+                "variants": ", ".join(s.variants) if s else "",
+                "problems": ", ".join(s.problems[:4]) if s else "",
+                "evaluations": s.num_evaluations if s else None,
+                "passed": s.num_passed if s else None,
+                # What was measured there is recorded here.
+                "latency": "predicted" if s and s.origins == ("predicted",) else "recorded",
+                "kept": "ships with Attune" if info.shipped else "yours",
+                "size": format_bytes(info.size_bytes),
+                "damage": info.damage,
+                "file": info.name,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def environment(found: Environment) -> pd.DataFrame:
+    """`what`, `value` of everything that was known when the snapshot was made."""
+    rows = [
+        (name.replace("_", " "), str(value))
+        for name, value in found.model_dump(exclude={"gpus"}).items()
+        if value not in (None, "")
+    ]
+    for i, gpu in enumerate(found.gpus):
+        rows += [
+            (f"GPU {i} {name.replace('_', ' ')}", str(value))
+            for name, value in gpu.model_dump().items()
+            if value is not None
+        ]
+    return pd.DataFrame(rows, columns=["what", "value"])

@@ -1,0 +1,130 @@
+"""The occupancy tab: what limits, what would change it, and how the launch fills the GPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from app.evaluation import charts, frames
+from app.evaluation.view import Shown
+from app.shared import plot
+from app.shared.palette import Theme
+from app.shared.terms import TERMS
+from app.shared.widgets import empty, theme
+from engine.devices import limits_for
+from engine.evaluation import PassReport
+from engine.model.whatif import whatif
+from engine.units import format_count
+
+_AXES = {
+    "threads": "threads per CTA",
+    "registers": "registers per thread",
+    "smem_bytes": "shared memory per CTA, bytes",
+}
+
+
+def draw(shown: Shown) -> None:
+    if not shown.passes:
+        empty(
+            "nothing yet",
+            "No occupancy yet",
+            shown.latency_reason or "The kernel's registers are not known.",
+        )
+        return
+    report = _which_pass(shown)
+    occupancy = report.occupancy
+    st.markdown(f"{occupancy.reason}")
+    left, middle, right = st.columns(3)
+    with left:
+        st.markdown("**What limits**", help=TERMS["occupancy"])
+        _plot(charts.limiter_bars(frames.limits(occupancy), theme()), "limits")
+    with middle:
+        st.markdown("**Waves**", help=TERMS["waves"])
+        _waves(report)
+    with right:
+        st.markdown("**Threads against the GPU**", help=TERMS["thread_capacity"])
+        _threads(report)
+    _what_if(shown, report)
+
+
+def _which_pass(shown: Shown) -> PassReport:
+    """The pass to look at; most variants have one."""
+    names = [p.resources.entry for p in shown.passes]
+    if len(names) == 1:
+        return shown.passes[0]
+    chosen = st.segmented_control(
+        "Pass",
+        names,
+        default=names[0],
+        required=True,
+        key=f"pass.{shown.variant}",
+        label_visibility="collapsed",
+    )
+    return shown.passes[names.index(chosen)]
+
+
+def _plot(figure: go.Figure, key: str) -> None:
+    plot.draw(figure, key, tools=False)
+
+
+def _waves(report: PassReport) -> None:
+    found = frames.waves(report.occupancy)
+    if found is None:
+        empty("nothing yet", "Waves are not known", "The number of SMs of this GPU is not known.")
+        return
+    frame, capacity = found
+    _plot(charts.waves(frame, capacity, theme()), "waves")
+    occupancy = report.occupancy
+    if occupancy.wave_efficiency is not None:
+        st.caption(
+            f"{occupancy.waves:.3g} waves, {occupancy.wave_efficiency:.0%} of the slots of the "
+            "waves it starts are used."
+        )
+
+
+def _threads(report: PassReport) -> None:
+    occupancy = report.occupancy
+    frame = frames.threads(occupancy, report.resources)
+    if frame is None:
+        empty("nothing yet", "Capacity is not known", "The number of SMs is not known.")
+        return
+    _plot(charts.thread_capacity(frame, theme()), "threads")
+    st.caption(
+        f"{format_count(occupancy.ctas)} CTAs of {report.resources.threads_per_cta} threads are "
+        f"{occupancy.thread_fill:.1%} of what the GPU holds; {occupancy.ctas_to_fill:,} CTAs "
+        "would fill it."
+    )
+
+
+def _what_if(shown: Shown, report: PassReport) -> None:
+    if shown.device is None:
+        return
+    resources = report.resources
+    figures = _what_if_figures(
+        shown.device.compute_capability,
+        resources.threads_per_cta,
+        resources.registers_per_thread,
+        resources.smem_bytes,
+        theme(),
+    )
+    st.markdown("**What if** :gray[one of these were different and the rest stayed?]")
+    for column, (name, figure) in zip(st.columns(3), figures.items(), strict=True):
+        with column:
+            _plot(figure, f"what_if_{name}")
+
+
+@lru_cache(maxsize=64)
+def _what_if_figures(
+    compute_capability: tuple[int, int],
+    threads: int,
+    registers: int,
+    smem_bytes: int,
+    colors: Theme,
+) -> dict[str, go.Figure]:
+    """The three curves; a change of the batch or the length leaves them as they are."""
+    curves = whatif(limits_for(compute_capability), threads, registers, smem_bytes)
+    return {
+        name: charts.what_if(frame, name, _AXES[name], colors) for name, frame in curves.items()
+    }

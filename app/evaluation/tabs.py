@@ -1,0 +1,33 @@
+"""The tabs below the metrics; only the open one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import streamlit as st
+
+from app.evaluation import correctness, latency, occupancy, source
+from app.evaluation.view import Shown
+
+_DRAW = {
+    "Latency": latency.draw,
+    "Occupancy": occupancy.draw,
+    "Correctness": correctness.draw,
+    "Source and resources": source.draw,
+}
+
+
+def draw(
+    shown: Shown,
+    key: str,
+    bind: Literal["query-params"] | None = None,
+    more: Mapping[str, Callable[[Shown], None]] | None = None,
+) -> None:
+    """The tabs of one evaluation, and `more`. `bind` keeps the open one in the URL."""
+    draws = {**_DRAW, **(more or {})}
+    tabs = st.tabs(list(draws), key=key, on_change="rerun", bind=bind)
+    for tab, draw_tab in zip(tabs, draws.values(), strict=True):
+        if tab.open:
+            with tab:
+                draw_tab(shown)

@@ -1,0 +1,23 @@
+"""Opened snapshots: parsed once, however often the page is drawn."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from engine.records.codec import loads
+from engine.records.snapshot import Snapshot
+from engine.sessions.store.store import Store
+
+
+@lru_cache(maxsize=8)
+def _parsed(data: bytes, name: str) -> Snapshot:
+    return loads(data, name=name)
+
+
+def open_snapshot(store: Store, name: str) -> Snapshot:
+    """The snapshot of this name.
+
+    Raises:
+        StoreError, SnapshotError: it is not there, or damaged.
+    """
+    return _parsed(store.read(name), name)

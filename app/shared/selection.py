@@ -1,0 +1,137 @@
+"""What a person has chosen: widget keys, their defaults, and the request they make up.
+
+Every key here is also the name of a URL parameter, so that a reload or a link restores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from engine.devices import all_devices
+from engine.errors import InvalidProblem
+from engine.pipeline.request import EvaluationRequest
+from engine.presets import Preset, presets
+from engine.problem import Problem
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Tunable, Variant
+
+LOCAL_GPU = "local"
+DEFAULT_GPU = "L4"
+SIZES = {"B": 1, "H": 1, "S": 128, "D": 64}
+# What a slider offers; anything else is typed on the Tune page, or comes with a preset.
+STOPS = {
+    "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
+    "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
+}
+SCHEDULES = ("in_order", "random", "reverse")
+INPUT_KINDS = ("normal", "large_logits", "structured_v")
+DTYPES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The sidebar's content. `problem` is None when it cannot exist; `why` then says so."""
+
+    variant: Variant
+    config: dict[str, int]
+    gpu: str | None  # None: the local GPU
+    gpu_name: str
+    problem: Problem | None
+    why: str
+    check: bool
+    schedule: str
+    seed: int
+    input_kind: str
+    timeout_s: float
+
+    def request(self, *, execute: bool) -> EvaluationRequest:
+        """The evaluation these choices ask for. Only for a problem that exists."""
+        if self.problem is None:
+            raise InvalidProblem(self.why)
+        common = {"variant": self.variant.id, "problem": self.problem, "config": self.config}
+        if not execute:
+            # Options of the execution are left out: they change neither compile nor prediction.
+            return EvaluationRequest(**common, gpu=self.gpu, execute=False)
+        return EvaluationRequest(
+            **common,
+            gpu=self.gpu,
+            check=self.check,
+            schedule=self.schedule,
+            seed=self.seed,
+            timeout_s=self.timeout_s,
+            input_kind=self.input_kind,
+        )
+
+
+def tunable_key(variant: Variant, tunable: Tunable) -> str:
+    """One key per variant and tunable: a value of one variant means nothing to the next."""
+    return f"{variant.id}.{tunable.name}"
+
+
+def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
+    """The problem of widget values, or the sentence why there is none."""
+    try:
+        problem = Problem(
+            batch=values["B"],
+            num_heads=values["H"],
+            seqlen=values["S"],
+            head_dim=values["D"],
+            causal=bool(values["causal"]),
+            dtype=values["dtype"],
+            seqlen_kv=values["KV"],
+        )
+    except InvalidProblem as error:
+        return None, str(error)
+    return problem, ""
+
+
+def problem_values(problem: Problem) -> dict[str, Any]:
+    """The inverse of `make_problem`: widget values for a problem."""
+    return {
+        "B": problem.batch,
+        "H": problem.num_heads,
+        "S": problem.seqlen,
+        "KV": problem.seqlen_kv,
+        "D": problem.head_dim,
+        "causal": problem.causal,
+        "dtype": problem.dtype,
+    }
+
+
+def matching_preset(problem: Problem | None) -> Preset | None:
+    """The first preset that is this problem."""
+    return next((p for p in presets() if p.problem == problem), None)
+
+
+def preset_named(name: str) -> Preset | None:
+    return next((p for p in presets() if p.name == name), None)
+
+
+def coordinates(
+    variant: str, config: Mapping[str, int], problem: Problem, gpu: str
+) -> dict[str, Any]:
+    """Widget values of an evaluation, by key: what a link to it on the Tune page carries.
+
+    Names that this machine's ladder or device table lacks are left out.
+    """
+    values: dict[str, Any] = dict(problem_values(problem))
+    if gpu in {d.name for d in all_devices()}:
+        values["gpu"] = gpu
+    if variant in {v.id for v in LADDER}:
+        values["variant"] = variant
+        for tunable in by_id(variant).tunables:
+            if config.get(tunable.name) in tunable.values:
+                values[tunable_key(by_id(variant), tunable)] = config[tunable.name]
+    return values
+
+
+def choose(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) -> None:
+    """Put an evaluation's coordinates into the sidebar. Call from a callback.
+
+    Names that this machine's ladder or device table lacks are left as they are.
+    """
+    st.session_state.update(coordinates(variant, config, problem, gpu))

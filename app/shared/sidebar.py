@@ -1,0 +1,213 @@
+"""The global context: target GPU, variant, problem, config and how to execute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app.shared import selection, tuned_config, url_state
+from app.shared.machine import local_gpu
+from app.shared.terms import TERMS
+from engine.devices import all_devices, find_device
+from engine.errors import UnknownName
+from engine.presets import Preset, presets
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Variant
+
+_FEW = 4  # this many values of a tunable still stand side by side
+
+
+def draw(draggable: tuple[str, ...] = ()) -> selection.Chosen:
+    """Draw the sidebar and return what is chosen. `draggable` sizes get sliders."""
+    url_state.follow()
+    _note_unknown_links()
+    with st.sidebar:
+        gpu, gpu_name = _gpu()
+        variant = _variant()
+        problem, why = _problem(draggable)
+        config = _config(variant)
+        tuned_config.draw(variant, config, problem, gpu_name)
+        execution = _execution()
+    return selection.Chosen(
+        variant=variant,
+        config=config,
+        gpu=gpu,
+        gpu_name=gpu_name,
+        problem=problem,
+        why=why,
+        **execution,
+    )
+
+
+def _note_unknown_links() -> None:
+    """A link may name a GPU or variant that does not exist here: say so instead of dropping it."""
+    if "link_notes" in st.session_state:
+        return
+    notes = []
+    asked = st.query_params.get("gpu")
+    if asked and asked != selection.LOCAL_GPU and asked not in {d.name for d in all_devices()}:
+        try:
+            st.session_state["gpu"] = find_device(asked).name
+        except UnknownName as error:
+            notes.append(str(error))
+    if asked == selection.LOCAL_GPU and local_gpu().spec is None:
+        notes.append(f"The link asks for the local GPU: {local_gpu().why}")
+    variant = st.query_params.get("variant")
+    if variant and variant not in {v.id for v in LADDER}:
+        known = ", ".join(v.id for v in LADDER)
+        notes.append(f"There is no variant called {variant!r}: known are {known}.")
+    st.session_state["link_notes"] = notes
+
+
+def _gpu() -> tuple[str | None, str]:
+    local = local_gpu()
+    names = [d.name for d in all_devices()]
+    options = [selection.LOCAL_GPU, *names] if local.spec is not None else names
+    default = selection.LOCAL_GPU if local.spec is not None else selection.DEFAULT_GPU
+
+    def label(option: str) -> str:
+        return f"{local.name} (this machine)" if option == selection.LOCAL_GPU else option
+
+    chosen = url_state.select(
+        st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
+    )
+    if chosen == selection.LOCAL_GPU:
+        return None, local.name
+    return chosen, chosen
+
+
+def _variant() -> Variant:
+    titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
+    chosen = url_state.select(
+        st,
+        "Kernel variant",
+        "variant",
+        list(titles),
+        LADDER[0].id,
+        format_func=titles.__getitem__,
+        help=TERMS["variant"],
+    )
+    variant = by_id(chosen)
+    st.caption(variant.idea)
+    return variant
+
+
+def _apply_preset() -> None:
+    preset = selection.preset_named(st.session_state["preset"] or "")
+    if preset is not None:
+        st.session_state.update(selection.problem_values(preset.problem))
+
+
+def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
+    place = st.container()
+    values: dict[str, Any] = {}
+    typed = [name for name in selection.SIZES if name not in draggable]
+    for pair in (typed[i : i + 2] for i in range(0, len(typed), 2)):
+        for column, name in zip(st.columns(2, gap="xsmall"), pair, strict=False):
+            values[name] = _size(column, name, url_state.number)
+    for name in draggable:
+        values[name] = _size(st, name, url_state.stops, choices=selection.STOPS[name])
+    values["KV"] = url_state.number_or_none(
+        st,
+        "KV, keys and values",
+        "KV",
+        low=1,
+        placeholder=f"as S: {values['S']}",
+        help=TERMS["seqlen_kv"],
+    )
+    left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
+    values["dtype"] = url_state.segments(
+        left,
+        "Format",
+        "dtype",
+        selection.DTYPES,
+        selection.DTYPES[0],
+        format_func={"float16": "FP16", "bfloat16": "BF16"}.__getitem__,
+        help=TERMS["dtype"],
+    )
+    values["causal"] = url_state.toggle(right, "Causal", "causal", help=TERMS["causal"])
+    problem, why = selection.make_problem(values)
+    _presets(place, selection.matching_preset(problem))
+    return problem, why
+
+
+def _size(place: Any, name: str, draw: Any, **options: Any) -> int:
+    term = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}[name]
+    label = f"{name}, {_words(term)}"
+    value: int = draw(
+        place, label, name, default=selection.SIZES[name], help=TERMS[term], **options
+    )
+    return value
+
+
+def _presets(place: Any, present: Preset | None) -> None:
+    """A menu, which has no value of its own that could fight with the numbers below it."""
+    groups = {p.name: f"{p.group}: {p.name}" for p in presets()}
+    place.menu_button(
+        f"Problem: {present.name if present else 'your own'}",
+        list(groups),
+        format_func=groups.__getitem__,
+        key="preset",
+        on_click=_apply_preset,
+        help=TERMS["preset"],
+        width="stretch",
+    )
+    if present is not None:
+        place.caption(present.note, help=f"Source: {present.source}")
+
+
+def _config(variant: Variant) -> dict[str, int]:
+    config = {}
+    for tunable in variant.tunables:
+        if len(tunable.values) == 1:
+            config[tunable.name] = tunable.default
+            continue
+        draw = url_state.segments if len(tunable.values) <= _FEW else url_state.slider
+        config[tunable.name] = draw(
+            st,
+            _words(tunable.name),
+            selection.tunable_key(variant, tunable),
+            tunable.values,
+            tunable.default,
+            help=tunable.meaning,
+        )
+    return config
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _execution() -> dict[str, Any]:
+    with st.expander("Execution", icon=":material/tune:"):
+        check = url_state.toggle(st, "Check build", "check", help=TERMS["check"])
+        schedule = url_state.select(
+            st,
+            "Schedule",
+            "schedule",
+            selection.SCHEDULES,
+            selection.SCHEDULES[0],
+            format_func=_words,
+            help=TERMS["schedule"],
+        )
+        input_kind = url_state.select(
+            st,
+            "Inputs",
+            "inputs",
+            selection.INPUT_KINDS,
+            selection.INPUT_KINDS[0],
+            format_func=_words,
+            help=TERMS["inputs"],
+        )
+        seed = url_state.number(st, "Seed", "seed", 0, low=0, high=2**31 - 1, help=TERMS["seed"])
+        timeout_s = url_state.number(
+            st, "Time limit, s", "timeout", 60, low=1, high=3600, help=TERMS["timeout"]
+        )
+    return {
+        "check": check,
+        "schedule": schedule,
+        "input_kind": input_kind,
+        "seed": seed,
+        "timeout_s": float(timeout_s),
+    }

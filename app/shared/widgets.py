@@ -1,0 +1,72 @@
+"""Small pieces that look the same on every page."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import streamlit as st
+
+from app.shared.palette import (
+    DARK,
+    LIGHT,
+    ORIGIN_COLOR,
+    ORIGIN_ICON,
+    STATUS_COLOR,
+    STATUS_ICON,
+    Theme,
+)
+from app.shared.terms import NEXT_STEP
+from engine.evaluation import Origin, Status
+
+
+def theme() -> Theme:
+    """The chart theme that fits the browser's light or dark."""
+    return DARK if st.context.theme.type == "dark" else LIGHT
+
+
+def origin_badge(origin: Origin) -> None:
+    """Where a latency comes from."""
+    st.badge(origin, icon=ORIGIN_ICON[origin], color=ORIGIN_COLOR[origin])
+
+
+def status_badge(status: Status) -> None:
+    st.badge(str(status), icon=STATUS_ICON[status], color=STATUS_COLOR[status])
+
+
+def empty(kind: Literal["nothing yet", "filtered"], title: str, remedy: str) -> None:
+    """An empty place that says why it is empty and what would fill it. Failures use `failure`."""
+    icon = {"nothing yet": ":material/hourglass_empty:", "filtered": ":material/filter_alt_off:"}
+    with st.container(border=True):
+        st.markdown(f"{icon[kind]} **{title}**")
+        st.caption(remedy)
+
+
+def failure(status: Status, reason: str, log: str = "") -> None:
+    """A failed evaluation: cause, next step, and the full log folded away."""
+    draw = st.info if status in (Status.SKIPPED, Status.CANCELLED) else st.error
+    draw(f"**{status}.** {plain_markdown(reason)}", icon=STATUS_ICON[status])
+    st.caption(f"Next: {NEXT_STEP[status]}")
+    show_log(log)
+
+
+def problem(sentence: str, log: str = "") -> None:
+    """A failure that is not an evaluation's: bad input, a folder that cannot be written."""
+    st.error(plain_markdown(sentence), icon=":material/error:")
+    show_log(log)
+
+
+def show_log(log: str, label: str = "Full log") -> None:
+    if log.strip():
+        with st.expander(label, icon=":material/subject:"):
+            st.code(log, language=None, wrap_lines=True, height=260)
+
+
+# What Markdown or Streamlit would act on even when escaped: bare addresses, :icons: and :emoji:.
+_ACTIVE = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)|(?<=:)(?=[a-z_+-]+[:/\[])", re.IGNORECASE)
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
+
+
+def plain_markdown(text: str) -> str:
+    """Text of unknown content for a Markdown place: nothing in it becomes a link, image or icon."""
+    return _SPECIAL.sub(r"\\\1", _ACTIVE.sub("\u200b", text))

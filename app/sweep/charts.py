@@ -1,0 +1,254 @@
+"""Charts of the page "Sweep": pure functions of the engine's DataFrames and a theme.
+
+Points carry the id of their row as `customdata`, so that a click leads to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.evaluation.charts import Part, Trace, axis, figure, log_ticks, plain, time_axis
+from app.shared.palette import MARKER, Theme
+from engine.evaluation import Origin
+from engine.units import format_us
+
+LACKS = "–"  # a tunable that a variant does not have
+MAX_LABELS = 12  # of one axis of the parallel coordinates
+_MAX_CELL_TEXTS = 160
+_MANY_POINTS = 2000
+_TIE = " ="
+_ON_CELL = "#0b1216"  # legible on every variant's colour, whatever the page's is
+
+
+def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> go.Figure:
+    """Which variant wins where: sequence length across, batch and heads down.
+
+    Columns: `batch`, `num_heads`, `seqlen`, `winner`, `runner_up`, `margin` (NaN: no other),
+    `tied_with`, `label`, `median_us`, `origin`, `point`, `problem`. One line per cell.
+    """
+    lengths = sorted(frame["seqlen"].unique())
+    heads = sorted(set(zip(frame["batch"], frame["num_heads"], strict=True)))
+    names = list(dict.fromkeys(frame["winner"]))
+    shades = [colors[name] for name in names]
+    z = np.full((len(heads), len(lengths)), np.nan, np.float32)
+    rows = [heads.index(pair) for pair in zip(frame["batch"], frame["num_heads"], strict=True)]
+    columns = [lengths.index(length) for length in frame["seqlen"]]
+    z[rows, columns] = [names.index(name) for name in frame["winner"]]
+    steps = np.repeat(np.arange(len(names) + 1) / len(names), 2)[1:-1]
+    cells: Trace = {
+        "type": "heatmap",
+        "z": z,
+        "zmin": -0.5,
+        "zmax": len(names) - 0.5,
+        "colorscale": [[float(s), shades[i // 2]] for i, s in enumerate(steps)],
+        "showscale": False,
+        "xgap": 2,
+        "ygap": 2,
+        "hoverinfo": "skip",
+    }
+    pairs = zip(frame["winner"], frame["tied_with"], strict=True)
+    few = len(frame) <= _MAX_CELL_TEXTS
+    texts = [
+        f"<b>{name}{_TIE if tied else ''}</b><br>{format_us(us)}"
+        for (name, tied), us in zip(pairs, frame["median_us"], strict=True)
+    ]
+    points: Trace = {
+        "type": "scatter",
+        "mode": "markers+text" if few else "markers",
+        "x": columns,
+        "y": rows,
+        "text": texts if few else None,
+        "textfont": {"color": _ON_CELL, "size": 11},
+        # Not to be seen: it makes the cell a thing that can be clicked.
+        "marker": {"size": 26, "color": "rgba(0,0,0,0)", "symbol": "square"},
+        "selected": {"marker": {"opacity": 1}},
+        "unselected": {"marker": {"opacity": 1}, "textfont": {"color": _ON_CELL}},
+        "customdata": frame["point"].to_list(),
+        "hovertext": [_win(row) for row in frame.to_dict("records")],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+    return figure(
+        theme,
+        min(90 + 52 * len(heads), 640),
+        [cells, points],
+        clickmode="event+select",
+        xaxis=_categories(theme, "S, sequence length", [f"{n:,}" for n in lengths]),
+        yaxis=_categories(theme, "", [f"B{b} H{h}" for b, h in heads]),
+    )
+
+
+def _categories(theme: Theme, title: str, names: Sequence[str]) -> Part:
+    every = max(1, -(-len(names) // 24))
+    return axis(
+        theme,
+        title,
+        tickvals=list(range(0, len(names), every)),
+        ticktext=list(names[::every]),
+        range=[-0.5, len(names) - 0.5],
+        showgrid=False,
+    )
+
+
+def _win(row: Mapping[str, object]) -> str:
+    text = f"<b>{plain(str(row['label']))}</b><br>{row['problem']}<br>"
+    text += f"{format_us(float(row['median_us']))} {row['origin']}"  # type: ignore[arg-type]
+    if row["tied_with"]:
+        text += f"<br>a tie with {plain(str(row['tied_with']))}"
+    elif row["runner_up"]:
+        text += f"<br>{row['runner_up']} takes {row['margin']:.2f} × as long"
+    return text
+
+
+def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Theme) -> go.Figure:
+    """Every axis that varies, and the time, with one line per point.
+
+    `frame` and `labels` are those of `engine.search.results.parallel_coordinates`. Values stand at
+    equal distances whatever they are; a tunable that a variant lacks is its axis' lowest place.
+    """
+    logs = np.log10(frame["median_us"].to_numpy(np.float64))
+    dimensions = [
+        _dimension(name, frame[name], labels.get(name))
+        for name in frame.columns
+        if name != "median_us"
+    ]
+    low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
+    ticks = [t for t in log_ticks(low, high) if low * 0.9 <= t <= high * 1.1]
+    dimensions.append(
+        {
+            "label": "latency",
+            "values": logs,
+            "range": [np.log10(low) - 0.02, np.log10(high) + 0.02],
+            "tickvals": np.log10(ticks) if ticks else [logs[0]],
+            "ticktext": [format_us(t) for t in ticks] or [format_us(low)],
+        }
+    )
+    lines: Trace = {
+        "type": "parcoords",
+        "dimensions": dimensions,
+        "line": {
+            "color": logs,
+            "colorscale": [[0, theme.accent], [0.5, theme.line], [1, theme.muted]],
+            "cmin": float(logs.min()),
+            "cmax": float(logs.max()) + 1e-6,
+        },
+        "labelfont": {"color": theme.text, "size": 12},
+        "labelangle": -16,  # names of tunables are wider than the space between narrow axes
+        "tickfont": {"color": theme.text, "size": 11, "shadow": "none"},
+        "rangefont": {"color": "rgba(0,0,0,0)"},
+        "unselected": {"line": {"color": theme.muted, "opacity": 0.08}},
+    }
+    return figure(theme, 380, [lines], margin={"l": 60, "r": 60, "t": 72, "b": 24})
+
+
+def _dimension(name: str, column: pd.Series, names: Sequence[str] | None) -> Part:
+    values = np.sort(column.dropna().unique())
+    codes = np.searchsorted(values, column.fillna(values[0])).astype(np.float32)
+    text = list(names) if names else [f"{int(v):,}" for v in values]
+    if column.isna().any():
+        codes = np.where(column.isna(), 0, codes + 1)
+        text = [LACKS, *text]
+    every = max(1, -(-len(text) // MAX_LABELS))
+    return {
+        "label": plain(name.replace("_", " ")),
+        "values": codes,
+        "range": [-0.1, len(text) - 0.9],
+        "tickvals": list(range(0, len(text), every)),
+        "ticktext": text[::every],
+    }
+
+
+def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> go.Figure:
+    """How much each tunable explains, in the colour of its variant.
+
+    Columns: `variant`, `tunable`, `importance` (0..1), `best_value`, `gain`, `points`.
+    """
+    order = frame.sort_values(["variant", "importance"], ascending=[True, False])
+    rows = order.to_dict("records")
+    bars: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": 100 * order["importance"].to_numpy(np.float32),
+        "y": [f"{r['variant']} {plain(r['tunable'])}" for r in rows],
+        "marker": {"color": [colors[r["variant"]] for r in rows]},
+        "text": [f"best {r['best_value']}, {r['gain']:.2f} ×" for r in rows],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": order["points"].to_numpy(),
+        "hovertemplate": "<b>%{y}</b><br>%{x:.1f} % of the spread<br>%{text} from worst to best"
+        "<br>%{customdata:,} points<extra></extra>",
+    }
+    return figure(
+        theme,
+        56 + 34 * len(rows),
+        [bars],
+        margin={"r": 120},
+        xaxis=axis(theme, "share of the spread of times, %", range=[0, 100]),
+        yaxis=axis(theme, autorange="reversed", showgrid=False),
+    )
+
+
+def occupancy(
+    frame: pd.DataFrame, colors: Mapping[str, str], origin: Origin, theme: Theme
+) -> go.Figure:
+    """Latency against occupancy of one problem; outliers carry a cross.
+
+    Columns: `variant`, `label`, `occupancy` (0..1), `median_us`, `outlier`, `says`, `point`.
+    """
+    kind = "scattergl" if len(frame) > _MANY_POINTS else "scatter"
+    data: list[Trace] = []
+    for name, group in frame.groupby("variant", sort=True):
+        data.append(
+            {
+                "type": kind,
+                "mode": "markers",
+                "name": str(name),
+                **_places(group),
+                "marker": {
+                    "color": colors[str(name)],
+                    "size": 10,
+                    "symbol": MARKER[origin],
+                    "line": {"width": 2, "color": colors[str(name)]},
+                },
+            }
+        )
+    outliers = frame[frame["outlier"]]
+    if len(outliers):
+        data.append(
+            {
+                "type": kind,
+                "mode": "markers",
+                "name": "outlier",
+                **_places(outliers),
+                "marker": {"color": theme.text, "size": 8, "symbol": "x-thin-open"},
+            }
+        )
+    low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
+    return figure(
+        theme,
+        420,
+        data,
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        margin={"t": 36},
+        clickmode="event+select",
+        xaxis=axis(theme, "occupancy, %", range=[0, 104], tickvals=[0, 25, 50, 75, 100]),
+        yaxis=time_axis(theme, low, high, f"latency, {origin} (logarithmic)"),
+    )
+
+
+def _places(frame: pd.DataFrame) -> Trace:
+    notes = zip(frame["label"], frame["median_us"], frame["says"], strict=True)
+    return {
+        "x": 100 * frame["occupancy"].to_numpy(np.float32),
+        "y": frame["median_us"].to_numpy(np.float32),
+        "customdata": frame["point"].to_list(),
+        "hovertext": [
+            f"<b>{plain(label)}</b><br>{format_us(us)}" + (f"<br>{plain(says)}" if says else "")
+            for label, us, says in notes
+        ],
+        "hovertemplate": "%{hovertext}<br>%{x:.0f} % occupancy<extra></extra>",
+    }

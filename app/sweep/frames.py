@@ -1,0 +1,120 @@
+"""Tables of the page "Sweep", as people read them. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from engine.jobs.status import JobProgress
+from engine.search.autotune import TuneResult
+from engine.search.sweep.rows import SweepRow
+from engine.units import format_us
+
+SHOWN_PLACES = 5
+MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them
+_HEADS = {
+    "status": "status",
+    "variant": "variant",
+    "problem": "problem",
+    "median_us": "latency µs",
+    "origin": "origin",
+    "tflops": "TFLOP/s",
+    "occupancy": "occupancy %",
+    "limiter": "limiter",
+    "waves": "waves",
+    "registers_per_thread": "registers",
+    "smem_bytes": "smem B",
+    "spill_bytes": "spills B",
+    "max_abs_err": "max |error|",
+    "device": "device",
+    "reason": "reason",
+}
+
+
+def narrowed(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) -> pd.DataFrame:
+    """The rows of one problem (None: of all) and some variants (none: all)."""
+    keep = pd.Series(True, index=frame.index)
+    if problem is not None:
+        keep &= frame["problem"] == problem
+    if variants:
+        keep &= frame["variant"].isin(variants)
+    return frame[keep]
+
+
+def fastest(timed: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Of very many points those that come first in their own problem, in the frame's order."""
+    if len(timed) <= count:
+        return timed
+    place = timed.groupby("problem", sort=False)["median_us"].rank(pct=True)
+    return timed.loc[place.nsmallest(count).index.sort_values()]
+
+
+def table(frame: pd.DataFrame) -> pd.DataFrame:
+    """The first MOST_LINES rows, failures included; the fastest first, without a time last."""
+    ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MOST_LINES)
+    tunables = [c for c in frame.columns if c.startswith("config.")]
+    names = {**dict.fromkeys(()), **_HEADS}
+    order = [*list(names)[:3], *tunables, *list(names)[3:]]
+    shown = ordered[order].rename(
+        columns={**names, **{c: c.removeprefix("config.").replace("_", " ") for c in tunables}}
+    )
+    shown["occupancy %"] = 100 * pd.to_numeric(shown["occupancy %"])
+    return shown.set_index(ordered["point"])
+
+
+def without_time(frame: pd.DataFrame) -> pd.DataFrame:
+    """`points`, `status`, `reason` of what has no time, the most frequent first."""
+    lost = frame[frame["median_us"].isna()]
+    counts = lost.groupby(["status", "reason"], sort=False).size().rename("points")
+    return counts.reset_index().sort_values("points", ascending=False, kind="stable")[
+        ["points", "status", "reason"]
+    ]
+
+
+def best(result: TuneResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+    """The first places of one problem, a line each; equal places are ties.
+
+    `rows` are the problem's, as far as the filters leave them.
+    """
+    by_point = {row.point: row for row in rows}
+    return [
+        {
+            "problem": result.problem.label(),
+            "place": f"{place.place}{' (tie)' if place.tied else ''}",
+            "variant and config": by_point[place.point].label(),
+            "latency": format_us(place.interval.median),
+            "interval": f"{format_us(place.interval.low)} – {format_us(place.interval.high)}",
+            "against the best": place.ratio,
+            "origin": result.origin,
+            "device": result.device,
+            "point": place.point,
+        }
+        for place in result.places[:SHOWN_PLACES]
+        if place.point in by_point
+    ]
+
+
+def best_so_far(progress: JobProgress) -> pd.DataFrame:
+    """The fastest point of every problem while the sweep runs."""
+    return pd.DataFrame(
+        [
+            {
+                "problem": b.problem,
+                "variant and config": b.name,
+                "latency": format_us(b.median_us),
+                "origin": b.origin,
+            }
+            for b in progress.best
+        ]
+    )
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,80 @@
+"""What a sweep would do before it starts: points, what constraints exclude, about how long."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from app.shared.machine import local_gpu
+from engine.search.space import SweepPoint
+from engine.search.sweep.estimate import Estimator
+from engine.search.sweep.journal import SweepSpec
+
+MAX_ENUMERATED = 20_000  # of more, constraints are decided when the sweep starts
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`excluded` is None when there are too many points to look at each one now."""
+
+    points: int
+    excluded: int | None
+    reasons: tuple[tuple[str, int], ...]  # of exclusion, the most frequent first
+    evaluations: int  # at most, by constraints and budget
+    estimate_s: float
+
+
+def plan(spec: SweepSpec) -> Plan:
+    """The plan of a sweep, remembered: a page draws it again and again.
+
+    Raises:
+        InvalidProblem, UnknownName: the space cannot be spanned.
+    """
+    return _plan(json.dumps(spec.to_dict()), _on_gpu(spec))
+
+
+def _on_gpu(spec: SweepSpec) -> bool:
+    local = local_gpu()
+    wanted = spec.options.gpu in (None, local.name)
+    return spec.options.execute and local.spec is not None and wanted
+
+
+@lru_cache(maxsize=32)
+def _plan(text: str, on_gpu: bool) -> Plan:
+    spec = SweepSpec.from_dict(json.loads(text))
+    count = spec.space.count()
+    if count > MAX_ENUMERATED:
+        # Configs of one problem take about equally long: their defaults stand for all.
+        sample = replace(spec.space, tunables={}, own_values=False)
+        if sample.count() > MAX_ENUMERATED:
+            sample = replace(sample, problems=sample.problems[:: -(-count // MAX_ENUMERATED)])
+        points = sample.points(spec.options)
+        share = count / max(len(points), 1)
+        return _of(spec, count, None, points, share, on_gpu)
+    points = spec.space.points(spec.options)
+    return _of(spec, len(points), sum(p.why_not is not None for p in points), points, 1.0, on_gpu)
+
+
+def _of(
+    spec: SweepSpec,
+    count: int,
+    excluded: int | None,
+    points: list[SweepPoint],
+    share: float,
+    on_gpu: bool,
+) -> Plan:
+    """`points` are all of the sweep's, or a sample of which each stands for `share` points."""
+    reasons = Counter(p.why_not for p in points if p.why_not is not None)
+    runnable = count - (excluded or 0)
+    limit, seconds = spec.budget.evaluations, spec.budget.seconds
+    evaluations = runnable if limit is None else min(runnable, limit)
+    estimate_s = Estimator(points, on_gpu).left_s() * share * evaluations / max(runnable, 1)
+    return Plan(
+        points=count,
+        excluded=excluded,
+        reasons=tuple(reasons.most_common(5)) if excluded is not None else (),
+        evaluations=evaluations,
+        estimate_s=estimate_s if seconds is None else min(estimate_s, seconds),
+    )

@@ -1,0 +1,117 @@
+"""A sweep's rows as one DataFrame, kept up to date: only new rows are read into it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from engine.search.results import COLUMNS, row_dict
+from engine.search.sweep.rows import SweepRow
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+_KEPT_FILTERS = 6  # for so many the results of groups are kept
+
+REBUILD_S = 2.0  # a running sweep's results are drawn anew no more often than this
+
+
+class Found:
+    """What a sweep has found, as of the last `update`.
+
+    `frame` equals `engine.search.results.sweep_frame(rows)`; what is drawn from both is kept by
+    `made` until they change.
+    """
+
+    def __init__(self) -> None:
+        self.rows: tuple[SweepRow, ...] = ()
+        self.frame = pd.DataFrame()
+        self.version = 0
+        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self._series: dict[str, pd.Series] = {}  # of the columns as of the last update
+        self._made: dict[Hashable, Any] = {}
+        self._groups: dict[Hashable, dict[Any, tuple[list[SweepRow], Any]]] = {}
+        self._built_at = float("-inf")
+        self._cost_s = 0.0  # of what was made since
+
+    def update(self, rows: Sequence[SweepRow], *, is_over: bool) -> None:
+        """Take in what is new: at once when the sweep is over, else every REBUILD_S at most.
+
+        Less often when it is dear: drawing may take a fifth of the time.
+        """
+        now = time.monotonic()
+        if not is_over and now - self._built_at < max(REBUILD_S, 5 * self._cost_s):
+            return
+        if len(rows) < len(self.rows):
+            self._columns = {name: [] for name in COLUMNS}
+            self._series.clear()
+            self.rows = ()
+        known = len(self.rows)
+        changed = [i for i in range(known) if rows[i] is not self.rows[i]]  # done again
+        if not changed and len(rows) == known and self.version:
+            return
+        for i in (*changed, *range(known, len(rows))):
+            self._put(i, row_dict(rows[i]))
+        if changed:
+            self._series.clear()
+        self.rows = tuple(rows)
+        self.frame = self._frame()
+        self.version += 1
+        self._made.clear()
+        self._built_at = now
+        self._cost_s = time.monotonic() - now
+
+    def _put(self, index: int, line: Mapping[str, Any]) -> None:
+        for name in line:
+            if name not in self._columns:
+                self._columns[name] = [None] * index
+        for name, values in self._columns.items():
+            values[index : index + 1] = [line.get(name)]
+
+    def _frame(self) -> pd.DataFrame:
+        """The columns as pandas reads them; what it has read before is only added to."""
+        for name, values in self._columns.items():
+            known = self._series.get(name)
+            if known is None or known.empty:
+                self._series[name] = pd.Series(values, name=name)
+                continue
+            new = values[len(known) :]
+            if not new:
+                continue
+            # Nothing alone has a kind of its own, but leaves these kinds as they are.
+            nothing = known.dtype.kind in "fO" and all(value is None for value in new)
+            added = pd.Series(new, dtype=known.dtype if nothing else None)
+            if known.dtype != added.dtype:  # together they may be of a third kind
+                self._series[name] = pd.Series(values, name=name)
+            else:
+                self._series[name] = pd.concat([known, added], ignore_index=True)
+        return pd.DataFrame({name: series.array for name, series in self._series.items()})
+
+    def each(
+        self,
+        what: Hashable,
+        groups: Mapping[K, list[SweepRow]],
+        make: Callable[[K, list[SweepRow]], T],
+    ) -> dict[K, T]:
+        """What `make` returns for every group, made again for those whose rows have changed."""
+        before = self._groups.pop(what, {})
+        now: dict[K, tuple[list[SweepRow], T]] = {}
+        for key, rows in groups.items():
+            known = before.get(key)
+            now[key] = known if known and known[0] == rows else (rows, make(key, rows))
+        self._groups[what] = now
+        while len(self._groups) > _KEPT_FILTERS:
+            del self._groups[next(iter(self._groups))]
+        return {key: result for key, (_, result) in now.items()}
+
+    def made(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, made once for these rows and this key."""
+        if key not in self._made:
+            began = time.monotonic()
+            self._made[key] = make()
+            self._cost_s += time.monotonic() - began
+        found: T = self._made[key]
+        return found

@@ -1,0 +1,204 @@
+"""The rows that a diagnosis looks at, and the pieces from which suspected bugs are predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from engine.correctness.output_error import BoolArray, Comparison
+from engine.correctness.reference import Float64Array, IntArray, slice_qkv
+from engine.correctness.tiles import Tiles
+from engine.problem import Problem
+from engine.tensors import Inputs
+
+MAX_CASES = 3
+_MAX_ROWS = 256
+# Multiply-adds up to which BLAS does not start threads, which cost more than they bring.
+_QUICK_WORK = 1 << 18
+# Scores of one case; keeps a prediction at about 10 ms.
+_MAX_SCORES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Some query rows of one wrong (batch, head) slice."""
+
+    inputs: Inputs
+    tiles: Tiles
+    slice_index: int  # batch · num_heads + head
+    rows: IntArray  # [R], ascending
+    q: Float64Array  # [seqlen, head_dim]
+    k: Float64Array  # [num_keys, head_dim]
+    v: Float64Array  # [num_keys, head_dim]
+    out: Float64Array  # [R, head_dim]
+    reference: Float64Array  # [R, head_dim]
+    bad: BoolArray  # [R, head_dim]
+    every_row: IntArray  # all covered rows of the slice
+    every_reference: Float64Array  # [len(every_row), head_dim]
+
+    @property
+    def problem(self) -> Problem:
+        return self.inputs.problem
+
+    @cached_property
+    def quick(self) -> Case:
+        """A few wrong rows: enough to drop the suspects that do not fit at all."""
+        wrong = np.flatnonzero(self.bad.any(axis=1))
+        count = min(max(_QUICK_WORK // (self.problem.num_keys * self.problem.head_dim), 4), 32)
+        picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]
+        return replace(
+            self,
+            rows=self.rows[picked],
+            out=self.out[picked],
+            reference=self.reference[picked],
+            bad=self.bad[picked],
+        )
+
+    @property
+    def batch_head(self) -> tuple[int, int]:
+        return divmod(self.slice_index, self.problem.num_heads)
+
+    @cached_property
+    def keys(self) -> IntArray:
+        return np.arange(self.problem.num_keys)
+
+    @cached_property
+    def scores(self) -> Float64Array:
+        """Scaled scores of the rows against all keys, no mask, `[R, num_keys]`."""
+        return self.problem.softmax_scale * self.q[self.rows] @ self.k.T
+
+    @cached_property
+    def visible(self) -> BoolArray:
+        """The right mask, `[R, num_keys]`."""
+        if not self.problem.causal:
+            return np.ones((len(self.rows), self.problem.num_keys), bool)
+        return self.keys <= self.rows[:, None]
+
+    @cached_property
+    def tile_states(self) -> State:
+        """Softmax state of every key tile by itself."""
+        return segment_states(self, np.arange(0, self.problem.num_keys, self.tiles.block_n))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Softmax state (m, l, acc) of key segments; an empty one has m = −inf, l = 0, acc = 0."""
+
+    starts: IntArray  # [T], first key of each segment
+    m: Float64Array  # [T, R], row maximum
+    l: Float64Array  # [T, R], sum of exp(score − m)  # noqa: E741
+    acc: Float64Array  # [T, R, head_dim], the same with V
+
+
+def choose_cases(inputs: Inputs, compared: Comparison, tiles: Tiles) -> list[Case]:
+    """Up to three wrong slices: the worst, the first and the last, each with its telling rows."""
+    bad = compared.bad
+    wrong = np.flatnonzero((bad & compared.finite).any(axis=(1, 2)))
+    if not wrong.size:
+        return []
+    positions = dict.fromkeys([compared.worst_slice(), int(wrong[0]), int(wrong[-1])])
+    return [_case(inputs, compared, bad, tiles, position) for position in positions]
+
+
+def _case(
+    inputs: Inputs, compared: Comparison, bad: BoolArray, tiles: Tiles, position: int
+) -> Case:
+    limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.num_keys))
+    bad_rows = np.flatnonzero(bad[position].any(axis=1))
+    every = np.arange(len(compared.coverage.rows))
+    # Right rows are looked at too: a bug that would spoil them is not the one that happened.
+    chosen = np.union1d(_spread(bad_rows, limit // 2), _spread(every, limit // 2))
+    index = compared.coverage.slices[position]
+    q, k, v = (x[0] for x in slice_qkv(inputs, np.array([index])))
+    return Case(
+        inputs=inputs,
+        tiles=tiles,
+        slice_index=int(index),
+        rows=compared.coverage.rows[chosen],
+        q=q,
+        k=k,
+        v=v,
+        out=compared.out[position, chosen],
+        reference=compared.reference[position, chosen],
+        bad=bad[position, chosen],
+        every_row=compared.coverage.rows,
+        every_reference=compared.reference[position],
+    )
+
+
+def _spread(indices: IntArray, count: int) -> IntArray:
+    """At most `count` of `indices`, both ends among them, without a fixed stride."""
+    if len(indices) <= count:
+        return indices
+    middle = np.random.default_rng(len(indices)).choice(indices[1:-1], count - 2, replace=False)
+    return np.concatenate([indices[:1], np.sort(middle), indices[-1:]])
+
+
+def attend(
+    scores: Float64Array,
+    visible: BoolArray,
+    v: Float64Array,
+    zero_keys: int = 0,
+    times: Float64Array | None = None,
+) -> Float64Array:
+    """softmax(scores)·V over visible keys; NaN in rows that see none.
+
+    Args:
+        scores: `[R, keys]`; visible: the same shape; v: `[keys, head_dim]`.
+        zero_keys: how many keys of all zeros (score 0, value 0) take part besides.
+        times: how often each key counts, `[keys]`.
+    """
+    masked = np.where(visible, scores, -np.inf)
+    top = masked.max(axis=1, keepdims=True, initial=0.0 if zero_keys else -np.inf)
+    weights = np.exp(masked - np.where(np.isfinite(top), top, 0.0))
+    if times is not None:
+        weights = weights * times
+    total = weights.sum(axis=1, keepdims=True)
+    if zero_keys:
+        total += zero_keys * np.exp(-top)
+    return _divide(weights @ v, total)
+
+
+def segment_states(case: Case, starts: IntArray, scores: Float64Array | None = None) -> State:
+    """(m, l, acc) of the key segments that begin at `starts`, under the right mask."""
+    scores = case.scores if scores is None else scores
+    masked = np.where(case.visible, scores, -np.inf)
+    ends = [*starts[1:], masked.shape[1]]
+    m, l_, acc = [], [], []
+    for a, b in zip(starts, ends, strict=True):
+        top = masked[:, a:b].max(axis=1)
+        weights = np.exp(masked[:, a:b] - finite_or_zero(top)[:, None])
+        m.append(top)
+        l_.append(weights.sum(axis=1))
+        acc.append(weights @ case.v[a:b])
+    return State(starts, np.array(m), np.array(l_), np.array(acc))
+
+
+def finite_or_zero(x: Float64Array) -> Float64Array:
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def _divide(numerator: Float64Array, denominator: Float64Array) -> Float64Array:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return numerator / denominator
+
+
+def merge(
+    m: Float64Array,
+    l: Float64Array,  # noqa: E741
+    acc: Float64Array,
+    *,
+    weigh_acc: bool = True,
+    weigh_l: bool = True,
+) -> Float64Array:
+    """Fuse states over their first axis: Σ w·acc / Σ w·l with w = exp(m − max m).
+
+    A bug that forgets the weight of one of the two sums is predicted by leaving it out here.
+    """
+    top = m.max(axis=0)
+    weight = np.exp(m - finite_or_zero(top))
+    numerator = (acc * (weight[..., None] if weigh_acc else 1.0)).sum(axis=0)
+    denominator = (l * (weight if weigh_l else 1.0)).sum(axis=0)
+    return _divide(numerator, denominator[..., None])

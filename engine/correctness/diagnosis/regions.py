@@ -1,0 +1,92 @@
+"""Where wrong elements lie, in words: heads, query tiles, rows of a warp, columns of d."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.correctness.output_error import BoolArray
+from engine.correctness.reference import Coverage, IntArray
+from engine.problem import Problem
+
+_MAX_LISTED = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """The slices, rows and columns that hold at least one marked element."""
+
+    problem: Problem
+    slices: IntArray  # flat (batch, head) indices
+    rows: IntArray
+    columns: IntArray
+    all_slices: bool
+    all_rows: bool
+
+    @classmethod
+    def of(cls, mask: BoolArray, coverage: Coverage) -> Region:
+        """The region of a `[slices, rows, head_dim]` mask."""
+        by_slice, by_row = mask.any(axis=(1, 2)), mask.any(axis=(0, 2))
+        return cls(
+            coverage.problem,
+            coverage.slices[by_slice],
+            coverage.rows[by_row],
+            np.flatnonzero(mask.any(axis=(0, 1))),
+            bool(by_slice.all()),
+            bool(by_row.all()),
+        )
+
+    @property
+    def size(self) -> int:
+        """Elements of the smallest box of slices, rows and columns around the marked ones."""
+        return len(self.slices) * len(self.rows) * len(self.columns)
+
+    def words(self) -> str:
+        """`rows 64–127 of batch 0, head 1, all columns`."""
+        columns = span("column", self.columns, self.problem.head_dim)
+        return f"{self.row_words()} of {self.slice_words()}, {columns}"
+
+    def row_words(self) -> str:
+        return "every row" if self.all_rows else span("row", self.rows, self.problem.seqlen)
+
+    def slice_words(self) -> str:
+        """`batch 0, head 1`, `heads 1–3 of every batch`, `every head`."""
+        p = self.problem
+        if self.all_slices:
+            return "every head" if p.batch * p.num_heads > 1 else "the only head"
+        batches, heads = np.unique(self.slices // p.num_heads), np.unique(self.slices % p.num_heads)
+        if len(batches) * len(heads) != len(self.slices):
+            return f"{len(self.slices):,} of {p.batch * p.num_heads:,} (batch, head) slices"
+        of_batches = span("batch", batches, p.batch)
+        if len(heads) == p.num_heads:
+            return f"every head of {of_batches}"
+        return f"{of_batches}, {span('head', heads, p.num_heads)}"
+
+
+def span(name: str, indices: IntArray, total: int) -> str:
+    """Indices in words: `row 5`, `rows 0–63`, `every column`, `rows 1, 5, 9, …, 61 (every 4th)`."""
+    plural = f"{name}es" if name.endswith("ch") else f"{name}s"
+    count = len(indices)
+    if count == total:
+        return f"every {name}" if total > 1 else f"{name} 0"
+    if count == 1:
+        return f"{name} {indices[0]}"
+    steps = np.unique(np.diff(indices))
+    if len(steps) == 1 and count > 2:
+        if steps[0] == 1:
+            return f"{plural} {indices[0]}–{indices[-1]}"
+        if count > 3:
+            return (
+                f"{plural} {indices[0]}, {indices[1]}, {indices[2]}, …, {indices[-1]} "
+                f"(every {ordinal(int(steps[0]))})"
+            )
+    if count <= _MAX_LISTED:
+        return f"{plural} {', '.join(map(str, indices[:-1]))} and {indices[-1]}"
+    return f"{count:,} {plural} between {indices[0]} and {indices[-1]}"
+
+
+def ordinal(n: int) -> str:
+    """`2nd`, `3rd`, `4th`, `11th`."""
+    suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{suffix}"

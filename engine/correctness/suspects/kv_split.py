@@ -1,0 +1,161 @@
+"""Suspects in the KV split and the walk over key tiles: what is summed, with which weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from engine.correctness.diagnosis.case import (
+    Case,
+    State,
+    attend,
+    finite_or_zero,
+    merge,
+    segment_states,
+)
+from engine.correctness.reference import Float64Array, IntArray
+from engine.correctness.suspects.suspect import Suspect
+
+# Single tiles are tried one by one up to here.
+_MAX_TILES = 64
+
+
+def suspects(case: Case) -> Iterator[Suspect]:
+    """Fusion suspects where K/V is split, then tiles or seam keys left out or counted twice."""
+    tiles = case.tiles
+    if tiles.num_chunks > 1:
+        yield from _fusion(case)
+        yield from _whole_segments(case, tiles.chunk_rows, "split", "split_missing")
+        yield from _seams(case, tiles.chunk_rows, "split", "kv_split_seam")
+    if 1 < tiles.num_key_tiles <= _MAX_TILES:
+        yield from _whole_segments(case, tiles.block_n, "key tile", "key_tile")
+        yield from _seams(case, tiles.block_n, "key tile", "key_tile")
+
+
+def _fusion(case: Case) -> Iterator[Suspect]:
+    look_at = (
+        "look at the weights exp(m_i − m) of the fusion"
+        + (" pass" if case.tiles.num_passes > 1 else "")
+        + ", m being the maximum over the splits"
+    )
+    whole = f"a fusion of the {case.tiles.num_splits} splits"
+    for what, weigh_acc, weigh_l in (
+        (f"{whole} without the rescale by exp(m_i − m)", False, False),
+        (f"{whole} that rescales l_i but not O_i by exp(m_i − m)", False, True),
+        (f"{whole} that rescales O_i but not l_i by exp(m_i − m)", True, False),
+    ):
+        yield Suspect(
+            "fusion_rescale", what, look_at, partial(_fused, weigh_acc=weigh_acc, weigh_l=weigh_l)
+        )
+    yield Suspect(
+        "fusion_rescale",
+        f"{whole} without the rescale: the plain mean of their normalised outputs",
+        look_at,
+        partial(_mean_of_splits, False),
+    )
+    yield Suspect(
+        "fusion_rescale",
+        f"{whole} without the rescale: the plain mean over all of them, empty ones counted",
+        look_at,
+        partial(_mean_of_splits, True),
+    )
+    yield Suspect(
+        "fusion_rescale",
+        f"{whole} with the weights upside down, exp(m − m_i)",
+        look_at,
+        _upside_down,
+    )
+
+
+def _chunks(case: Case) -> State:
+    return segment_states(case, np.arange(0, case.problem.num_keys, case.tiles.chunk_rows))
+
+
+def _fused(case: Case, *, weigh_acc: bool, weigh_l: bool) -> Float64Array:
+    chunks = _chunks(case)
+    return merge(chunks.m, chunks.l, chunks.acc, weigh_acc=weigh_acc, weigh_l=weigh_l)
+
+
+def _mean_of_splits(empty_too: bool, case: Case) -> Float64Array:
+    chunks = _chunks(case)
+    held = chunks.l > 0
+    normalised = chunks.acc / np.where(held, chunks.l, 1.0)[..., None]
+    count = case.tiles.num_splits if empty_too else held.sum(axis=0)[:, None]
+    return np.asarray(normalised.sum(axis=0) / count)
+
+
+def _upside_down(case: Case) -> Float64Array:
+    chunks = _chunks(case)
+    top = finite_or_zero(chunks.m.max(axis=0))
+    # Clipped as exp does it in float32: inf·0 would be the kernel's own NaN, not a mismatch.
+    weight = np.where(chunks.l > 0, np.exp(np.minimum(top - finite_or_zero(chunks.m), 80.0)), 0.0)
+    total = (weight * chunks.l).sum(axis=0)[:, None]
+    return np.asarray((weight[..., None] * chunks.acc).sum(axis=0) / total)
+
+
+def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
+    """Each segment of `size` keys left out, or counted twice."""
+    starts = range(0, case.problem.num_keys, size)
+    for index, start in enumerate(starts):
+        end = min(start + size, case.problem.num_keys)
+        which = f"{name} {index} (keys {start} to {end - 1})"
+        inside = slice(start, end)
+        yield Suspect(
+            pattern,
+            f"leaving out {which}",
+            f"look at how {name} {index} gets its keys and how it is summed up",
+            partial(_counted, inside, 0.0),
+        )
+        yield Suspect(
+            pattern,
+            f"counting {which} twice",
+            f"look at how {name} {index} gets its keys and how it is summed up",
+            partial(_counted, inside, 2.0),
+        )
+        if name == "split" and len(starts) > 2:
+            yield Suspect(
+                pattern,
+                f"using {which} alone",
+                "look at the loop over the splits in the fusion",
+                partial(_only, inside),
+            )
+
+
+def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
+    """A key or a key tile at the border of every segment left out, or visited from both sides."""
+    num_keys, block_n = case.problem.num_keys, case.tiles.block_n
+    begins, units = np.arange(0, num_keys, size), [("key", 1)]
+    if size > block_n:
+        units.append(("key tile", block_n))
+    for unit, width in units:
+        inside = np.arange(width)
+        after, before = begins[:, None] + inside, begins[:, None] - 1 - inside
+        last = np.concatenate([before[1:], [num_keys - 1 - inside]])
+        for what, keys, times in (
+            (f"leaving out the first {unit} of every {name}", after, 0.0),
+            (f"leaving out the first {unit} of every {name} but the first", after[1:], 0.0),
+            (f"leaving out the last {unit} of every {name}", last, 0.0),
+            (f"leaving out the last {unit} of every {name} but the last", before[1:], 0.0),
+            (f"counting the first {unit} of every {name} but the first twice", after[1:], 2.0),
+            (f"counting the last {unit} of every {name} but the last twice", before[1:], 2.0),
+        ):
+            yield Suspect(
+                pattern,
+                what,
+                f"look at the first and last key of a {name}: one bound is off by one {unit}",
+                partial(_counted, keys[keys < num_keys], times),
+            )
+
+
+def _counted(keys: slice | IntArray, count: float, case: Case) -> Float64Array:
+    times = np.ones(case.problem.num_keys)
+    times[keys] = count
+    return attend(case.scores, case.visible, case.v, times=times)
+
+
+def _only(keys: slice, case: Case) -> Float64Array:
+    times = np.zeros(case.problem.num_keys)
+    times[keys] = 1.0
+    return attend(case.scores, case.visible, case.v, times=times)

@@ -1,0 +1,152 @@
+"""Suspects in the masks: the causal diagonal and the tail of the last key tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from engine.correctness.diagnosis.case import Case, attend
+from engine.correctness.output_error import BoolArray
+from engine.correctness.reference import Float64Array
+from engine.correctness.suspects.suspect import Suspect
+from engine.tensors import decode
+from kernels.variant import ceil_div
+
+
+def suspects(case: Case) -> Iterator[Suspect]:
+    """Causal suspects for causal problems, tail suspects where the last key tile is partial; keys
+    counted by the queries where there are more of them."""
+    yield from _causal(case)
+    yield from _lengths(case)
+    tiles = case.tiles
+    if tiles.padding and not case.problem.causal:
+        letter = "S" if tiles.num_keys == tiles.seqlen else "KV"
+        size = f"{letter} = {tiles.num_keys} is no multiple of the key tile, {tiles.block_n}"
+        yield Suspect(
+            "tail_mask",
+            f"a missing tail mask, the {tiles.padding} padded keys of the last tile taking part as "
+            f"zeros ({size})",
+            "look at the test key < seqlen_kv where scores are masked",
+            lambda c: attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
+        )
+        yield Suspect(
+            "tail_mask",
+            f"a missing tail mask, the last key tile reading {tiles.padding} rows past the end of "
+            f"its head ({size})",
+            "look at the test key < seqlen_kv where K and V are loaded",
+            _past_the_end,
+        )
+    if tiles.padding and tiles.num_key_tiles > 1:
+        kept = tiles.num_keys // tiles.block_n * tiles.block_n
+        yield Suspect(
+            "tail_tile",
+            f"a loop that leaves out the last, partial key tile (keys {kept} to "
+            f"{tiles.num_keys - 1})",
+            "look at the number of key tiles: it must be rounded up",
+            partial(_first_keys, kept),
+        )
+    yield Suspect(
+        "tail_tile",
+        "a loop that leaves out the last key",
+        "look at the upper bound of the key loop",
+        partial(_first_keys, tiles.num_keys - 1),
+    )
+    yield Suspect(
+        "first_key",
+        "a loop that leaves out the first key",
+        "look at the lower bound of the key loop",
+        lambda c: attend(c.scores, c.visible & (c.keys > 0), c.v),
+    )
+
+
+def _lengths(case: Case) -> Iterator[Suspect]:
+    """With more keys than queries: keys counted as if there were as many as queries."""
+    tiles = case.tiles
+    visited = ceil_div(tiles.seqlen, tiles.block_n) * tiles.block_n
+    for count, what, look_at in (
+        (tiles.seqlen, "keys masked", "look at the test key < seqlen_kv where scores are masked"),
+        (visited, "a key loop that ends", "look at the upper bound of the key loop"),
+    ):
+        if count < tiles.num_keys:
+            yield Suspect(
+                "key_count",
+                f"{what} by the number of queries, so that keys {count} to {tiles.num_keys - 1} "
+                "are left out",
+                look_at,
+                partial(_first_keys, count),
+            )
+
+
+def _causal(case: Case) -> Iterator[Suspect]:
+    if not case.problem.causal:
+        yield Suspect(
+            "causal_mask",
+            "a causal mask that this problem does not have",
+            "look at IS_CAUSAL and the mask",
+            lambda c: attend(c.scores, c.keys <= c.rows[:, None], c.v),
+        )
+        return
+    look_at = "look at the comparison of key and query row where the causal mask is made"
+    one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
+    yield Suspect("causal_diagonal", one_more, look_at, partial(_shifted, 1, False))
+    # A kernel that stops at the tile's last query never visits the extra key of that one row.
+    yield Suspect("causal_diagonal", one_more, look_at, partial(_shifted, 1, True))
+    yield Suspect(
+        "causal_diagonal",
+        "a causal mask off by one, key < row: each row misses its own key",
+        look_at,
+        partial(_shifted, -1, False),
+    )
+    yield Suspect(
+        "causal_mask",
+        "attention without the causal mask",
+        "look at IS_CAUSAL and the mask",
+        lambda c: attend(c.scores, np.ones_like(c.visible), c.v),
+    )
+    yield Suspect(
+        "causal_mask",
+        "a causal mask by whole tiles, missing inside the tiles on the diagonal",
+        "look at the mask of the last visited key tile",
+        lambda c: attend(c.scores, _visited(c), c.v),
+    )
+    yield Suspect(
+        "causal_mask",
+        "a causal mask the wrong way round (key ≥ row)",
+        look_at,
+        lambda c: attend(c.scores, c.keys >= c.rows[:, None], c.v),
+    )
+
+
+def _visited(case: Case) -> BoolArray:
+    """Keys of the tiles that a causal kernel visits for each row's query tile."""
+    tiles = case.tiles
+    last_query = (case.rows // tiles.block_m + 1) * tiles.block_m
+    end = -(-last_query // tiles.block_n) * tiles.block_n
+    return case.keys < end[:, None]
+
+
+def _shifted(by: int, visited_only: bool, case: Case) -> Float64Array:
+    visible = case.keys <= case.rows[:, None] + by
+    return attend(case.scores, visible & _visited(case) if visited_only else visible, case.v)
+
+
+def _first_keys(count: int, case: Case) -> Float64Array:
+    return attend(case.scores, case.visible & (case.keys < count), case.v)
+
+
+def _past_the_end(case: Case) -> Float64Array | None:
+    """The last key tile filled up with the rows that follow in memory: the next head's."""
+    problem, padding = case.problem, case.tiles.padding
+    begin = (case.slice_index + 1) * problem.num_keys
+    rows = problem.batch * problem.num_heads * problem.num_keys
+    if begin + padding > rows:
+        return None
+    k, v = (
+        decode(x.reshape(rows, problem.head_dim)[begin : begin + padding], problem.dtype)
+        for x in (case.inputs.k, case.inputs.v)
+    )
+    extra = problem.softmax_scale * case.q[case.rows] @ k.astype(np.float64).T
+    scores = np.concatenate([case.scores, extra], axis=1)
+    return attend(scores, np.ones(scores.shape, bool), np.concatenate([case.v, v]))

@@ -1,0 +1,77 @@
+"""Which suspect explains an output: compute what each would give and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.correctness.diagnosis.case import Case
+from engine.correctness.output_error import BoolArray
+from engine.correctness.reference import Float64Array
+from engine.correctness.suspects import addressing, kv_split, masks, softmax
+from engine.correctness.suspects.suspect import Suspect
+
+# How much of the squared error a suspect must account for. The rest is what 16-bit rounding and the
+# order of sums leave; a suspect that only looks alike reaches 0.9 at times.
+MIN_EXPLAINED = 0.97
+_WORTH_A_SECOND_LOOK = 0.9
+_SAME = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A suspect and how well its prediction fits."""
+
+    suspect: Suspect
+    explained: float  # share of the squared error that the prediction removes
+    share: float  # share of the wrong elements that the prediction gets right
+
+
+# The plainest first: of two suspects that explain equally much, the earlier is named.
+_FAMILIES = (softmax, masks, kv_split, addressing)
+
+
+def best_match(cases: Sequence[Case]) -> Match | None:
+    """The suspect that explains the wrong rows of all cases, or None where none does."""
+    if not cases:
+        return None
+    best: Match | None = None
+    for suspect in (s for family in _FAMILIES for s in family.suspects(cases[0])):
+        if not any(_fit(suspect, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
+            continue
+        match = _fit(suspect, cases)
+        if match.explained >= MIN_EXPLAINED and (
+            best is None or match.explained > best.explained + _SAME
+        ):
+            best = match
+    return best
+
+
+def _fit(suspect: Suspect, cases: Sequence[Case]) -> Match:
+    """How well the prediction agrees where it, the output and the reference are numbers."""
+    before = after = 0.0
+    wrong = right_now = 0
+    for case in cases:
+        predicted = suspect.predict(case)
+        if predicted is None:
+            continue
+        told = np.isfinite(predicted) & np.isfinite(case.out)
+        noise = _rounding(case, told)
+        error, rest = ((case.out - x)[told] for x in (case.reference, predicted))
+        before += float(error @ error)
+        after += max(0.0, float(rest @ rest) - float(noise @ noise))
+        bad = case.bad[told]
+        wrong += int(np.count_nonzero(bad))
+        limit = np.maximum(0.1 * np.abs(error[bad]), 3 * noise[bad])
+        right_now += int(np.count_nonzero(np.abs(rest[bad]) <= limit))
+    if before == 0.0 or not wrong:
+        return Match(suspect, 0.0, 0.0)
+    return Match(suspect, 1.0 - after / before, right_now / wrong)
+
+
+def _rounding(case: Case, told: BoolArray) -> Float64Array:
+    """About what rounding to the dtype adds to each element."""
+    half_step = 2.0**-11 if case.problem.dtype == "float16" else 2.0**-8
+    return half_step * np.abs(case.out[told])

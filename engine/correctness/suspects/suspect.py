@@ -1,0 +1,22 @@
+"""What a suspected bug is: a name, words, and the output it would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.correctness.diagnosis.case import Case
+from engine.correctness.reference import Float64Array
+
+# `[R, head_dim]` for the case's rows, NaN where the bug gives NaN; None where it cannot occur.
+Prediction = Callable[[Case], Float64Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A bug whose output can be computed."""
+
+    pattern: str  # the finding's name: "causal_diagonal", "fusion_rescale", …
+    what: str  # completes "The output matches …"
+    look_at: str  # where to look, a whole clause
+    predict: Prediction

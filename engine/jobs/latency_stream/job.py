@@ -1,0 +1,157 @@
+"""A live job in the worker process: measures one kernel again and again into its stream.
+
+On the GPU by short runs of the sampler, between which others get the device; on the CPU backend the
+execution time on this host, which is no GPU's latency and is never called one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from engine.backends.base import RunOptions
+from engine.devices.nvml import GpuState
+from engine.errors import MeasureError
+from engine.evaluation import Evaluation, Status
+from engine.jobs.latency_stream.samples import (
+    MAX_SAMPLES,
+    UNSEEN_IN_THE_WAY_S,
+    UNSEEN_S,
+    LiveSample,
+    append_samples,
+    begin_stream,
+    is_unseen,
+)
+from engine.measure.rounds import Sample
+from engine.measure.sampler import SamplerSettings
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.plan import LaunchPlan, make_plan
+from engine.tensors import Inputs, make_inputs
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.jobs.worker import Worker
+
+# One run of the sampler; then others that wait for the GPU get it.
+_TURN = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=5.0)
+_YIELD_S = 0.1  # longer than the interval in which a waiting process asks for the lock
+_CPU_INTERVAL_S = 0.05  # between two executions, at the least
+_CPU_SHARE = 0.5  # of the time that the CPU backend may be busy
+
+
+def run_live_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
+    """Check the kernel once, then measure until the job is cancelled or nobody looks any more.
+
+    A kernel that is not right gets no stream: the job is over, with its evaluation as the result.
+    """
+    if is_unseen(worker.run.stream(job_id), time.time()):  # while it waited for its turn
+        worker.event(job_id, "finished", end="unseen")
+        return
+    request = replace(EvaluationRequest.from_dict(payload["request"]), effort="quick")
+    outcome = worker.evaluator.evaluate(
+        request, lambda stage: worker.event(job_id, "stage", stage=stage)
+    )
+    checked = outcome.evaluation
+    if checked.status not in (Status.PASSED, Status.THROTTLED) or checked.execution is None:
+        worker.event(job_id, "finished", result=checked.to_dict())
+        return
+    target = resolve(request)
+    plan = make_plan(target.variant, request.problem, target.config)
+    inputs = make_inputs(request.problem, request.seed, request.input_kind)
+    live = _Live(worker, job_id, checked, plan, inputs)
+    if checked.execution.backend == "cuda":
+        live.on_the_gpu()
+    else:
+        live.on_the_cpu(request)
+    if not worker.is_cancelled(job_id):
+        worker.event(job_id, "finished", end="full" if live.is_full else "unseen")
+
+
+class _Live:
+    def __init__(
+        self, worker: Worker, job_id: str, checked: Evaluation, plan: LaunchPlan, inputs: Inputs
+    ) -> None:
+        self.worker = worker
+        self.job_id = job_id
+        self.checked = checked
+        self.plan = plan
+        self.inputs = inputs
+        self.stream = worker.run.stream(job_id)
+        self.said = ""
+        self.began = time.time()
+        self.count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= MAX_SAMPLES
+
+    def on_the_cpu(self, request: EvaluationRequest) -> None:
+        backend = self.worker.evaluator.backend("cpu")
+        begin_stream(self.stream, "cpu_execution", "this machine's CPU")
+        options = RunOptions(
+            request.check, request.schedule, request.seed, request.timeout_s, repeat=False
+        )
+        self._stage("Executing on the CPU again and again")
+        while not self._is_over():
+            began = time.monotonic()
+            result = backend.run(self.plan, self.inputs, options)
+            if result.status is not Status.PASSED or result.execution_ms is None:
+                raise MeasureError(f"The kernel stopped working: {result.reason}")
+            self._append([LiveSample(time.time(), result.execution_ms * 1000)])
+            busy = time.monotonic() - began
+            self.worker.serve_waiting_evaluations()
+            time.sleep(max(_CPU_INTERVAL_S - busy, busy * (1 / _CPU_SHARE - 1)))
+
+    def on_the_gpu(self) -> None:
+        from engine.measure.local_gpu import measuring
+
+        begin_stream(self.stream, "device_warm", self.checked.device)
+        purpose = f"live, {self.checked.variant}, {self.checked.problem.label()}"
+        while not self._is_over():
+            with measuring(purpose, self._stage) as read_state:
+                self._stage("Measuring again and again")
+                self._turn(read_state)
+            self.worker.restart_if_lost()
+            self.worker.serve_waiting_evaluations()
+            time.sleep(_YIELD_S)
+
+    def _turn(self, read_state: Callable[[], GpuState]) -> None:
+        from engine.measure.side_by_side import Field
+
+        assert self.checked.correctness is not None
+        backend = cast("CudaBackend", self.worker.evaluator.backend("cuda"))
+        name = self.plan.variant
+        with Field(read_state) as field:
+            field.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
+            if name not in field.failures:
+                field.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)
+            if name in field.failures:
+                raise MeasureError(f"The kernel stopped working: {field.failures[name]}")
+
+    def _emit(self, samples: Sequence[Sample]) -> None:
+        now = time.time()
+        newest = max(s.at_s for s in samples)
+        self._append([LiveSample.of(now - (newest - s.at_s), s.time_us, s.state) for s in samples])
+
+    def _append(self, samples: Sequence[LiveSample]) -> None:
+        append_samples(self.stream, samples)
+        self.count += len(samples)
+
+    def _ends_turn(self) -> bool:
+        """The job is over, or a person waits for an evaluation."""
+        return self._is_over() or bool(self.worker.waiting_evaluations())
+
+    def _is_over(self) -> bool:
+        limit_s = UNSEEN_IN_THE_WAY_S if self.worker.long_job_waits() else UNSEEN_S
+        return (
+            self.worker.is_cancelled(self.job_id)
+            or self.is_full
+            or is_unseen(self.stream, self.began, limit_s)
+        )
+
+    def _stage(self, stage: str) -> None:
+        if stage != self.said:  # not with every turn
+            self.said = stage
+            self.worker.event(self.job_id, "stage", stage=stage)

@@ -1,0 +1,119 @@
+"""A live job's samples: one file that the worker appends to and any number of tabs read.
+
+A reader holds nothing but the place it has read up to, so tabs come and go as they like. Each look
+leaves its time beside the stream, so that a job ends which nobody looks at any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from engine.devices.nvml import GpuState
+from engine.records import journal
+
+VERSION = 1
+# A live job ends when nobody has looked for this long. Browsers let the pages of hidden tabs ask
+# once a minute: whoever does something else meanwhile still looks.
+UNSEEN_S = 150.0
+# Sooner when another long job waits for its turn: a closed tab must not hold it up.
+UNSEEN_IN_THE_WAY_S = 10.0
+MAX_SAMPLES = 500_000  # of one stream: hours, and still quick to look at
+# "cpu_execution" is the wall time of running the kernel on the host: no GPU's latency, whatever
+# the target is.
+LiveKind: TypeAlias = Literal["device_warm", "cpu_execution"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSample:
+    """One sample; what is not known (on the CPU backend: everything about a GPU) is None."""
+
+    at: float  # Unix time
+    time_us: float
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, at: float, time_us: float, state: GpuState) -> LiveSample:
+        return cls(
+            at,
+            time_us,
+            state.sm_clock_mhz,
+            state.power_w,
+            state.temperature_c,
+            state.throttle_reasons,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """What a stream holds after some place.
+
+    `after` is the place to go on from; it stays valid for as long as the stream exists.
+    """
+
+    kind: LiveKind | None  # None when this part begins behind the stream's head
+    device: str  # what the samples were taken on, likewise
+    samples: tuple[LiveSample, ...]
+    after: int
+
+
+def begin_stream(path: Path, kind: LiveKind, device: str) -> None:
+    """Write the head: what the samples will be."""
+    journal.append(path, {"event": "stream", "version": VERSION, "kind": kind, "device": device})
+
+
+def append_samples(path: Path, samples: Iterable[LiveSample]) -> None:
+    """Add samples in one write, so that a reader sees a round as a whole.
+
+    Raises:
+        StoreError: the disk is full or the folder cannot be written.
+    """
+    rows = [
+        [s.at, s.time_us, s.sm_clock_mhz, s.power_w, s.temperature_c, list(s.throttle_reasons)]
+        for s in samples
+    ]
+    if rows:
+        journal.append(path, {"event": "samples", "rows": rows})
+
+
+def read_samples(path: Path, after: int = 0) -> StreamPart:
+    """The samples behind byte `after`, 0 for all. A stream that is not there (yet) is empty."""
+    events, offset = journal.read_from(path, after)
+    kind: LiveKind | None = None
+    device = ""
+    samples: list[LiveSample] = []
+    for event in events:
+        if event.get("event") == "stream" and event.get("version") == VERSION:
+            kind, device = event["kind"], str(event["device"])
+        elif event.get("event") == "samples":
+            samples += [_sample(row) for row in event["rows"]]
+    return StreamPart(kind, device, tuple(samples), offset)
+
+
+def mark_seen(path: Path) -> None:
+    """Somebody looks at this stream now, whether it has begun or not. Failing is no harm."""
+    with suppress(OSError):
+        _seen(path).touch(mode=0o600)
+
+
+def is_unseen(path: Path, since: float, limit_s: float = UNSEEN_S) -> bool:
+    """Whether nobody has looked for `limit_s`. `since` (Unix time) counts as the first look."""
+    with suppress(OSError):
+        since = _seen(path).stat().st_mtime
+    return time.time() - since > limit_s
+
+
+def _seen(path: Path) -> Path:
+    return path.with_suffix(".seen")
+
+
+def _sample(row: list[Any]) -> LiveSample:
+    at, time_us, clock, power, temperature, reasons = row
+    return LiveSample(at, time_us, clock, power, temperature, tuple(reasons))

@@ -1,0 +1,273 @@
+"""What a live job's stream says so far: median with interval, spread, and what a chart draws.
+
+The samples are kept as columns that grow, and every figure is brought up to date from the new ones
+where that can be: a look at a stream of an hour costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.jobs.latency_stream.samples import LiveKind, LiveSample, StreamPart
+from engine.jobs.latency_stream.thinning import FloatArray, Thinned, spans
+from engine.measure.rounds import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
+from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
+
+# The median so far is drawn where the samples have grown by this much since the last point: each
+# interval costs a sort of all samples before it.
+_HISTORY_GROWTH = 1.1
+_SPREAD = (0.05, 0.95)
+# Samples further from the spread than this many times its width are far out: an interrupt in one
+# sample would press all others of a chart into one line.
+_FAR = 3.0
+
+_ROW = np.dtype(
+    [
+        ("at", np.float64),  # Unix time
+        ("time_us", np.float64),
+        ("sm_clock_mhz", np.float64),  # NaN where it is not known, as in the next two
+        ("power_w", np.float64),
+        ("temperature_c", np.float64),
+        ("reasons", np.uint64),  # bit i: the stream's reason i holds
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSummary:
+    """The figures of a stream so far; times in µs. Dropped samples count in none but `samples`."""
+
+    samples: int
+    dropped: int
+    median: MedianInterval
+    low_us: float  # 5 % of the samples are faster
+    high_us: float  # 5 % are slower
+    lasted_s: float  # from the first sample to the last
+    usual_us: tuple[float, float]  # where all samples lie but those far out
+    far_out: int
+    slowest_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A quantity over time, thinned for drawing."""
+
+    at_s: FloatArray  # since the first sample
+    values: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The median so far and its interval, as they were known at some moments."""
+
+    at_s: FloatArray
+    median_us: FloatArray
+    low_us: FloatArray
+    high_us: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """For how long a reason slowed the GPU."""
+
+    reason: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """Everything a page shows of a stream. What a GPU's driver does not say is None."""
+
+    kind: LiveKind | None  # None: nothing has been measured yet
+    device: str
+    summary: LiveSummary | None = None
+    times: Curve | None = None  # µs
+    dropped: npt.NDArray[np.bool_] | None = None  # of `times`: does not count
+    history: History | None = None
+    clock: Curve | None = None  # MHz
+    power: Curve | None = None  # W
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def has_gpu_state(self) -> bool:
+        return self.clock is not None or self.power is not None or bool(self.spans)
+
+
+class LiveSeries:
+    """All samples of one stream. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.after = 0  # where to read on
+        self.kind: LiveKind | None = None
+        self.device = ""
+        self.size = 0
+        self._rows = np.empty(1024, dtype=_ROW)
+        self._reasons: list[str] = []
+        self._history: list[tuple[float, MedianInterval]] = []
+        self._next_moment = MIN_SAMPLES
+        self._thinned = {name: Thinned() for name in ("time_us", "sm_clock_mhz", "power_w")}
+        self._view: LiveView | None = None
+        self._csv: str | None = None
+
+    def extend(self, part: StreamPart) -> None:
+        """Add what a reader found behind `after`."""
+        self.after = part.after
+        if part.kind is not None:
+            self.kind, self.device = part.kind, part.device
+            self._view = self._csv = None
+        if not part.samples:
+            return
+        self._view = self._csv = None
+        before, self.size = self.size, self.size + len(part.samples)
+        if self.size > self._rows.size:
+            grown = np.empty(2 * self.size, dtype=_ROW)
+            grown[:before] = self._rows[:before]
+            self._rows = grown
+        self._rows[before : self.size] = [self._row(sample) for sample in part.samples]
+        # A clock that is set back must not let time run backwards in a chart.
+        at = self._rows["at"][max(before - 1, 0) : self.size]
+        np.maximum.accumulate(at, out=at)
+        while self._next_moment <= self.size:
+            n = self._next_moment
+            self._history.append((float(self._at_s[n - 1]), self._interval(n)))
+            self._next_moment = ceil(n * _HISTORY_GROWTH)
+
+    def view(self) -> LiveView:
+        """The stream as it is now; the same object until there is more."""
+        if self._view is None:
+            self._view = self._look()
+        return self._view
+
+    def csv(self) -> str:
+        """The raw samples as a table; the column of times says what kind of time it is."""
+        if self._csv is None:
+            self._csv = self._table()
+        return self._csv
+
+    @property
+    def _at_s(self) -> FloatArray:
+        at = self._rows["at"][: self.size]
+        since: FloatArray = at - at[0]
+        return since
+
+    def _row(self, sample: LiveSample) -> tuple[float, ...]:
+        state = (sample.sm_clock_mhz, sample.power_w, sample.temperature_c)
+        known = (np.nan if x is None else x for x in state)
+        return (sample.at, sample.time_us, *known, self._bits(sample.throttle_reasons))
+
+    def _bits(self, reasons: tuple[str, ...]) -> int:
+        for name in reasons:
+            if name not in self._reasons:
+                self._reasons.append(name)
+        return sum(1 << self._reasons.index(name) for name in set(reasons))
+
+    def _names(self, bits: int) -> Iterator[str]:
+        return (name for i, name in enumerate(self._reasons) if bits >> i & 1)
+
+    def _mask(self, name: str) -> npt.NDArray[np.bool_]:
+        """Where a reason held."""
+        bit = np.uint64(1 << self._reasons.index(name))
+        held: npt.NDArray[np.bool_] = (self._rows["reasons"][: self.size] & bit) != 0
+        return held
+
+    def _dropped(self, size: int) -> npt.NDArray[np.bool_]:
+        """Which of the first samples do not count, by the rule of every measurement here."""
+        dropped = np.zeros(size, dtype=np.bool_)
+        for name in PROTECTIVE_SLOWDOWNS.intersection(self._reasons):
+            dropped |= self._mask(name)[:size]
+        clocks = self._rows["sm_clock_mhz"][:size]
+        known = clocks[~np.isnan(clocks)]
+        if known.size:
+            dropped |= clocks < MIN_CLOCK_SHARE * np.median(known)
+        return dropped
+
+    def _counted(self, size: int) -> FloatArray:
+        """Times that count; all of them where dropping would leave too few for an interval."""
+        times: FloatArray = self._rows["time_us"][:size]
+        counted = times[~self._dropped(size)]
+        return counted if counted.size >= MIN_SAMPLES else times
+
+    def _interval(self, size: int) -> MedianInterval:
+        return median_interval(self._counted(size))
+
+    def _look(self) -> LiveView:
+        if self.size == 0:
+            return LiveView(self.kind, self.device)
+        at_s = self._at_s
+        dropped = self._dropped(self.size)
+        counted = np.sort(self._counted(self.size))
+        interval = median_interval(counted)
+        low_us, high_us = np.quantile(counted, _SPREAD).tolist()
+        every = self._rows["time_us"][: self.size]
+        near = _near(every)
+        times, drawn = self._curve("time_us", at_s)
+        moments = [*self._history, (float(at_s[-1]), interval)]
+        return LiveView(
+            kind=self.kind,
+            device=self.device,
+            summary=LiveSummary(
+                samples=self.size,
+                dropped=int(dropped.sum()),
+                median=interval,
+                low_us=low_us,
+                high_us=high_us,
+                lasted_s=float(at_s[-1]),
+                usual_us=(float(near.min()), float(near.max())),
+                far_out=every.size - near.size,
+                slowest_us=float(every.max()),
+            ),
+            times=times,
+            dropped=dropped[drawn],
+            history=History(
+                np.array([at for at, _ in moments]),
+                np.array([found.median for _, found in moments]),
+                np.array([found.low for _, found in moments]),
+                np.array([found.high for _, found in moments]),
+            ),
+            clock=self._known("sm_clock_mhz", at_s),
+            power=self._known("power_w", at_s),
+            spans=tuple(
+                Span(name, start, end)
+                for name in self._reasons
+                for start, end in spans(self._mask(name), at_s, self._thinned["time_us"].width_s)
+            ),
+        )
+
+    def _table(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        state = ("sm_clock_mhz", "power_w", "temperature_c")
+        writer.writerow(("time_utc", f"{self.kind or 'time'}_us", *state, "throttle_reasons"))
+        rows = self._rows[: self.size]
+        when = np.datetime_as_string((rows["at"] * 1e3).astype("datetime64[ms]"), timezone="UTC")
+        known = [["" if np.isnan(x) else f"{x:g}" for x in rows[name].tolist()] for name in state]
+        reasons = ["; ".join(self._names(bits)) for bits in rows["reasons"].tolist()]
+        writer.writerows(zip(when.tolist(), rows["time_us"].tolist(), *known, reasons, strict=True))
+        return out.getvalue()
+
+    def _curve(self, name: str, at_s: FloatArray) -> tuple[Curve, npt.NDArray[np.intp]]:
+        values = self._rows[name][: self.size]
+        drawn = self._thinned[name].update(at_s, values)
+        return Curve(at_s[drawn], values[drawn]), drawn
+
+    def _known(self, name: str, at_s: FloatArray) -> Curve | None:
+        """None where the whole stream says nothing about it."""
+        if np.isnan(self._rows[name][: self.size]).all():
+            return None
+        return self._curve(name, at_s)[0]
+
+
+def _near(times_us: FloatArray) -> FloatArray:
+    """The samples that are not far out."""
+    low, high = np.quantile(times_us, _SPREAD)
+    far = _FAR * (high - low)
+    near: FloatArray = times_us[(times_us >= low - far) & (times_us <= high + far)]
+    return near

@@ -1,0 +1,272 @@
+"""Sweeps of the command line as jobs to look at: the journals in `cache_root()/sweeps`.
+
+The same journals as the worker's, so everything that shows a sweep shows these too, while the
+command still runs. Nothing here writes: going on with one is for `sweep --resume`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.jobs.status import BestPoint, JobProgress, JobState, JobStatus
+
+if TYPE_CHECKING:
+    from engine.search.sweep.journal import SweepJournal
+    from engine.search.sweep.rows import SweepRow
+
+PREFIX = "cli-"  # of the ids of these jobs
+_MOST = 50  # newest, of a folder
+_MAX_HEAD_BYTES = 64 << 20  # a million problems
+_TAIL_BYTES = 4096
+_PROBED_S = 5.0  # how long it is believed who holds a journal
+_LIVELY_S = 10.0  # a journal written to so lately is being written
+_RATE_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first line of a journal: what the sweep was asked for, and when."""
+
+    spec: Mapping[str, Any]
+    began: float
+
+
+class SweepFiles:
+    """The journals of one folder. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._heads: dict[tuple[str, int], _Head | None] = {}  # by name and inode
+        self._held: dict[str, tuple[float, bool]] = {}  # by name: when asked, the answer
+        self._opened: dict[str, _Opened] = {}  # by name, the last looked at last
+
+    def listed(self) -> list[JobStatus]:
+        """Every sweep, newest first, without its progress."""
+        with self._lock:
+            return [job for path in self._paths() if (job := self._job(path)) is not None]
+
+    def status(self, job_id: str) -> JobStatus | None:
+        """How the sweep stands, or None when there is none of this id."""
+        with self._lock:
+            path = self.path(job_id)
+            job = self._job(path)
+            if job is None:
+                return None
+            opened = self._open(path)
+            progress = opened.progress(job)
+            return replace(job, progress=progress, started=opened.began or job.submitted)
+
+    def rows(self, job_id: str) -> list[SweepRow]:
+        """What it has evaluated so far, in the order in which points were first done."""
+        with self._lock:
+            opened = self._open(self.path(job_id))
+            opened.poll()
+            return list(opened.journal.rows.values())
+
+    def path(self, job_id: str) -> Path:
+        """The file that `sweep --resume` takes."""
+        return self._folder / f"{Path(job_id.removeprefix(PREFIX)).name}.jsonl"
+
+    def _paths(self) -> list[Path]:
+        stamps = []
+        for path in self._folder.glob("*.jsonl"):
+            try:
+                stamps.append((path.stat().st_mtime, path))
+            except OSError:  # gone since
+                continue
+        return [path for _, path in sorted(stamps, reverse=True)[:_MOST]]
+
+    def _job(self, path: Path) -> JobStatus | None:
+        try:
+            found = path.stat()
+            head = self._head(path, found.st_ino)
+            if head is None:
+                return None
+            ended = _ending(path, found.st_size)
+        except OSError:
+            return None
+        state: JobState = "done" if ended in ("finished", "budget") else "cancelled"
+        if not ended and self._is_held(path, found.st_mtime):
+            state = "running"
+        return JobStatus(
+            job_id=PREFIX + path.stem,
+            state=state,
+            request=dict(head.spec),
+            submitted=head.began,
+            started=head.began,
+            ended=None if state == "running" else found.st_mtime,
+            kind="sweep",
+            end=ended if state == "done" else "",
+            journal=PREFIX + path.stem,
+        )
+
+    def _head(self, path: Path, inode: int) -> _Head | None:
+        key = (path.name, inode)
+        if self._heads.get(key) is None:  # one that is just being written is read again
+            self._heads[key] = _read_head(path)
+        return self._heads[key]
+
+    def _is_held(self, path: Path, written_at: float) -> bool:
+        """Whether a process runs this sweep.
+
+        Asking takes the lock for a moment, in which a command that wants it would be refused:
+        that is why a journal that grows is taken at its word and others are seldom asked.
+        """
+        if time.time() - written_at < _LIVELY_S:
+            return True
+        asked_at, held = self._held.get(path.name, (float("-inf"), False))
+        if time.monotonic() - asked_at > _PROBED_S:
+            held = _is_locked(path)
+            self._held[path.name] = (time.monotonic(), held)
+        return held
+
+    def _open(self, path: Path) -> _Opened:
+        opened = self._opened.pop(path.name, None)
+        if opened is None:
+            from engine.search.sweep.journal import SweepJournal
+
+            opened = _Opened(SweepJournal(path))
+        self._opened[path.name] = opened
+        while len(self._opened) > 3:
+            del self._opened[next(iter(self._opened))]
+        return opened
+
+
+class _Opened:
+    """A journal that somebody looks at, and what its rows come to."""
+
+    def __init__(self, journal: SweepJournal) -> None:
+        self.journal = journal
+        self.began: float | None = None  # the last run of it
+        self._counts = (0, 0, 0)  # passed, skipped, failed
+        self._best: tuple[BestPoint, ...] = ()
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_RATE_ROWS)  # (when, rows)
+
+    def poll(self) -> None:
+        if self.began is None:
+            self.began = _last_begin(self.journal.path)
+        if self.journal.poll() or not self._seen:
+            self._sum_up()
+
+    def progress(self, job: JobStatus) -> JobProgress:
+        self.poll()
+        done = len(self.journal.rows)
+        passed, skipped, failed = self._counts
+        total = done if job.state == "done" else max(self._expected(skipped), done)
+        per_minute = self._per_minute() if job.state == "running" else None
+        return JobProgress(
+            done=done,
+            total=total,
+            passed=passed,
+            skipped=skipped,
+            failed=failed,
+            resumed=0,
+            elapsed_s=job.elapsed_s,
+            per_minute=per_minute,
+            eta_s=60 * (total - done) / per_minute if per_minute else None,
+            best=self._best,
+        )
+
+    def _expected(self, skipped: int) -> int:
+        try:
+            spec = self.journal.spec
+        except ValueError:  # of another version of Attune
+            return 0
+        count, limit = spec.space.count(), spec.budget.evaluations
+        return count if limit is None else min(count, skipped + limit)
+
+    def _per_minute(self) -> float | None:
+        if len(self._seen) < 2:
+            return None
+        (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
+        return 60 * (last - first) / (last_at - first_at) if last > first else None
+
+    def _sum_up(self) -> None:
+        from engine.evaluation import Status
+
+        rows = self.journal.rows.values()
+        timed = [row for row in rows if row.median_us is not None]
+        passed = sum(r.status is Status.PASSED or r.median_us is not None for r in rows)
+        skipped = sum(r.status is Status.SKIPPED and r.median_us is None for r in rows)
+        self._counts = (passed, skipped, len(rows) - passed - skipped)
+        best: dict[str, BestPoint] = {}
+        for row in timed:
+            problem, time_us = row.problem.label(), row.median_us or 0.0
+            if problem not in best or time_us < best[problem].median_us:
+                best[problem] = BestPoint(problem, row.point, row.label(), time_us, str(row.origin))
+        self._best = tuple(best.values())
+        self._seen.append((time.monotonic(), len(rows)))
+
+
+def _read_head(path: Path) -> _Head | None:
+    """What the first line says; None where it is no sweep's (yet)."""
+    with path.open("rb") as file:
+        for _ in range(4):  # a journal's lines have empty ones between them
+            line = file.readline(_MAX_HEAD_BYTES)
+            if not line.strip():
+                continue
+            try:
+                event = json.loads(line)
+                spec = event["spec"]
+                options, space = spec["options"], spec["space"]
+                if event["event"] == "sweep" and len(space["problems"]) and "gpu" in options:
+                    return _Head(spec, float(event["t"]))
+            except (ValueError, KeyError, TypeError):
+                return None
+    return None
+
+
+def _ending(path: Path, size: int) -> str:
+    """How the last run ended: `finished`, `budget` or `cancelled`; empty where it did not."""
+    with path.open("rb") as file:
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = [line for line in file.read().splitlines() if line.strip()]
+    try:
+        event = json.loads(lines[-1])
+        return str(event["state"]) if event["event"] == "end" else ""
+    except (ValueError, KeyError, TypeError, IndexError):
+        return ""
+
+
+def _last_begin(path: Path) -> float | None:
+    """When the last run of it began."""
+    try:
+        data = path.read_bytes()
+        start = data.rfind(b'{"event":"sweep"')
+        return float(json.loads(data[start : data.index(b"\n", start)])["t"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_locked(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+_files: dict[Path, SweepFiles] = {}
+_files_lock = threading.Lock()
+
+
+def sweep_files() -> SweepFiles:
+    """The sweeps of this user's command line."""
+    from engine.compile.cache import cache_root
+
+    folder = cache_root() / "sweeps"
+    with _files_lock:
+        return _files.setdefault(folder, SweepFiles(folder))

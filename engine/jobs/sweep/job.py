@@ -1,0 +1,236 @@
+"""A sweep in the worker process: progress for the page, and points that kill the worker.
+
+The point under way is named in a file beside the sweep's journal. A worker that finds one there was
+started after another had died of it, or with it: the point is tried once more, and after a second
+death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
+`engine.search.cluster.executor` looks after points that kill them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import MeasureError
+from engine.evaluation import Evaluation, Status
+from engine.jobs.status import BestPoint, JobProgress
+from engine.jobs.sweep.ahead import CompileAhead
+from engine.measure.statistics import MedianInterval
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
+from engine.search.autotune import TuneResult, tune_group
+from engine.search.gpu_final import gpu_entrants
+from engine.search.ranking import Place, by_problem, gpu_names
+from engine.search.space import SweepPoint, point_id
+from engine.search.sweep.estimate import runs_on_gpu
+from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.rows import SweepRow, without_result
+from engine.search.sweep.run import Progress, SweepEnd, run_sweep
+
+if TYPE_CHECKING:
+    from engine.jobs.worker import Worker
+
+MAX_DEATHS = 2  # of the worker, at one point
+_PROGRESS_S = 0.25
+_MAX_BEST = 20
+
+
+def run_sweep_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
+    """Run the sweep, or go on with it; its end is an event."""
+    spec = SweepSpec.from_dict(payload["request"])
+    sweep_journal = SweepJournal(worker.run.sweep_journal(payload["journal"]))
+    sweep_journal.poll()
+    reporter = _Reporter(worker, job_id)
+    sweep = _Sweep(worker, job_id, spec, spec.space.points(spec.options), sweep_journal, reporter)
+    address = payload.get("cluster")
+    if address and sweep.points:
+        end, final = sweep.on_cluster(address)
+    else:
+        end, final = sweep.on_this_machine(worker.run.in_flight(payload["journal"]))
+    reporter.finish()
+    if end != "cancelled":  # the manager has said so itself
+        worker.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
+
+
+class _Reporter:
+    """Turns progress into events, a few a second."""
+
+    def __init__(self, worker: Worker, job_id: str) -> None:
+        self._worker, self._job_id = worker, job_id
+        self._latest: Progress | None = None
+        self._told_at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        self._latest = progress
+        if time.monotonic() - self._told_at >= _PROGRESS_S:
+            self._told_at = time.monotonic()
+            self.finish()
+
+    def finish(self) -> None:
+        """Tell the latest."""
+        if self._latest is not None:
+            progress = asdict(job_progress(self._latest))
+            self._worker.event(self._job_id, "progress", progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """One job: what to evaluate, where to note it, whom to tell."""
+
+    worker: Worker
+    job_id: str
+    spec: SweepSpec
+    points: list[SweepPoint]
+    journal: SweepJournal
+    reporter: _Reporter
+
+    def on_this_machine(self, marker: Path) -> tuple[SweepEnd, list[TuneResult]]:
+        """Evaluate here; `marker` names the point under way."""
+        worker, spec = self.worker, self.spec
+        on_gpu = bool(self.points) and runs_on_gpu(self.points[0].request)
+        with CompileAhead(self._known_order(), on_cpu=spec.options.execute and not on_gpu) as ahead:
+            evaluate = _Points(worker, marker, ahead).evaluate
+
+            def should_stop() -> bool:
+                # Between two points: here nothing is under way.
+                if worker.evaluator.lost is not None:
+                    ahead.close()
+                    worker.restart_if_lost()
+                worker.serve_waiting_evaluations()
+                return self._is_cancelled()
+
+            end = run_sweep(spec, evaluate, self.journal, self.reporter, should_stop, on_gpu=on_gpu)
+        if end == "cancelled" or not on_gpu:
+            return end, []
+        return end, self._final()
+
+    def on_cluster(self, address: str) -> tuple[SweepEnd, list[TuneResult]]:
+        """Nothing is evaluated here but what a page asks for meanwhile."""
+        from engine.search.cluster.executor import connect, sweep_on
+
+        def should_stop() -> bool:
+            self.worker.serve_waiting_evaluations()
+            self.worker.restart_if_lost()
+            return self._is_cancelled()
+
+        self._stage(f"Looking for workers at {address}")
+        rows = self.journal.rows.values()
+        with connect(address, self.points[0].request, rows, self._stage) as cluster:
+            return sweep_on(cluster, self.spec, self.journal, self.reporter, should_stop)
+
+    def _is_cancelled(self) -> bool:
+        return self.worker.is_cancelled(self.job_id)
+
+    def _stage(self, sentence: str) -> None:
+        self.worker.event(self.job_id, "stage", stage=sentence)
+
+    def _known_order(self) -> list[EvaluationRequest]:
+        """What will be evaluated, in order; empty where that depends on what is found."""
+        if self.spec.strategy != "exhaustive":
+            return []
+        done = self.journal.rows
+        return [p.request for p in self.points if p.why_not is None and p.id not in done]
+
+    def _final(self) -> list[TuneResult]:
+        """The best of every problem, measured side by side."""
+        opened = gpu_entrants(self.worker.evaluator, self._stage)
+        found: list[TuneResult] = []
+        for (name, problem), group in by_problem(self.journal.rows.values()).items():
+            self.worker.serve_waiting_evaluations()
+            if self._is_cancelled():
+                break
+            self._stage(f"The final of {problem.label()}")
+            try:
+                result = tune_group(name, group, opened, should_stop=self._is_cancelled)
+            except MeasureError as error:
+                self._stage(f"No final of {problem.label()}: {error}")
+                if self.worker.evaluator.lost is not None:
+                    break
+                continue
+            if result is not None:
+                found.append(result)
+        return found
+
+
+def final_from_dict(data: Mapping[str, Any]) -> TuneResult:
+    """A result of a final as the journal holds it."""
+    places = tuple(
+        Place(**{**place, "interval": MedianInterval(**place["interval"])})
+        for place in data["places"]
+    )
+    return TuneResult(**{**data, "problem": Problem(**data["problem"]), "places": places})
+
+
+def job_progress(progress: Progress) -> JobProgress:
+    """The part of a sweep's progress that a page shows while it runs."""
+    name_of = gpu_names(progress.best.values())
+    best = [
+        BestPoint(_heading(row, name_of(row)), row.point, row.label(), time_us, str(row.origin))
+        for row in list(progress.best.values())[:_MAX_BEST]
+        if (time_us := row.median_us) is not None
+    ]
+    return JobProgress(
+        done=progress.done,
+        total=progress.total,
+        passed=progress.passed,
+        skipped=progress.skipped,
+        failed=progress.failed,
+        resumed=progress.resumed,
+        elapsed_s=progress.elapsed_s,
+        per_minute=progress.per_minute,
+        eta_s=progress.eta_s,
+        best=tuple(best),
+        workers=progress.workers,
+    )
+
+
+def _heading(row: SweepRow, gpu: str) -> str:
+    """The problem; on which GPU, where there are several of one model."""
+    label = row.problem.label()
+    return label if gpu == row.device else f"{label} on {gpu}"
+
+
+class _Points:
+    """Evaluates points and remembers on disk which one is under way."""
+
+    def __init__(self, worker: Worker, marker: Path, ahead: CompileAhead) -> None:
+        self._worker = worker
+        self._ahead = ahead
+        self._marker = marker
+        self._fatal, self._deaths = _read_marker(marker)
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        self._ahead.next_point()
+        point = point_id(request)
+        deaths = self._deaths if point == self._fatal else 0
+        if deaths >= MAX_DEATHS:
+            return without_result(
+                request,
+                Status.CRASHED,
+                f"The worker process died {MAX_DEATHS} times while it ran this point (a crash of "
+                "the compiler or driver, or out of memory): run it alone to see the log.",
+            )
+        _write_marker(self._marker, point, deaths + 1)
+        try:
+            return self._worker.evaluator.evaluate(request).evaluation
+        finally:
+            self._marker.unlink(missing_ok=True)
+
+
+def _read_marker(marker: Path) -> tuple[str, int]:
+    """(point, how often the worker has died during it)."""
+    try:
+        data = json.loads(marker.read_text())
+        return str(data["point"]), int(data["deaths"])
+    except (OSError, ValueError, KeyError):
+        return "", 0
+
+
+def _write_marker(marker: Path, point: str, deaths: int) -> None:
+    partial = marker.with_suffix(".partial")
+    partial.write_text(json.dumps({"point": point, "deaths": deaths}))
+    partial.replace(marker)

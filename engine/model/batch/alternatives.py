@@ -1,0 +1,276 @@
+"""What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
+
+Every option is put in the same two figures, latency and dollars per 10⁹ queries, and ranked by
+what a query costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from engine.devices.limits import limits_for
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError, InvalidProblem
+from engine.model.batch.cost import usd_per_billion_queries
+from engine.model.batch.footprint import FootprintOf
+from engine.model.batch.waiting import WaitPlan
+from engine.model.equations import prior_covariance
+from engine.model.latency import Calibration, predict
+from engine.model.occupancy import occupancy
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.units import format_us
+from kernels.variant import Config, Variant
+
+OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
+
+# Tunables that trade CTAs for work per CTA: the ones that help a batch that is too small.
+_SPREADING_TUNABLES = ("num_splits", "block_m")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing to do, with its predicted figures."""
+
+    kind: OptionKind
+    title: str
+    variant: str
+    config: dict[str, int]
+    device: str
+    batch: int
+    latency_us: float  # what a request sees at the 95th percentile when waiting, else the launch's
+    low_us: float
+    high_us: float
+    per_query_us: float
+    usd_per_billion_queries: float | None
+    speedup: float  # of a query's GPU time, against accepting
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is run now, at the batch that cannot grow."""
+
+    variant: Variant
+    config: Config
+    problem: Problem
+    device: DeviceSpec
+    price_usd_per_hour: float | None
+    calibration: Calibration | None
+
+
+def rank_options(
+    now: Situation,
+    variants: Iterable[Variant],
+    devices: Iterable[DeviceSpec],
+    footprint_of: FootprintOf,
+    wait: WaitPlan | None,
+) -> tuple[tuple[Option, ...], tuple[str, ...]]:
+    """Options, cheapest query first, and why some could not be judged.
+
+    Args:
+        variants: to consider on the same GPU (with the configs that spread work over more CTAs).
+        devices: to consider with the same variant; only cheaper ones (smaller, where a price is
+            missing) are offered.
+        wait: a plan to collect requests, if one was asked for.
+
+    Raises:
+        InvalidProblem: the present situation itself cannot be predicted.
+    """
+    accepted = _option("accept", now, "Accept it", footprint_of, None)
+    if isinstance(accepted, str):
+        raise InvalidProblem(accepted)
+    base = accepted
+    options = [replace(base, reason=f"{base.reason} Nothing changes.")]
+    notes: list[str] = []
+    others = [*_other_kernels(now, variants), *_other_devices(now, devices)]
+    # Nearly all the time goes into compiling, which runs outside Python's lock.
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base), others))
+    for (_, _, title), found in zip(others, answers, strict=True):
+        if isinstance(found, str):
+            notes.append(f"{title}: {found}")
+        else:
+            options.append(found)
+    if wait is not None and wait.batch > now.problem.batch:
+        options.append(_waiting(now, wait, base))
+    best_of_variant = _best_configs(options)
+    ranked = sorted(best_of_variant, key=_rank)
+    return tuple(ranked), tuple(dict.fromkeys(notes))
+
+
+def _rank(option: Option) -> tuple[bool, float, float]:
+    """Cheapest query first; what has no price comes after what has one."""
+    dollars = option.usd_per_billion_queries
+    if dollars is None:
+        return True, option.per_query_us, option.latency_us
+    return False, dollars, option.latency_us
+
+
+def _best_configs(options: list[Option]) -> list[Option]:
+    """Of the configs of one variant only the fastest."""
+    best: dict[tuple[str, str, str], Option] = {}
+    for option in options:
+        key = (option.kind, option.variant, option.device)
+        if key not in best or option.per_query_us < best[key].per_query_us:
+            best[key] = option
+    return list(best.values())
+
+
+def _other_kernels(
+    now: Situation, variants: Iterable[Variant]
+) -> Iterator[tuple[OptionKind, Situation, str]]:
+    for variant in variants:
+        for config in _spreading_configs(variant):
+            if variant.id == now.variant.id and config == dict(now.config):
+                continue
+            if variant.unsupported(now.problem, config) is not None:
+                continue
+            if now.device.compute_capability < variant.min_compute_capability:
+                continue
+            calibration = None
+            if variant.id == now.variant.id:
+                calibration = _carried(now.calibration, variant)
+            other = replace(now, variant=variant, config=config, calibration=calibration)
+            shown = ", ".join(f"{k}={v}" for k, v in config.items() if k in _SPREADING_TUNABLES)
+            yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
+
+
+def _spreading_configs(variant: Variant) -> Iterator[dict[str, int]]:
+    """The default, and it with every value of the tunables that make more or fewer CTAs."""
+    default = variant.default_config()
+    yield default
+    for tunable in variant.tunables:
+        if tunable.name in _SPREADING_TUNABLES:
+            for value in tunable.values:
+                if value != tunable.default:
+                    yield {**default, tunable.name: value}
+
+
+def _other_devices(
+    now: Situation, devices: Iterable[DeviceSpec]
+) -> Iterator[tuple[OptionKind, Situation, str]]:
+    for device in devices:
+        if device.name == now.device.name or not _smaller(device, now):
+            continue
+        if device.compute_capability < now.variant.min_compute_capability:
+            continue
+        other = replace(
+            now,
+            device=device,
+            price_usd_per_hour=device.price_usd_per_hour,
+            calibration=_carried(now.calibration, now.variant),
+        )
+        yield "gpu", other, f"Use {_article(device.name)} {device.name}"
+
+
+def _smaller(device: DeviceSpec, now: Situation) -> bool:
+    if device.price_usd_per_hour is not None and now.price_usd_per_hour is not None:
+        return device.price_usd_per_hour < now.price_usd_per_hour
+    return (device.num_sms or 0) < (now.device.num_sms or 0)
+
+
+def _article(name: str) -> str:
+    return "an" if name[0] in "AHL" else "a"
+
+
+def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
+    """What a calibration says about another GPU or config: its medians, as unsure as a prior."""
+    if calibration is None:
+        return None
+    covariance = tuple(tuple(row) for row in prior_covariance(variant).tolist())
+    return replace(calibration, covariance=covariance)
+
+
+def _option(
+    kind: OptionKind,
+    at: Situation,
+    title: str,
+    footprint_of: FootprintOf,
+    base: Option | None,
+) -> Option | str:
+    """The option's figures, or one sentence why there are none."""
+    try:
+        plan = make_plan(at.variant, at.problem, at.config)
+        resources = footprint_of(at.variant, at.config, at.device)(at.problem)
+        limits = limits_for(at.device.compute_capability)
+        occupancies = tuple(
+            occupancy(
+                limits,
+                at.device.num_sms,
+                launch.ctas,
+                launch.threads,
+                r.registers_per_thread,
+                r.static_smem_bytes + launch.dynamic_smem_bytes,
+            )
+            for launch, r in zip(plan.passes, resources, strict=True)
+        )
+    except AttuneError as error:
+        return str(error)
+    latency = predict(
+        at.variant,
+        at.problem,
+        at.config,
+        at.device,
+        resources,
+        occupancies,
+        at.calibration,
+    )
+    if isinstance(latency, str):
+        return latency
+    memory = at.device.memory_bytes
+    if memory is not None and plan.device_bytes > memory:
+        return f"The problem does not fit in {at.device.name}'s memory."
+    per_query_us = latency.median_us / _queries(at.problem)
+    speedup = 1.0 if base is None else base.per_query_us / per_query_us
+    return Option(
+        kind=kind,
+        title=title,
+        variant=at.variant.id,
+        config=dict(at.config),
+        device=at.device.name,
+        batch=at.problem.batch,
+        latency_us=latency.median_us,
+        low_us=latency.low_us,
+        high_us=latency.high_us,
+        per_query_us=per_query_us,
+        usd_per_billion_queries=_dollars(per_query_us, at.price_usd_per_hour),
+        speedup=speedup,
+        reason=latency.reason.split(". ")[0].rstrip(".") + ".",
+    )
+
+
+def _waiting(now: Situation, wait: WaitPlan, base: Option) -> Option:
+    per_query_us = wait.latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
+    total_us = base.latency_us + wait.added_p95_us
+    spread = np.array([base.low_us, base.high_us]) / base.latency_us
+    return Option(
+        kind="wait",
+        title=f"Wait to collect {wait.batch:,} requests",
+        variant=now.variant.id,
+        config=dict(now.config),
+        device=now.device.name,
+        batch=wait.batch,
+        latency_us=total_us,
+        low_us=float(wait.added_p95_us + spread[0] * base.latency_us),
+        high_us=float(wait.added_p95_us + spread[1] * base.latency_us),
+        per_query_us=per_query_us,
+        usd_per_billion_queries=_dollars(per_query_us, now.price_usd_per_hour),
+        speedup=base.per_query_us / per_query_us,
+        reason=f"{wait.reason} The launch takes {format_us(wait.latency_us)}.",
+    )
+
+
+def _queries(problem: Problem) -> int:
+    return problem.batch * problem.num_heads * problem.seqlen
+
+
+def _dollars(per_query_us: float, price_usd_per_hour: float | None) -> float | None:
+    if price_usd_per_hour is None:
+        return None
+    return usd_per_billion_queries(per_query_us, price_usd_per_hour)

@@ -1,0 +1,140 @@
+"""The question and the answer of a batch-size recommendation, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.devices.spec import DeviceSpec
+from engine.model.batch.alternatives import Option
+from engine.model.batch.cost import Saving
+from engine.model.batch.table import DEFAULT_TARGETS, Recommendation
+from engine.model.batch.waiting import WaitPlan
+from engine.model.calibrate import LeaveOneOut
+from engine.model.equations import PARAMETER_NAMES, Parameters
+from engine.model.latency import Calibration
+from engine.model.measurements import Measurement
+from engine.problem import Problem
+from kernels.variant import Dtype
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_MAX_BATCH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """What to recommend a batch for. Missing tunables take their tuned or default values.
+
+    `heads_free` makes B·H the axis: the table's batch then counts units, with one head each.
+    """
+
+    variant: str
+    gpu: str | DeviceSpec  # a name of the table, or a detected GPU's own row
+    seqlen: int
+    head_dim: int
+    heads: int = 1
+    heads_free: bool = False
+    causal: bool = False
+    dtype: Dtype = "float16"
+    seqlen_kv: int | None = None  # where there are other keys than queries
+    config: Mapping[str, int] = field(default_factory=dict)
+    max_batch: int = DEFAULT_MAX_BATCH
+    targets: tuple[float, ...] = DEFAULT_TARGETS
+    measured: str | Path | Sequence[Measurement] | None = None  # a CSV file, or points
+    predict: tuple[tuple[int, int, int], ...] = ()  # further points: (batch, heads, seqlen)
+    batch_now: int = 1  # what is run today
+    price_usd_per_hour: float | None = None  # None: the device table's
+    queries_per_day: float | None = 1e9  # traffic, the study's; None leaves costs out
+    utilisation: float = 1.0
+    arrivals_per_s: float | None = None  # requests (batch elements) a second, for waiting
+    budget_ms: float | None = None  # latency that waiting may add
+    alternatives: bool = False  # compiles other variants, and this one for other GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One problem's prediction beside what was measured, if it was."""
+
+    batch: int
+    heads: int
+    seqlen: int
+    head_dim: int
+    seqlen_kv: int | None  # where there are other keys than queries
+    ctas: int
+    predicted_us: float
+    low_us: float
+    high_us: float
+    measured_us: float | None
+    difference: float | None  # predicted / measured − 1
+    sdpa_us: float | None  # PyTorch's attention on the same problem, where it was measured
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The answer. `table` has a row per batch (see `engine.model.batch.table.batch_table`)."""
+
+    variant: str
+    device: str
+    config: dict[str, int]
+    problem: Problem  # at `batch_now`
+    table: pd.DataFrame
+    points: tuple[Point, ...]
+    recommendations: tuple[Recommendation, ...]
+    calibration: Calibration | None
+    loo: LeaveOneOut | None
+    saving: Saving | None  # at the middle target, where traffic is given
+    wait: WaitPlan | None
+    options: tuple[Option, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self, with_curve: bool = False) -> dict[str, Any]:
+        """The JSON object of `recommend-batch --json`; `with_curve` adds every row."""
+        data: dict[str, Any] = {
+            "variant": self.variant,
+            "device": self.device,
+            "config": self.config,
+            "problem": self.problem.to_dict(),
+            "points": [asdict(p) for p in self.points],
+            "recommendations": [asdict(r) for r in self.recommendations],
+            "model": self._model(),
+            "cost": None if self.saving is None else self.saving.to_dict(),
+            "wait": None if self.wait is None else asdict(self.wait),
+            "options": [asdict(o) for o in self.options],
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+        }
+        if with_curve:
+            # NaN stands for "unknown" in a DataFrame and has no place in JSON.
+            table = self.table.astype(object).where(self.table.notna(), None)
+            data["curve"] = table.to_dict(orient="records")
+        return data
+
+    def _model(self) -> dict[str, Any]:
+        calibration, loo = self.calibration, self.loo
+        parameters = calibration.parameters if calibration else Parameters()
+        return {
+            "origin": "predicted",
+            "calibrated": calibration is not None,
+            "parameters": {name: getattr(parameters, name) for name in PARAMETER_NAMES},
+            "fitted": list(calibration.fitted) if calibration else [],
+            "points": calibration.points if calibration else 0,
+            "noise": calibration.noise if calibration else None,
+            "loo_error": loo.mean_error if loo else None,
+            "loo_worst_error": loo.worst_error if loo else None,
+            "loo_inside": sum(loo.inside) / len(loo.inside) if loo else None,
+            "notes": list(calibration.notes) if calibration else [],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What a request's measured points say; the same for every sequence length and batch."""
+
+    measurements: tuple[Measurement, ...]
+    calibration: Calibration | None
+    loo: LeaveOneOut | None

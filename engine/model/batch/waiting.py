@@ -1,0 +1,130 @@
+"""Waiting to collect requests: what batching costs each of them, and what it brings.
+
+Requests arrive at random (Poisson) and are launched together once B of them are there. The k-th of
+a batch waits for B − k further arrivals; over all positions the chance to wait longer than t is
+E[max(0, B − 1 − N)] / B with N ~ Poisson(rate · t). That the GPU may still be busy with the batch
+before is left out: it is negligible while utilisation is low, and a plan is refused above 100 %.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.errors import InvalidProblem
+from engine.model.equations import FloatArray
+from engine.units import format_count, format_us
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPlan:
+    """Collect `batch` requests, then launch them together."""
+
+    batch: int
+    added_p50_us: float  # against launching each request alone, at once
+    added_p95_us: float
+    latency_us: float  # of the launch
+    throughput_per_s: float  # requests, equal to their arrival rate
+    capacity_per_s: float  # requests the GPU could take at this batch
+    utilisation: float  # busy share of the GPU
+    reason: str
+
+
+def wait_quantile_us(batch: int, rate_per_s: float, quantile: float) -> float:
+    """The time that this share of requests waits at most, in µs, to be one of `batch`."""
+    from scipy.optimize import brentq
+
+    longer = 1.0 - quantile
+    last = batch - 1
+
+    def excess(mean_arrivals: float) -> float:
+        return _expected_shortfall(last, mean_arrivals) / batch - longer
+
+    if excess(0.0) <= 0:
+        return 0.0
+    # By twice as many arrivals as needed, and a few more, the batch is full almost surely.
+    mean_arrivals = brentq(excess, 0.0, 2.0 * last + 50.0)
+    return float(1e6 * mean_arrivals / rate_per_s)
+
+
+def _expected_shortfall(needed: int, mean: float) -> float:
+    """E[max(0, needed − N)], N ~ Poisson(mean)."""
+    from scipy.stats import poisson
+
+    return float(
+        needed * poisson.cdf(needed, mean) - mean * poisson.cdf(needed - 1, mean)
+        if needed > 0
+        else 0.0
+    )
+
+
+def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) -> WaitPlan | str:
+    """The largest batch whose added latency stays within the budget for 95 % of requests.
+
+    Args:
+        latency_us: of a launch of batch 1, 2, 3, … requests.
+        rate_per_s: arriving requests per second.
+        budget_ms: latency that may be added at the 95th percentile.
+
+    Returns:
+        The plan, or one sentence why there is none.
+
+    Raises:
+        InvalidProblem: a rate or budget that is not above zero.
+    """
+    for name, value in (("arrival rate", rate_per_s), ("time budget", budget_ms)):
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidProblem(f"The {name} must be above 0, not {value:g}.")
+    batches = np.arange(1, len(latency_us) + 1)
+    keeps_up = rate_per_s * latency_us <= 1e6 * batches
+    if not keeps_up.any():
+        best = float(np.max(1e6 * batches / latency_us))
+        return (
+            f"{format_count(rate_per_s)} requests a second are more than one GPU takes at any "
+            f"batch ({format_count(best)}): share them among {math.ceil(rate_per_s / best)} GPUs."
+        )
+    budget_us = 1e3 * budget_ms
+
+    def added_us(batch: int, quantile: float) -> float:
+        wait = wait_quantile_us(batch, rate_per_s, quantile)
+        return wait + float(latency_us[batch - 1] - latency_us[0])
+
+    # Waiting grows with the batch, so the largest batch within the budget is found by halving.
+    low, high = 1, len(latency_us)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if added_us(middle, 0.95) <= budget_us:
+            low = middle
+        else:
+            high = middle - 1
+    possible = batches[:low][keeps_up[:low]]
+    if len(possible) == 0:
+        least = int(batches[keeps_up][0])
+        return (
+            f"To keep up with {format_count(rate_per_s)} requests a second takes batches of "
+            f"{least:,}, and collecting them adds {format_us(added_us(least, 0.95))}, over the "
+            f"budget of {format_us(budget_us)}: add a GPU or allow more time."
+        )
+    # Of the batches within the budget, the one with the least GPU time per request.
+    per_request = latency_us[possible - 1] / possible
+    batch = int(possible[int(np.argmin(per_request))])
+    launch_us = float(latency_us[batch - 1])
+    p50, p95 = added_us(batch, 0.5), added_us(batch, 0.95)
+    return WaitPlan(
+        batch=batch,
+        added_p50_us=p50,
+        added_p95_us=p95,
+        latency_us=launch_us,
+        throughput_per_s=rate_per_s,
+        capacity_per_s=1e6 * batch / launch_us,
+        utilisation=rate_per_s * launch_us / (1e6 * batch),
+        reason=(
+            f"Collecting B={batch:,} at {format_count(rate_per_s)} requests a second adds "
+            f"{format_us(p50)} to the median request and {format_us(p95)} to the slowest 5 %, "
+            f"within {format_us(budget_us)}."
+            if batch > 1
+            else f"Nothing is gained by waiting within {format_us(budget_us)}: launch at once."
+        ),
+    )

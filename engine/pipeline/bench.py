@@ -1,0 +1,299 @@
+"""The headline table: our kernels and every SDPA backend, interleaved in one run per problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from engine.config import default_config, resolve_config
+from engine.errors import MeasureError
+from engine.evaluation import Evaluation, Latency, Status
+from engine.measure.local_gpu import measuring
+from engine.measure.sample import LatencyKind
+from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.side_by_side import ALL_KINDS, Field
+from engine.measure.timed import with_times
+from engine.measure.verdict import Comparison
+from engine.names import find_variant
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest, resolve, unsupported_reason
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import Inputs, make_inputs
+from kernels.ladder import LADDER
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.devices.spec import DeviceSpec
+
+BENCH = SamplerSettings(mode="sustained", kinds=ALL_KINDS)
+# Of our own kernels that nobody has named: a first impression decides which are measured in full.
+_HEAT = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
+MAX_FINALISTS = 3
+
+_SMALL = (
+    *(Problem(1, 1, seqlen, 64) for seqlen in (64, 128, 256, 512)),
+    *(Problem(1, heads, 128, 64) for heads in (8, 32, 64, 128, 256)),
+)
+_TOKENS, _WIDTH = 16_384, 2_048  # batch · seqlen and num_heads · head_dim of every large problem
+_LARGE = tuple(
+    Problem(_TOKENS // seqlen, _WIDTH // head_dim, seqlen, head_dim, causal)
+    for head_dim in (128, 64)
+    for causal in (False, True)
+    for seqlen in (512, 1024, 2048, 4096, 8192, 16_384)
+)
+# One query for each of 32 heads against a KV cache, as Llama 3 8B decodes with its K/V heads
+# repeated; the last one reads 2 GiB.
+_DECODE = tuple(
+    Problem(batch, 32, 1, 128, seqlen_kv=keys)
+    for batch, keys in ((1, 1024), (1, 4096), (1, 16_384), (8, 4096), (32, 4096))
+)
+PRESETS: Mapping[str, tuple[Problem, ...]] = {
+    "small": _SMALL,
+    "large": _LARGE,
+    "decode": _DECODE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """One of our kernels. Missing tunables take their tuned or default values."""
+
+    variant: str
+    config: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """`v05 num_splits=4`."""
+        return " ".join([self.variant, *(f"{k}={v}" for k, v in self.config.items())])
+
+
+@dataclass(frozen=True, slots=True)
+class BenchLine:
+    """One kernel or SDPA backend on one problem."""
+
+    name: str
+    is_baseline: bool
+    device: Latency | None
+    cold: Latency | None
+    end_to_end: Latency | None
+    tflops: float | None
+    peak_share: float | None  # None where the GPU's peak is not known
+    gb_per_s: float | None  # Q, K, V and O once over the time
+    against_best: Comparison | None  # its time over that of the best backend; None for that one
+    reason: str  # why it has no time
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """One problem: the lines from fast to slow, those without a time last."""
+
+    problem: Problem
+    device: str
+    lines: tuple[BenchLine, ...]
+    best_baseline: str | None
+    evaluations: tuple[Evaluation, ...]  # of our kernels, with the baselines in them
+    notes: tuple[str, ...]
+    stop_reason: str  # of the run; empty when nothing could run
+    throttled: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every kernel of ours has a time that counts."""
+        return not self.throttled and all(x.device or x.is_baseline for x in self.lines)
+
+
+def bench(
+    problem: Problem,
+    entrants: Sequence[Entrant] | None,
+    evaluator: Evaluator,
+    settings: SamplerSettings = BENCH,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> BenchResult:
+    """Check our kernels, then measure them and every SDPA backend side by side.
+
+    Args:
+        entrants: None for the best of the ladder: every variant that takes the problem, tuned
+            where it was tuned, and of those the fastest in a first short run.
+
+    Raises:
+        MeasureError: the GPU failed, or none of our kernels can be measured.
+    """
+    return _Bench(problem, evaluator, settings, on_stage).result(entrants)
+
+
+class _Bench:
+    def __init__(
+        self,
+        problem: Problem,
+        evaluator: Evaluator,
+        settings: SamplerSettings,
+        on_stage: Callable[[str], None],
+    ) -> None:
+        self.problem = problem
+        self.evaluator = evaluator
+        self.settings = settings
+        self.stage = on_stage
+        self.notes: list[str] = []
+        self.spec: DeviceSpec | None = resolve(EvaluationRequest(LADDER[0].id, problem)).device
+
+    def result(self, entrants: Sequence[Entrant] | None) -> BenchResult:
+        chosen = self._ladder() if entrants is None else [self._tuned(e) for e in entrants]
+        checked = {entrant.name: (entrant, self._check(entrant)) for entrant in chosen}
+        purpose = f"bench, {self.problem.label()}"
+        with measuring(purpose, self.stage) as read_state, Field(read_state) as field:
+            return self._measure(field, checked, limited=entrants is None)
+
+    def _measure(
+        self, field: Field, checked: Mapping[str, tuple[Entrant, Evaluation]], *, limited: bool
+    ) -> BenchResult:
+        from engine.backends.sdpa import BACKENDS, baseline
+
+        inputs = make_inputs(self.problem)
+        for entrant, evaluation in checked.values():
+            self._enter(field, entrant, evaluation, inputs)
+        finalists = list(field.names)
+        if limited and len(finalists) > MAX_FINALISTS:
+            finalists = self._heat(field)
+        if not finalists:
+            raise MeasureError(self._nobody(field))
+        for name in BACKENDS:
+            self.stage(f"Preparing SDPA {name}")
+            field.add(name, baseline(name, self.problem, inputs))
+        self.stage(f"Measuring {self.problem.label()}")
+        backends = [name for name in BACKENDS if name in field.names]
+        run = field.run(finalists[0], self.settings, [*finalists[1:], *backends])
+        wanted = finalists if limited else checked
+        return self._result(field, run, {n: checked[n][1] for n in wanted}, tuple(BACKENDS))
+
+    def _ladder(self) -> list[Entrant]:
+        """Every variant that takes the problem here."""
+        found = []
+        for variant in LADDER:
+            entrant = self._tuned(Entrant(variant.id, {}))
+            request = EvaluationRequest(variant.id, self.problem, entrant.config)
+            if unsupported_reason(resolve(request), self.problem) is None:
+                found.append(entrant)
+        return found
+
+    def _tuned(self, entrant: Entrant) -> Entrant:
+        """With the values tuned for this GPU and class of problems, where no others are named."""
+        if self.spec is None:
+            return entrant
+        variant = find_variant(entrant.variant)
+        found = resolve_config(variant, entrant.config, self.problem, self.spec.name)
+        if found.trouble and found.trouble not in self.notes:
+            self.notes.append(found.trouble)
+        if found.tuned is None:
+            return entrant
+        self.notes.append(f"The config of {variant.id}: {found.says()}.")
+        return replace(entrant, config=found.values)
+
+    def _check(self, entrant: Entrant) -> Evaluation:
+        self.stage(f"Checking {entrant.name}")
+        request = EvaluationRequest(
+            entrant.variant, self.problem, entrant.config, backend="cuda", effort="none"
+        )
+        return self.evaluator.evaluate(request).evaluation
+
+    def _enter(self, field: Field, entrant: Entrant, checked: Evaluation, inputs: Inputs) -> None:
+        if checked.status is not Status.PASSED or checked.correctness is None:
+            field.failures[entrant.name] = f"{checked.status}: {checked.reason}"
+            return
+        variant = find_variant(entrant.variant)
+        plan = make_plan(variant, self.problem, default_config(variant, checked.config))
+        backend = cast("CudaBackend", self.evaluator.backend("cuda"))
+        field.add(entrant.name, backend.timer(plan, inputs, checked.correctness))
+
+    def _heat(self, field: Field) -> list[str]:
+        """The fastest of a short run."""
+        self.stage("A first short run")
+        names = list(field.names)
+        run = field.run(names[0], _HEAT, names[1:])
+        medians = {
+            name: found.median
+            for name in names
+            if name not in field.failures
+            and (found := run.table.interval(name, "device_warm")) is not None
+        }
+        ordered = sorted(medians, key=lambda name: medians[name])
+        for name in ordered[MAX_FINALISTS:]:
+            self.notes.append(
+                f"{name} took {medians[name]:.4g} µs in a first run of {run.rounds} rounds "
+                f"(the fastest {medians[ordered[0]]:.4g} µs) and was not measured further."
+            )
+        self.notes += [f"{name}: {why}" for name, why in field.failures.items()]
+        return ordered[:MAX_FINALISTS]
+
+    def _nobody(self, field: Field) -> str:
+        if not field.failures:
+            return f"No variant of the ladder takes {self.problem.label()} on this GPU."
+        name, why = next(iter(field.failures.items()))
+        return f"None of our kernels can be measured on {self.problem.label()}; {name}: {why}"
+
+    def _result(
+        self,
+        field: Field,
+        run: SamplingRun,
+        checked: Mapping[str, Evaluation],
+        backends: tuple[str, ...],
+    ) -> BenchResult:
+        kind = self.settings.kinds[0]
+        medians = {
+            name: latency.median_us
+            for name in backends
+            if name in field.names and (latency := run.latency(name, kind)) is not None
+        }
+        best = min(medians, key=lambda name: medians[name], default=None)
+        lines = [self._line(field, run, name, name in backends, best) for name in checked]
+        lines += [self._line(field, run, name, True, best) for name in backends]
+        evaluations = []
+        for name, evaluation in checked.items():
+            try:
+                evaluations.append(with_times(evaluation, field, run, name, backends))
+            except MeasureError as error:
+                notes = (*evaluation.notes, f"Not measured: {error}")
+                evaluations.append(replace(evaluation, notes=notes))
+        never = float("inf")
+        return BenchResult(
+            problem=self.problem,
+            device=self.spec.name if self.spec else "this machine's GPU",
+            lines=tuple(sorted(lines, key=lambda x: x.device.median_us if x.device else never)),
+            best_baseline=best,
+            evaluations=tuple(evaluations),
+            notes=tuple(self.notes),
+            stop_reason=run.stop_reason,
+            throttled=run.throttled,
+        )
+
+    def _line(
+        self, field: Field, run: SamplingRun, name: str, is_baseline: bool, best: str | None
+    ) -> BenchLine:
+        by_kind: dict[LatencyKind, Latency] = {x.kind: x for x in field.latencies(run, name)}
+        device = by_kind.get(self.settings.kinds[0])
+        tflops = self.problem.flops / device.median_us / 1e6 if device else None
+        peak = _peak_tflops(self.spec, self.problem)
+        comparison: Comparison | None = None
+        if device is not None and best is not None and name != best:
+            comparison = run.table.compare(name, best, self.settings.kinds[0])
+        return BenchLine(
+            name=name,
+            is_baseline=is_baseline,
+            device=device,
+            cold=by_kind.get("device_cold"),
+            end_to_end=by_kind.get("end_to_end"),
+            tflops=tflops,
+            peak_share=tflops / peak if tflops is not None and peak else None,
+            gb_per_s=self.problem.io_bytes / device.median_us / 1e3 if device else None,
+            against_best=comparison,
+            reason="" if device else field.failures.get(name, "It was not measured."),
+        )
+
+
+def _peak_tflops(spec: DeviceSpec | None, problem: Problem) -> float | None:
+    """The tensor cores' dense peak with FP32 accumulation."""
+    if spec is None:
+        return None
+    half = problem.dtype == "float16"
+    return spec.fp16_tensor_tflops if half else spec.bf16_tensor_tflops

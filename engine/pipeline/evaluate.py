@@ -1,0 +1,303 @@
+"""The pipeline of one evaluation, in this order and nowhere else:
+
+    problem + variant + config → constraints (SKIPPED with a sentence) → compile → resources
+        → occupancy → run once on poisoned output → correctness (INCORRECT stops here)
+        → measure, or predict where there is no GPU → evaluation
+
+Callers: the command line, the job worker, tests. `engine.pipeline.preview` is the quick part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
+
+from engine.backends.base import Backend, RunOptions, RunResult
+from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
+from engine.evaluation import (
+    Correctness,
+    Evaluation,
+    Execution,
+    Status,
+)
+from engine.pipeline.memory import check_memory
+from engine.pipeline.preview import does_not_fit, pass_reports, predict_latency
+from engine.pipeline.request import (
+    EvaluationRequest,
+    Target,
+    resolve,
+    target_arch,
+    unsupported_reason,
+)
+from engine.plan import LaunchPlan, make_plan
+from engine.tensors import Inputs, make_inputs
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.compile import CompiledKernel
+    from engine.correctness import ErrorMaps
+
+OnStage: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOutcome:
+    """The evaluation, and its error maps when something was executed."""
+
+    evaluation: Evaluation
+    maps: ErrorMaps | None = None
+
+
+class Evaluator:
+    """Runs evaluations and keeps what is dear to start: backends and their child processes.
+
+    Use as a context manager, or call `close()`.
+    """
+
+    def __init__(self) -> None:
+        self._backends: dict[str, Backend] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for backend in self._backends.values():
+            backend.close()
+        self._backends.clear()
+
+    @property
+    def lost(self) -> str | None:
+        """Why this process can use the GPU no more, or None; only a new process helps."""
+        cuda = cast("CudaBackend | None", self._backends.get("cuda"))
+        return cuda.lost if cuda is not None else None
+
+    def backend(self, name: Literal["cpu", "cuda"]) -> Backend:
+        if name not in self._backends:
+            if name == "cuda":
+                from engine.backends.cuda import CudaBackend
+
+                self._backends[name] = CudaBackend()
+            else:
+                from engine.backends.cpu import CpuBackend
+
+                self._backends[name] = CpuBackend()
+        return self._backends[name]
+
+    def evaluate(
+        self,
+        request: EvaluationRequest,
+        on_stage: OnStage | None = None,
+        *,
+        source: Path | None = None,
+    ) -> EvaluationOutcome:
+        """Run the whole pipeline. Expected failures come back as statuses.
+
+        Args:
+            source: a `.cu` file to take in place of the variant's own, its headers beside it.
+
+        Raises:
+            UnknownName: the variant or GPU is not in its list.
+        """
+        stage = on_stage or (lambda _: None)
+        target = resolve(request)
+        return _Run(self, request, target, stage, source).outcome()
+
+
+def evaluate(request: EvaluationRequest, on_stage: OnStage | None = None) -> EvaluationOutcome:
+    """One evaluation with backends of its own. See `Evaluator.evaluate`."""
+    with Evaluator() as evaluator:
+        return evaluator.evaluate(request, on_stage)
+
+
+def _trouble(target: Target) -> tuple[str, ...]:
+    """Why it could not be looked up what was tuned, where that was asked for."""
+    found = target.config_origin
+    return (found.trouble,) if found is not None and found.trouble else ()
+
+
+class _Run:
+    """One pass through the pipeline; each step fills in more of the evaluation."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        request: EvaluationRequest,
+        target: Target,
+        stage: OnStage,
+        source: Path | None,
+    ) -> None:
+        self.evaluator = evaluator
+        self.source = source
+        self.request = request
+        self.target = target
+        self.stage = stage
+        self.maps: ErrorMaps | None = None
+        self.base = Evaluation(
+            status=Status.SKIPPED,
+            reason="Not executed.",
+            variant=target.variant.id,
+            problem=request.problem,
+            config=target.config,
+            device=target.device.name if target.device else "unknown",
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            notes=_trouble(target),
+        )
+
+    def outcome(self) -> EvaluationOutcome:
+        return EvaluationOutcome(self._evaluate(), self.maps)
+
+    def _stop(self, status: Status, reason: str, log: str = "") -> Evaluation:
+        return replace(self.base, status=status, reason=reason, log=log or self.base.log)
+
+    def _note(self, sentence: str) -> None:
+        self.base = replace(self.base, notes=(*self.base.notes, sentence))
+
+    def _evaluate(self) -> Evaluation:
+        problem, target = self.request.problem, self.target
+        why = unsupported_reason(target, problem)
+        if why is not None:
+            return self._stop(Status.SKIPPED, why)
+        try:
+            plan = make_plan(target.variant, problem, target.config)
+        except InvalidProblem as error:
+            return self._stop(Status.SKIPPED, str(error))
+        if self.source is not None:
+            plan = replace(plan, source=self.source)
+        stopped = self._compile(plan)
+        if stopped is not None:
+            return stopped
+        if not self.request.execute:
+            return self._with_prediction(self.base)
+        return self._execute(plan)
+
+    def _compile(self, plan: LaunchPlan) -> Evaluation | None:
+        """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
+        from engine.compile import compile_plan, resources
+
+        target = self.target
+        if target.device is None:
+            self._note(
+                f"Registers, occupancy and latency are unknown: {target.device_reason} "
+                "Name a target GPU to see them."
+            )
+            return None
+        arch = target_arch(target.variant, target.device)
+        self.stage(f"Compiling {target.variant.name} for {arch}")
+        try:
+            compiled: CompiledKernel = compile_plan(plan, arch)
+        except CompileError as error:
+            return self._stop(Status.COMPILE_ERROR, str(error), error.log)
+        except ToolMissing as error:
+            self._note(f"Registers, occupancy and latency are unknown: {error}")
+            return None
+        passes = pass_reports(plan, resources(plan, compiled), target.device)
+        self.base = replace(
+            self.base,
+            passes=passes,
+            log=compiled.log,
+            source_sha256=compiled.source_sha256,
+            flags=compiled.flags,
+        )
+        why = does_not_fit(passes, target.device)
+        return self._stop(Status.SKIPPED, why) if why is not None else None
+
+    def _choose_backend(self) -> tuple[Literal["cpu", "cuda"], str | None]:
+        """The backend, and the sentence why the one asked for cannot be used."""
+        if self.request.backend == "cpu":
+            return "cpu", None
+        from engine.backends.cuda import why_not_cuda
+
+        why = why_not_cuda(self.target.device)
+        if self.request.backend == "cuda":
+            return "cuda", why
+        return ("cuda" if why is None else "cpu"), None
+
+    def _execute(self, plan: LaunchPlan) -> Evaluation:
+        request, problem = self.request, self.request.problem
+        name, why_not = self._choose_backend()
+        if why_not is not None:
+            return self._stop(Status.LAUNCH_ERROR, why_not)
+        # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
+        too_big = check_memory(plan, name, None)
+        if too_big is not None:
+            return self._stop(Status.OUT_OF_MEMORY, too_big)
+        backend = self.evaluator.backend(name)
+        self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}")
+        inputs = make_inputs(problem, request.seed, request.input_kind)
+        options = RunOptions(request.check, request.schedule, request.seed, request.timeout_s)
+        with self._alone(name):
+            result = backend.run(plan, inputs, options)
+        self.base = replace(self.base, execution=self._execution(name, result))
+        if result.status is not Status.PASSED:
+            return self._stop(result.status, result.reason, result.log)
+        self.stage("Checking against the float64 reference")
+        correctness = self._check(plan, inputs, result)
+        if not correctness.passed:
+            return replace(
+                self.base,
+                status=Status.INCORRECT,
+                reason=correctness.reason,
+                correctness=correctness,
+            )
+        passed = replace(
+            self.base, status=Status.PASSED, reason=correctness.reason, correctness=correctness
+        )
+        if name == "cuda":
+            return self._measure(cast("CudaBackend", backend), plan, inputs, passed)
+        return self._with_prediction(passed)
+
+    def _execution(self, name: Literal["cpu", "cuda"], result: RunResult) -> Execution:
+        request = self.request
+        if name == "cuda":
+            return Execution("cuda", "device", "device", request.seed, None)
+        build: Literal["check", "fast"] = "check" if request.check else "fast"
+        return Execution("cpu", build, request.schedule, request.seed, result.execution_ms)
+
+    def _check(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> Correctness:
+        from engine.correctness import check_with_maps
+
+        correctness, self.maps = check_with_maps(inputs, result, plan)
+        return correctness
+
+    def _with_prediction(self, evaluation: Evaluation) -> Evaluation:
+        latency, why = predict_latency(self.target, self.request.problem, evaluation.passes)
+        if latency is not None:
+            return replace(evaluation, latency=latency)
+        known = " ".join(evaluation.notes)
+        notes = evaluation.notes if why in known else (*evaluation.notes, why)
+        return replace(evaluation, notes=notes)
+
+    def _alone(self, name: Literal["cpu", "cuda"]) -> AbstractContextManager[None]:
+        """On a GPU, nobody else measures meanwhile."""
+        if name == "cpu":
+            return nullcontext()
+        from engine.measure.local_gpu import gpu_lock
+
+        return gpu_lock(self._purpose, self.stage)
+
+    @property
+    def _purpose(self) -> str:
+        return f"{self.target.variant.id}, {self.request.problem.label()}"
+
+    def _measure(
+        self, backend: CudaBackend, plan: LaunchPlan, inputs: Inputs, passed: Evaluation
+    ) -> Evaluation:
+        from engine.measure.local_gpu import measuring
+        from engine.measure.timed import time_evaluation
+
+        if self.request.effort == "none":
+            return passed
+        full = self.request.effort == "full"
+        try:
+            with measuring(self._purpose, self.stage) as read_state:
+                self.stage("Measuring")
+                return time_evaluation(backend, plan, inputs, passed, read_state, full=full)
+        except AttuneError as error:
+            return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))

@@ -1,0 +1,240 @@
+"""Snapshot schema: what one file holds, with a bound on everything.
+
+The file is one JSON object: `format`, `schema_version` and `summary` (written by
+`engine.records.codec`), then the fields of `Snapshot`.
+
+Version 2 adds `seqlen_kv` to problems. A file is written in the oldest version that can hold it, so
+that whoever has an older Attune can open what they could open before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from engine.evaluation import Evaluation
+from engine.problem import Problem
+from engine.records.evaluation import (
+    AS_TUPLE,
+    Count,
+    EvaluationRecord,
+    Finite,
+    NotNegative,
+    ProblemRecord,
+    Record,
+    Time,
+    TimeOrNone,
+    as_recorded,
+)
+from engine.records.text import Line, Log, Notes, Sentence, Sha256, SourceText
+
+FORMAT = "attune-snapshot"
+SCHEMA_VERSION = 2  # the newest
+
+MAX_EVALUATIONS = 10_000
+MAX_MAP_SIDE = 256
+
+Id: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+ShortLine: TypeAlias = Annotated[Line, Field(max_length=120)]
+
+
+class Gpu(Record):
+    """One GPU as NVML reports it. Clocks are those at the moment of asking, and the highest."""
+
+    name: Line | None = None
+    compute_capability: Line | None = None
+    memory_bytes: Count | None = None
+    sm_clock_mhz: Count | None = None
+    max_sm_clock_mhz: Count | None = None
+    memory_clock_mhz: Count | None = None
+    max_memory_clock_mhz: Count | None = None
+    power_limit_w: NotNegative | None = None
+
+
+class Environment(Record):
+    """`engine.environment.collect_environment()`; None where it was not known."""
+
+    collected: TimeOrNone = ""
+    gpus: Annotated[tuple[Gpu, ...], Field(max_length=64), *AS_TUPLE] = ()
+    driver: Line | None = None
+    cuda_driver: Line | None = None
+    cuda_runtime: Line | None = None
+    nvrtc: Line | None = None
+    cupy: Line | None = None
+    torch: Line | None = None
+    cudnn: Line | None = None
+    numpy: Line | None = None
+    attune: Line | None = None
+    python: Line | None = None
+    os: Line | None = None
+    cpu: Line | None = None
+    cpu_count: Count | None = None
+    commit: Line | None = None
+    dirty: bool | None = None
+
+
+class Target(Record):
+    """What the session is after, in a form that a status can be computed from.
+
+    `speedup`: baseline time / kernel time ≥ value. `latency_us`: median ≤ value. `per_unit_gain`:
+    time per (batch, head) of the smallest batch·num_heads over that of the best one ≥ value.
+    The empty filters mean "any".
+    """
+
+    metric: Literal["speedup", "latency_us", "per_unit_gain"]
+    value: float = Field(gt=0, le=1e12, allow_inf_nan=False)
+    baseline: ShortLine = ""  # "flash", "cudnn", …; empty: the fastest one of the evaluation
+    variant: ShortLine = ""
+    seqlen: Count | None = None
+    head_dim: Count | None = None
+    batch: Count | None = None
+    num_heads: Count | None = None
+
+
+class Source(Record):
+    """A kernel's source text as it was compiled, with its flags. Data: never run by opening it."""
+
+    name: ShortLine  # "v01_fa1_baseline.cu"
+    text: SourceText
+    sha256: Sha256  # of the text in UTF-8
+    flags: Annotated[tuple[Line, ...], Field(max_length=128), *AS_TUPLE] = ()
+
+    @model_validator(mode="after")
+    def _hash(self) -> Source:
+        if hashlib.sha256(self.text.encode()).hexdigest() != self.sha256:
+            raise ValueError("sha256 is not that of the text: one of the two was changed")
+        return self
+
+
+class ErrorMap(Record):
+    """Largest |error| pooled by block maximum, row-major.
+
+    null where the output was NaN or infinite, −1 where nothing was compared.
+    """
+
+    evaluation: Count  # index into `evaluations`
+    name: ShortLine  # "query_tile_by_key_tile"
+    row_axis: ShortLine
+    column_axis: ShortLine
+    rows: Annotated[int, Field(ge=1, le=MAX_MAP_SIDE)]
+    columns: Annotated[int, Field(ge=1, le=MAX_MAP_SIDE)]
+    rows_per_cell: Annotated[int, Field(ge=1)] = 1
+    columns_per_cell: Annotated[int, Field(ge=1)] = 1
+    values: Annotated[tuple[Finite | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
+
+    @model_validator(mode="after")
+    def _shape(self) -> ErrorMap:
+        if len(self.values) != self.rows * self.columns:
+            raise ValueError(
+                f"values has {len(self.values)} entries, not rows · columns = "
+                f"{self.rows * self.columns}"
+            )
+        return self
+
+
+class TimelineEntry(Record):
+    """One thing that was tried. The gain is computed when read, from the evaluation it names."""
+
+    when: Time
+    what: Sentence
+    outcome: Literal["tried", "kept", "dropped"] = "tried"
+    evaluation: Count | None = None  # index into `evaluations`
+
+
+class Snapshot(Record):
+    """A saved session. `evaluations` are as written; `opened()` gives them as they are shown."""
+
+    id: Id
+    title: ShortLine
+    hypothesis: Sentence = ""
+    target: Target | None = None
+    notes: Notes = ""
+    created: Time
+    updated: Time
+    provenance: Sentence = ""  # where recorded figures come from
+    environment: Environment
+    problems: Annotated[tuple[ProblemRecord, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
+    evaluations: Annotated[
+        tuple[EvaluationRecord, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE
+    ]
+    error_maps: Annotated[tuple[ErrorMap, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE] = ()
+    sources: Annotated[tuple[Source, ...], Field(max_length=1_000), *AS_TUPLE] = ()
+    timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
+    log: Log = ""  # of an import: what was left out and why
+
+    @model_validator(mode="after")
+    def _references(self) -> Snapshot:
+        known = len(self.evaluations)
+        named = [(f"error_maps[{i}]", x.evaluation) for i, x in enumerate(self.error_maps)]
+        tried = [(f"timeline[{i}]", x.evaluation) for i, x in enumerate(self.timeline)]
+        for place, index in (*named, *tried):
+            if index is not None and index >= known:
+                raise ValueError(
+                    f"{place}.evaluation is {index}, and there are {known} evaluations"
+                )
+        return self
+
+    def opened(self) -> tuple[Evaluation, ...]:
+        """The evaluations with every "measured" shown as "recorded"."""
+        return tuple(as_recorded(record.evaluation) for record in self.evaluations)
+
+    def distinct_problems(self) -> tuple[Problem, ...]:
+        return tuple(record.problem for record in self.problems)
+
+
+def version_of(snapshot: Snapshot) -> int:
+    """The oldest schema version that can hold this snapshot."""
+    problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    return 1 if all(p.seqlen_kv is None for p in problems) else 2
+
+
+class Summary(Record):
+    """What a list shows of a snapshot without reading all of it. Stands at the file's start."""
+
+    id: Id
+    title: ShortLine
+    created: Time
+    updated: Time
+    hypothesis: Annotated[Line, Field(max_length=200)]
+    notes: Annotated[Line, Field(max_length=200)]
+    devices: Annotated[tuple[ShortLine, ...], Field(max_length=8), *AS_TUPLE]
+    variants: Annotated[tuple[ShortLine, ...], Field(max_length=64), *AS_TUPLE]
+    problems: Annotated[tuple[ShortLine, ...], Field(max_length=200), *AS_TUPLE]
+    num_problems: Count
+    num_evaluations: Count
+    num_passed: Count
+    origins: Annotated[tuple[Literal["measured", "recorded", "predicted"], ...], *AS_TUPLE]
+
+
+def summarise(snapshot: Snapshot) -> Summary:
+    """The summary of a snapshot."""
+    records = snapshot.evaluations
+    latencies = [r.latency for r in records] + [b.latency for r in records for b in r.baselines]
+    origins = {latency.origin for latency in latencies if latency is not None}
+    problems = _distinct(p.problem.label() for p in snapshot.problems)
+    return Summary(
+        id=snapshot.id,
+        title=snapshot.title,
+        created=snapshot.created,
+        updated=snapshot.updated,
+        hypothesis=_first_line(snapshot.hypothesis),
+        notes=_first_line(snapshot.notes),
+        devices=_distinct(r.device[:120] for r in records)[:8],
+        variants=_distinct(r.variant[:120] for r in records)[:64],
+        problems=problems[:200],
+        num_problems=len(problems),
+        num_evaluations=len(records),
+        num_passed=sum(r.status == "PASSED" for r in records),
+        origins=tuple(o for o in ("measured", "recorded", "predicted") if o in origins),
+    )
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split())[:200]

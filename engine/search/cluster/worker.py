@@ -1,0 +1,174 @@
+"""What runs inside a Dask worker: one evaluation at a time, by one evaluator per process.
+
+Everything here is sent by name, so that a worker runs its own copy of Attune; `describe` says which
+that is. The evaluator stays open between sweeps: its backends are dear to start.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from engine.compile.nvrtc import toolchain
+from engine.errors import ClusterError, ToolMissing
+from engine.evaluation import Evaluation
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.search.autotune import TuneResult, tune_group
+from engine.search.gpu_final import gpu_entrants
+from engine.search.sweep.estimate import runs_on_gpu
+from engine.search.sweep.rows import SweepRow
+from engine.search.sweep.where import local_gpu_id
+
+_ROOT = Path(__file__).resolve().parents[3]
+# What shows and stores results, and does not make them.
+_NOT_COMPARED = frozenset({"cli", "jobs", "sessions"})
+_SOURCES = frozenset({".py", ".cu", ".cuh", ".cpp", ".hpp", ".h"})
+
+_HAND_IN_S = 1.0
+
+# A worker may have several threads; a GPU and the CPU backend's child serve one caller at a time.
+_one_at_a_time = threading.Lock()
+_evaluator: Evaluator | None = None
+
+
+class OtherSources(ClusterError):
+    """This process runs another Attune, or has other kernels, than whoever asks."""
+
+
+class StartsAnew(ClusterError):
+    """This process can use its GPU no more, and is about to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a worker says about itself."""
+
+    host: str
+    measures: bool  # evaluations run on its GPU
+    gpu: str  # which one that is, best its UUID; empty where it predicts
+    device: str  # the model that evaluations are for, or "unknown"
+    versions: str  # of what may differ without harm
+
+
+def describe(expected: str, request: EvaluationRequest) -> Description:
+    """This process, as far as it matters for evaluations like this one.
+
+    Raises:
+        OtherSources, UnknownName: as `evaluate`.
+    """
+    _check_sources(expected)
+    target = resolve(request)
+    measures = runs_on_gpu(request)
+    return Description(
+        host=platform.node(),
+        measures=measures,
+        gpu=local_gpu_id() if measures else "",
+        device=target.device.name if target.device else "unknown",
+        versions=versions(),
+    )
+
+
+def versions() -> str:
+    """`Python 3.11, NumPy 2.4.6, NVRTC 13.0`."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    try:
+        compiler = toolchain().name
+    except ToolMissing:
+        compiler = "no NVRTC"
+    return f"Python {python}, NumPy {metadata.version('numpy')}, {compiler}"
+
+
+def _check_sources(expected: str) -> None:
+    if fingerprint() != expected:
+        raise OtherSources(
+            f"the sources of Attune or of the kernels on {platform.node()} are not this machine's "
+            f"({fingerprint()} there, {expected} here), and their results are never mixed. Bring "
+            "both to one commit and start the worker again."
+        )
+
+
+@functools.cache
+def fingerprint() -> str:
+    """16 hex digits of the sources that results depend on, as they were when first asked."""
+    digest = hashlib.sha256()
+    for path in sorted(p for top in ("engine", "kernels") for p in (_ROOT / top).rglob("*")):
+        name = path.relative_to(_ROOT)
+        if path.suffix in _SOURCES and name.parts[1] not in _NOT_COMPARED:
+            digest.update(f"{name.as_posix()}\n{path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def evaluate(expected: str, request: EvaluationRequest) -> Evaluation:
+    """One evaluation. On a GPU it holds that GPU's lock, as everywhere.
+
+    Args:
+        expected: the `fingerprint` of whoever asks.
+
+    Raises:
+        OtherSources: this process has others.
+        StartsAnew: this process can evaluate nothing more.
+        UnknownName: the variant or GPU is not in its list.
+    """
+    _check_sources(expected)
+    with _the_evaluator() as evaluator:
+        return evaluator.evaluate(request).evaluation
+
+
+def final(device: str, rows: Sequence[SweepRow]) -> TuneResult | None:
+    """The best of one problem's rows, timed side by side on the GPU that they were measured on.
+
+    Raises:
+        StartsAnew: as `evaluate`.
+        MeasureError: the GPU failed.
+    """
+    with _the_evaluator() as evaluator:
+        return tune_group(device, rows, gpu_entrants(evaluator), should_stop=_is_dropped())
+
+
+@contextmanager
+def _the_evaluator() -> Iterator[Evaluator]:
+    """This process's one, for one caller at a time."""
+    global _evaluator
+    with _one_at_a_time:
+        if _evaluator is None:
+            _evaluator = Evaluator()
+        if _evaluator.lost is not None:
+            raise StartsAnew(f"The worker is about to be started anew: {_evaluator.lost}")
+        try:
+            yield _evaluator
+        finally:
+            if _evaluator.lost is not None:
+                _start_anew()
+
+
+def _start_anew() -> None:
+    """Let the nanny start a new process: this one can use its GPU no more.
+
+    Not at once, for what has been found out has to be handed in.
+    """
+    from distributed import get_worker
+
+    worker = get_worker()
+    leave = functools.partial(
+        worker.close_gracefully, restart=True, reason="this process can use its GPU no more"
+    )
+    worker.loop.add_callback(worker.loop.call_later, _HAND_IN_S, leave)
+
+
+def _is_dropped() -> Callable[[], bool]:
+    """Whether the task that runs now has been cancelled since."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+    task = worker.state.tasks[key]
+    return lambda: task.state == "cancelled"

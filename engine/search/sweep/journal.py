@@ -1,0 +1,184 @@
+"""A sweep's journal: what was asked, then one line per evaluation. The file is the truth."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.errors import AttuneError, StoreError
+from engine.records import journal
+from engine.search.space import Space, SweepOptions, SweepPoint
+from engine.search.strategies import STRATEGIES, StrategyName
+from engine.search.sweep.rows import SweepRow
+from engine.search.sweep.where import Where
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a search ends at the latest; None is no limit."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSpec:
+    """Everything that a sweep was asked for; with it a journal can be resumed."""
+
+    space: Space
+    options: SweepOptions = field(default_factory=SweepOptions)
+    strategy: StrategyName = "exhaustive"
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "space": self.space.to_dict(),
+            "options": asdict(self.options),
+            "strategy": self.strategy,
+            "budget": asdict(self.budget),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SweepSpec:
+        if data["strategy"] not in STRATEGIES:
+            raise ValueError(data["strategy"])
+        return cls(
+            space=Space.from_dict(data["space"]),
+            options=SweepOptions(**data["options"]),
+            strategy=data["strategy"],
+            budget=Budget(**data["budget"]),
+            seed=int(data["seed"]),
+        )
+
+
+class SweepJournal:
+    """Reads a sweep's file from where it last stopped, and adds to it.
+
+    `rows` holds the latest row of every point, in the order in which the points were first done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._spec: SweepSpec | None = None
+        self.ended = ""  # how the last run of it ended; empty while one runs or after a crash
+        self.rows: dict[str, SweepRow] = {}
+        self._offset = 0
+
+    @classmethod
+    def open(cls, path: Path) -> SweepJournal:
+        """The journal of a sweep that was started before.
+
+        Raises:
+            StoreError: there is no such file, or it is not a sweep's journal.
+        """
+        found = cls(path)
+        found.poll()
+        if found._spec is None:
+            what = "is no sweep's journal" if path.exists() else "does not exist"
+            raise StoreError(f"{path} {what}: name the file that `sweep` said it writes.")
+        return found
+
+    @property
+    def spec(self) -> SweepSpec:
+        """What the sweep was asked for, once it has begun.
+
+        Raises:
+            ValueError: it has not.
+        """
+        if self._spec is None:
+            raise ValueError("the sweep has not begun")
+        return self._spec
+
+    def poll(self) -> list[SweepRow]:
+        """Rows added since the last call, by whichever process."""
+        events, self._offset = journal.read_from(self.path, self._offset)
+        new = [row for event in events if (row := self._take(event)) is not None]
+        self.rows.update((row.point, row) for row in new)
+        return new
+
+    def _take(self, event: Mapping[str, Any]) -> SweepRow | None:
+        kind = event.get("event")
+        try:
+            if kind == "sweep" and event["version"] == VERSION:
+                self._spec = SweepSpec.from_dict(event["spec"])
+                self.ended = ""
+            elif kind == "end":
+                self.ended = str(event["state"])
+            elif kind == "evaluation":
+                where = Where(**event.get("where", {}))
+                return SweepRow.from_result(
+                    event["point"], event["result"], event["elapsed_s"], where
+                )
+        except (KeyError, TypeError, ValueError, AttuneError):
+            # A line of another version or a damaged one: the point is simply not done.
+            return None
+        return None
+
+    def begin(self, spec: SweepSpec) -> None:
+        """Start (or go on with) a sweep.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        self._spec, self.ended = spec, ""
+        journal.append(
+            self.path,
+            {"event": "sweep", "version": VERSION, "t": time.time(), "spec": spec.to_dict()},
+        )
+
+    def add(self, point: SweepPoint, row: SweepRow) -> None:
+        """Write one finished evaluation, before anybody hears of it."""
+        self.rows[row.point] = row
+        journal.append(
+            self.path,
+            {
+                "event": "evaluation",
+                "t": time.time(),
+                "point": point.id,
+                "request": point.request.to_dict(),
+                "elapsed_s": row.elapsed_s,
+                "where": asdict(row.where),
+                "result": row.result,
+            },
+        )
+
+    def end(self, state: str) -> None:
+        self.ended = state
+        journal.append(self.path, {"event": "end", "t": time.time(), "state": state})
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the file against other processes that would run the same sweep.
+
+        Raises:
+            StoreError: another process runs it, or the file cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(
+                f"The journal {self.path} cannot be written ({error.strerror}): choose another "
+                "file with --journal."
+            ) from error
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"Another process runs the sweep in {self.path}: wait for it, or choose "
+                    "another file with --journal."
+                ) from None
+            yield
+        finally:
+            os.close(handle)

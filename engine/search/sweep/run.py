@@ -1,0 +1,329 @@
+"""Runs the evaluations of a sweep: journal first, then progress; resumable at any point.
+
+What evaluates comes in as a function and where it runs as an executor: this process, a pool, a
+cluster. Failures are rows with reasons; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal, TypeAlias
+
+from engine.errors import AttuneError
+from engine.evaluation import Evaluation, Status
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
+from engine.search.ranking import ranking_origin
+from engine.search.space import SweepPoint
+from engine.search.strategies import make_strategy
+from engine.search.sweep.estimate import Estimator
+from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.rows import SweepRow, skipped_row, without_result
+from engine.search.sweep.where import NOWHERE, Where, this_place
+
+Evaluate: TypeAlias = Callable[[EvaluationRequest], Evaluation]
+Timed: TypeAlias = tuple[Evaluation, float, Where]  # with the seconds it took, and where
+SweepEnd: TypeAlias = Literal["finished", "budget", "cancelled"]
+BestKey: TypeAlias = tuple[str, str, Problem]
+
+# What a resumed sweep does again: it came to no result, and may now.
+RETRIED = frozenset({Status.CANCELLED, Status.THROTTLED})
+_RATE_WINDOW = 20  # rows
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a sweep stands."""
+
+    done: int  # rows there are, those of an earlier run and skipped ones included
+    total: int  # that there will be, as far as budget and strategy let one know
+    passed: int
+    skipped: int  # excluded by constraints
+    failed: int  # everything else
+    resumed: int  # taken over from an earlier run
+    elapsed_s: float  # of this run
+    per_minute: float | None  # recent rate; None before the first evaluation
+    eta_s: float | None  # None when nothing was timed yet
+    # Fastest so far by GPU (its model, and which one) and problem; measured before predicted.
+    best: Mapping[BestKey, SweepRow]
+    last: SweepRow | None
+    workers: int = 1  # that evaluate beside each other
+
+
+class InlineExecutor(Executor):
+    """Runs everything at once in the caller's thread, so that a sweep needs no second one."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def run_sweep(
+    spec: SweepSpec,
+    evaluate: Evaluate,
+    sweep_journal: SweepJournal,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    executor: Executor | None = None,
+    in_flight: Callable[[], int] = lambda: 1,
+    workers: Callable[[], int] = lambda: 1,
+    lanes: int = 1,
+    on_gpu: bool = False,
+) -> SweepEnd:
+    """Run a sweep, or go on with the one whose rows the journal holds.
+
+    Args:
+        evaluate: runs one evaluation; an exception from it becomes a row as well.
+        on_progress: called after every row.
+        should_stop: asked before every evaluation and ten times a second while waiting; what is
+            done stays.
+        executor: where `evaluate` runs (a pool, `engine.search.cluster.executor`); here when None.
+        in_flight: how many evaluations to give it at once; asked again and again.
+        workers: how many it runs beside each other, for the estimate and to be shown.
+        lanes: how many problems an exhaustive sweep goes through at the same time.
+        on_gpu: whether evaluations measure on a GPU, for the estimate alone.
+
+    Raises:
+        StoreError: the journal cannot be written, or another process runs this sweep.
+        ToolMissing: the strategy needs a package that is not installed.
+    """
+    points = spec.space.points(spec.options)
+    if spec.strategy == "exhaustive":
+        points = _side_by_side(points, lanes)
+    with sweep_journal.claim():
+        sweep_journal.poll()
+        sweep_journal.begin(spec)
+        run = _Sweep(spec, points, sweep_journal, on_progress or (lambda _: None), workers, on_gpu)
+        pool = _Pool(evaluate, executor or InlineExecutor(), in_flight)
+        state = run.run(pool, should_stop)
+        sweep_journal.end(state)
+        return state
+
+
+def best_key(row: SweepRow) -> BestKey:
+    """Where a row stands in `Progress.best`."""
+    return (row.device, row.measured_on, row.problem)
+
+
+class _Pool:
+    """The evaluations that are under way."""
+
+    def __init__(self, evaluate: Evaluate, executor: Executor, capacity: Callable[[], int]) -> None:
+        self._evaluate = evaluate
+        self._executor = executor
+        self._capacity = capacity
+        self._points: dict[Future[Timed], SweepPoint] = {}
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._points) < self._capacity()
+
+    def start(self, point: SweepPoint) -> None:
+        self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
+
+    def finished(self) -> list[tuple[SweepPoint, Evaluation, float, Where]]:
+        """Those that came to an end, after a short wait for the first."""
+        done, _ = wait(self._points, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
+
+    def forget_waiting(self) -> None:
+        """Let go of what has not begun."""
+        for future in [f for f in self._points if f.cancel()]:
+            del self._points[future]
+
+    def give_up(self) -> None:
+        """Let go of what is under way; a resumed sweep does it again."""
+        for future in self._points:
+            future.cancel()
+        self._points.clear()
+
+
+def _timed(evaluate: Evaluate, request: EvaluationRequest) -> Timed:
+    began = time.monotonic()
+    evaluation = evaluate(request)
+    return evaluation, time.monotonic() - began, this_place(evaluation)
+
+
+def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
+    """What came of it, or a row that says why nothing did: one bad point ends no sweep."""
+    try:
+        return future.result()
+    except AttuneError as error:
+        status, reason, log = Status.LAUNCH_ERROR, str(error), ""
+    except BrokenExecutor as error:
+        status, reason, log = Status.CRASHED, str(error), ""
+    except Exception as error:
+        status, log = Status.CRASHED, traceback.format_exc()
+        reason = f"Attune itself failed ({type(error).__name__}: {error}); see the log."
+    return without_result(request, status, reason, log), 0.0, NOWHERE
+
+
+def _is_better(row: SweepRow, best: SweepRow) -> bool:
+    """Faster; but what is measured is better than whatever is predicted."""
+    if row.origin != best.origin:
+        return row.origin == ranking_origin([row, best])
+    return (row.median_us or 0.0) < (best.median_us or 0.0)
+
+
+def _side_by_side(points: Sequence[SweepPoint], lanes: int) -> list[SweepPoint]:
+    """The points of `lanes` problems in turns, then those of the next ones."""
+    groups: dict[Problem, list[SweepPoint]] = {}
+    for point in points:
+        groups.setdefault(point.request.problem, []).append(point)
+    problems = list(groups.values())
+    return [
+        point
+        for first in range(0, len(problems), lanes)
+        for turn in zip_longest(*problems[first : first + lanes])
+        for point in turn
+        if point is not None
+    ]
+
+
+class _Sweep:
+    """The bookkeeping of one run."""
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        points: Sequence[SweepPoint],
+        sweep_journal: SweepJournal,
+        on_progress: Callable[[Progress], None],
+        workers: Callable[[], int],
+        on_gpu: bool,
+    ) -> None:
+        self.budget = spec.budget
+        self.strategy = make_strategy(spec.strategy, points, spec.seed)
+        self.journal = sweep_journal
+        self.on_progress = on_progress
+        self.workers = workers
+        self.excluded = [p for p in points if p.why_not is not None]
+        ids = {p.id for p in points}
+        rows = sweep_journal.rows.items()
+        self.before = {i: r for i, r in rows if i in ids and r.status not in RETRIED}
+        self.estimator = Estimator(points, on_gpu)
+        limit = self.budget.evaluations
+        runnable = self.estimator.points_left
+        self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))
+        self.start = time.monotonic()
+        self.ends: list[float] = [self.start]  # when rows of this run came in
+        self.asked = 0
+        self.done = self.resumed = self.passed = self.skipped = self.failed = 0
+        self.best: dict[BestKey, SweepRow] = {}
+
+    def run(self, pool: _Pool, should_stop: Callable[[], bool]) -> SweepEnd:
+        self._skip_excluded()
+        self._tell(None)
+        while True:
+            if should_stop():
+                pool.give_up()
+                return "cancelled"
+            limited = self._is_spent()
+            if self._is_late():
+                pool.forget_waiting()
+            point = self.strategy.ask() if pool.has_room and not limited else None
+            if point is not None:
+                self.asked += 1
+                row = self.before.get(point.id)
+                if row is None:
+                    pool.start(point)
+                else:
+                    self.resumed += 1
+                    self._take(point, row)
+            elif len(pool) == 0:
+                return "budget" if limited else "finished"
+            # With room left, first ask for more; then wait.
+            if point is None or not pool.has_room:
+                for done, evaluation, elapsed_s, where in pool.finished():
+                    row = SweepRow.make(done, evaluation, elapsed_s, where)
+                    self.journal.add(done, row)
+                    self.ends.append(time.monotonic())
+                    self._take(done, row)
+
+    def _is_spent(self) -> bool:
+        evaluations = self.budget.evaluations
+        if evaluations is not None and self.asked >= evaluations:
+            return self.estimator.points_left > 0
+        return self._is_late()
+
+    def _is_late(self) -> bool:
+        seconds = self.budget.seconds
+        return seconds is not None and time.monotonic() - self.start >= seconds
+
+    def _skip_excluded(self) -> None:
+        for point in self.excluded:
+            row = self.before.get(point.id)
+            if row is None:
+                row = skipped_row(point)
+                self.journal.add(point, row)
+            else:
+                self.resumed += 1
+            self._count(row)
+
+    def _take(self, point: SweepPoint, row: SweepRow) -> None:
+        self.estimator.finish(point, row.elapsed_s)
+        self._count(row)
+        self.strategy.tell(point, row.median_us)
+        self._tell(row)
+
+    def _count(self, row: SweepRow) -> None:
+        self.done += 1
+        time_us = row.median_us
+        if row.status is Status.PASSED or time_us is not None:
+            self.passed += 1
+        elif row.status is Status.SKIPPED:
+            self.skipped += 1
+        else:
+            self.failed += 1
+        if time_us is not None:
+            best = self.best.get(best_key(row))
+            if best is None or _is_better(row, best):
+                self.best[best_key(row)] = row
+
+    def _tell(self, last: SweepRow | None) -> None:
+        now = time.monotonic()
+        recent = self.ends[-_RATE_WINDOW - 1 :]
+        span_s = recent[-1] - recent[0]
+        self.on_progress(
+            Progress(
+                done=self.done,
+                total=self.total,
+                passed=self.passed,
+                skipped=self.skipped,
+                failed=self.failed,
+                resumed=self.resumed,
+                elapsed_s=now - self.start,
+                per_minute=60 * (len(recent) - 1) / span_s if span_s > 0 else None,
+                eta_s=self._eta_s(now),
+                best=dict(self.best),
+                last=last,
+                workers=self.workers(),
+            )
+        )
+
+    def _eta_s(self, now: float) -> float | None:
+        left = self.estimator.points_left
+        if left == 0:
+            return 0.0
+        if not self.estimator.is_measured:
+            return None
+        # A limited search leaves points out; their mean stands for those that it takes.
+        share = max(self.total - self.done, 0) / left
+        eta_s = self.estimator.left_s() * share / max(1, self.workers())
+        if self.budget.seconds is not None:
+            eta_s = min(eta_s, max(0.0, self.budget.seconds - (now - self.start)))
+        return eta_s

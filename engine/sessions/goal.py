@@ -1,0 +1,235 @@
+"""Target against result: met, missed by how much, or undecided, computed and never stored.
+
+The rules are the cautious ones. A target speaks of every problem it matches, so the worst of them
+decides. Predictions never meet a target. The interval of a ratio is that of its two ends taken
+apart; a target inside it is undecided. Of evaluations of the same thing the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.evaluation import Evaluation, Latency, Status
+from engine.problem import Problem
+from engine.records.snapshot import Target
+from engine.units import format_us
+
+State = Literal["met", "missed", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """`value` is the deciding figure (a ratio, or µs for `latency_us`); None when there is none."""
+
+    state: State
+    sentence: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    problem: Problem | None = None  # the one that decides
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A derived value with its interval. `hard` is False when a prediction is part of it."""
+
+    value: float
+    low: float
+    high: float
+    problem: Problem
+    what: str
+    hard: bool
+
+
+def describe_target(target: Target) -> str:
+    """`speed-up ≥ 1.5× over flash at S=128, v05`."""
+    limit = {
+        "speedup": f"speed-up ≥ {target.value:g}× over {target.baseline or 'the best baseline'}",
+        "latency_us": f"latency ≤ {format_us(target.value)}",
+        "per_unit_gain": f"time per (batch, head) ≥ {target.value:g}× less than at the smallest",
+    }[target.metric]
+    sizes = [
+        f"{letter}={size}"
+        for letter, size in zip(
+            "BHSD",
+            (target.batch, target.num_heads, target.seqlen, target.head_dim),
+            strict=True,
+        )
+        if size is not None
+    ]
+    at = f" at {' '.join(sizes)}" if sizes else ""
+    return limit + at + (f", {target.variant}" if target.variant else "")
+
+
+def target_status(target: Target, evaluations: Sequence[Evaluation]) -> TargetStatus:
+    """Where a session stands against its target."""
+    fitting = [e for e in evaluations if _fits(target, e)]
+    rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}
+    figures = list(rule[target.metric](target, fitting))
+    if not figures:
+        return TargetStatus("undecided", f"Undecided: nothing yet to compare with {_goal(target)}.")
+    hard = [f for f in figures if f.hard]
+    if not hard:
+        best = max(figures, key=lambda f: f.value)
+        return TargetStatus(
+            "undecided",
+            f"Undecided: only predictions so far ({_shown(target, best)}), and {_goal(target)} "
+            "needs a measured or recorded latency.",
+        )
+    return _verdict(target, hard)
+
+
+def _verdict(target: Target, figures: Sequence[Figure]) -> TargetStatus:
+    less_is_better = target.metric == "latency_us"
+    # The worst figure decides; as "goodness", more is always better.
+    worst = min(figures, key=lambda f: -f.value if less_is_better else f.value)
+    surely = worst.high <= target.value if less_is_better else worst.low >= target.value
+    never = worst.low > target.value if less_is_better else worst.high < target.value
+    state: State = "met" if surely else "missed" if never else "undecided"
+    share = abs(worst.value / target.value - 1) * 100
+    many = f" on {len(figures)} problems, the worst of them" if len(figures) > 1 else ""
+    text = {
+        "met": f"Met{many}: {_shown(target, worst)} against {_goal(target)}.",
+        "missed": f"Missed by {share:.2g} %{many}: {_shown(target, worst)} against "
+        f"{_goal(target)}.",
+        "undecided": f"Undecided{many}: {_shown(target, worst)}, an interval that holds "
+        f"{_goal(target)}.",
+    }[state]
+    return TargetStatus(state, text, worst.value, worst.low, worst.high, worst.problem)
+
+
+def _goal(target: Target) -> str:
+    if target.metric == "latency_us":
+        return f"the {format_us(target.value)} aimed at"
+    return f"the {target.value:g}× aimed at"
+
+
+def _shown(target: Target, figure: Figure) -> str:
+    def one(x: float) -> str:
+        return format_us(x) if target.metric == "latency_us" else f"{x:.3g}×"
+
+    interval = (
+        "a single figure without an interval"
+        if figure.low == figure.high
+        else f"{one(figure.low)} to {one(figure.high)}"
+    )
+    return f"{one(figure.value)} ({interval}) with {figure.what}"
+
+
+def _fits(target: Target, e: Evaluation) -> bool:
+    p = e.problem
+    wanted = (
+        (target.batch, p.batch),
+        (target.num_heads, p.num_heads),
+        (target.seqlen, p.seqlen),
+        (target.head_dim, p.head_dim),
+    )
+    return (
+        e.latency is not None
+        and e.status is not Status.INCORRECT
+        and (not target.variant or e.variant == target.variant)
+        and all(size is None or size == found for size, found in wanted)
+    )
+
+
+def _what(e: Evaluation) -> str:
+    return f"{e.variant} at {e.problem.label()}"
+
+
+def _last_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """Measuring again replaces what stood before."""
+    last = {
+        (e.variant, tuple(sorted(e.config.items())), e.problem, e.device): e for e in evaluations
+    }
+    return list(last.values())
+
+
+def _best_per_problem(figures: Iterable[Figure], key: Callable[[Figure], float]) -> list[Figure]:
+    best: dict[tuple[Problem, bool], Figure] = {}
+    for figure in figures:
+        at = (figure.problem, figure.hard)
+        if at not in best or key(figure) > key(best[at]):
+            best[at] = figure
+    return list(best.values())
+
+
+def _speedups(target: Target, evaluations: list[Evaluation]) -> list[Figure]:
+    figures = []
+    for e in _last_of_each(evaluations):
+        baselines = [
+            (b.name, b.latency)
+            for b in e.baselines
+            if b.latency is not None and target.baseline in ("", b.name)
+        ]
+        if e.latency is None or not baselines:
+            continue
+        name, against = min(baselines, key=lambda pair: pair[1].median_us)
+        figures.append(
+            Figure(
+                against.median_us / e.latency.median_us,
+                against.low_us / e.latency.high_us,
+                against.high_us / e.latency.low_us,
+                e.problem,
+                f"{_what(e)} over {name}",
+                _hard(e.latency, against),
+            )
+        )
+    return _best_per_problem(figures, lambda f: f.value)
+
+
+def _latencies(_target: Target, evaluations: list[Evaluation]) -> list[Figure]:
+    figures = [
+        Figure(
+            e.latency.median_us,
+            e.latency.low_us,
+            e.latency.high_us,
+            e.problem,
+            _what(e),
+            _hard(e.latency),
+        )
+        for e in _last_of_each(evaluations)
+        if e.latency is not None
+    ]
+    return _best_per_problem(figures, lambda f: -f.value)
+
+
+def _per_unit_gains(_target: Target, evaluations: list[Evaluation]) -> list[Figure]:
+    """One figure: the largest gain that any variant and config shows over its smallest batch."""
+    groups: dict[object, list[Evaluation]] = {}
+    for e in _last_of_each(evaluations):
+        p = e.problem
+        rest = (p.lengths(), p.head_dim, p.causal, p.dtype)
+        key = (e.variant, tuple(sorted(e.config.items())), e.device, rest)
+        groups.setdefault(key, []).append(e)
+    figures = []
+    for group in groups.values():
+        start = min(group, key=_units)
+        for e in group:
+            if _units(e) == _units(start) or e.latency is None or start.latency is None:
+                continue
+            scale = _units(e) / _units(start)
+            figures.append(
+                Figure(
+                    scale * start.latency.median_us / e.latency.median_us,
+                    scale * start.latency.low_us / e.latency.high_us,
+                    scale * start.latency.high_us / e.latency.low_us,
+                    e.problem,
+                    f"{_what(e)} over {start.problem.label()}",
+                    _hard(e.latency, start.latency),
+                )
+            )
+    return [
+        max((f for f in figures if f.hard is hard), key=lambda f: f.value)
+        for hard in (True, False)
+        if any(f.hard is hard for f in figures)
+    ]
+
+
+def _units(e: Evaluation) -> int:
+    return e.problem.batch * e.problem.num_heads
+
+
+def _hard(*latencies: Latency) -> bool:
+    return all(latency.origin != "predicted" for latency in latencies)

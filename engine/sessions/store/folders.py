@@ -1,0 +1,262 @@
+"""Where snapshot files lie: a local folder (crash-safe) or any fsspec file system.
+
+Both create files whole or not at all, never replace one, and move removed ones to `trash/`.
+Failures come up as `OSError`; `engine.sessions.store.store` turns them into sentences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+TRASH = "trash"
+TEMPORARY_PREFIX = ".saving-"
+TEMPORARY_MAX_AGE_S = 3_600.0
+
+# What file systems without hard links answer to link().
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the store. `stamp` changes whenever its content does."""
+
+    name: str
+    size_bytes: int
+    stamp: str
+
+
+class Folder(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def entries(self) -> list[Entry]:
+        """All files, in no order; none when the folder does not exist yet."""
+        ...
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The first `limit` bytes of a file."""
+        ...
+
+    def create(self, name: str, data: bytes) -> None:
+        """A new file with this content; FileExistsError, and nothing changed, when there is one."""
+        ...
+
+    def trash(self, name: str) -> str:
+        """Move a file to the trash folder; its name there."""
+        ...
+
+    def restore(self, kept_as: str, name: str) -> None:
+        """Move a file out of the trash; FileExistsError when its name is taken."""
+        ...
+
+
+class LocalFolder:
+    """A folder of this machine. A kill at any moment leaves the old state or the whole new file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+
+    @property
+    def url(self) -> str:
+        return str(self.path)
+
+    def entries(self) -> list[Entry]:
+        try:
+            with os.scandir(self.path) as found:
+                return [e for e in map(_entry, found) if e is not None]
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str, limit: int) -> bytes:
+        # O_NONBLOCK: a pipe somebody put there must not hang the app.
+        fd = os.open(self.path / name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not an ordinary file")
+            return file.read(limit)
+
+    def create(self, name: str, data: bytes) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", self.url) from None
+        if (self.path / name).exists():  # asked again, in one step, when the file is whole
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        self._sweep()
+        temporary = self.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(fd)
+            _move(temporary, self.path / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        self._sync()
+
+    def trash(self, name: str) -> str:
+        folder = self.path / TRASH
+        if not folder.is_dir():
+            folder.mkdir()
+        for kept_as in _trash_names(name):
+            with contextlib.suppress(FileExistsError):
+                _move(self.path / name, folder / kept_as)
+                self._sync()
+                return kept_as
+        raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        _move(self.path / TRASH / kept_as, self.path / name)
+        self._sync()
+
+    def _sync(self) -> None:
+        """Make the folder's own entries durable, where the system can."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def _sweep(self) -> None:
+        """Remove what killed savers left behind."""
+        oldest = time.time() - TEMPORARY_MAX_AGE_S
+        for path in self.path.glob(f"{TEMPORARY_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+
+
+class FsspecFolder:
+    """Any file system fsspec knows. Objects appear whole when their upload ends."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self._url = url.rstrip("/")
+        with _os_errors():
+            self._fs, root = url_to_fs(self._url)
+        self._root = str(root).rstrip("/")
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def entries(self) -> list[Entry]:
+        try:
+            with _os_errors():
+                self._fs.invalidate_cache(self._root)
+                found: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        return [
+            Entry(info["name"].rsplit("/", 1)[-1], int(info.get("size") or 0), _stamp(info))
+            for info in found
+            if info.get("type") == "file"
+        ]
+
+    def read(self, name: str, limit: int) -> bytes:
+        with _os_errors():
+            return bytes(self._fs.cat_file(f"{self._root}/{name}", start=0, end=limit))
+
+    def create(self, name: str, data: bytes) -> None:
+        with _os_errors():
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(f"{self._root}/{name}", data, mode="create")
+
+    def trash(self, name: str) -> str:
+        folder = f"{self._root}/{TRASH}"
+        with _os_errors():
+            self._fs.makedirs(folder, exist_ok=True)
+            for kept_as in _trash_names(name):
+                if not self._fs.exists(f"{folder}/{kept_as}"):
+                    self._fs.mv(f"{self._root}/{name}", f"{folder}/{kept_as}")
+                    return kept_as
+        raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        with _os_errors():
+            if self._fs.exists(f"{self._root}/{name}"):
+                raise FileExistsError(errno.EEXIST, "exists", name)
+            self._fs.mv(f"{self._root}/{TRASH}/{kept_as}", f"{self._root}/{name}")
+
+
+@contextlib.contextmanager
+def _os_errors() -> Iterator[None]:
+    """Each cloud library has exceptions of its own; from here on they are OSErrors."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise OSError(errno.EIO, lines[0][:200]) from error
+
+
+def open_folder(url: str) -> Folder:
+    """The folder at a path, a `file://` URL or any other fsspec URL."""
+    if url.startswith("file://"):
+        return LocalFolder(Path(url.removeprefix("file://")))
+    return FsspecFolder(url) if "://" in url else LocalFolder(Path(url))
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename in one step, and never over an existing file (FileExistsError)."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _move_without_links(source, target)
+    else:
+        source.unlink()
+
+
+def _move_without_links(source: Path, target: Path) -> None:
+    # rename() would replace; the claim makes sure that only one process gets to use the name.
+    claim = target.with_name(f"{TEMPORARY_PREFIX}claim-{target.name}")
+    os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    try:
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "exists", str(target))
+        source.rename(target)
+    finally:
+        claim.unlink()
+
+
+def _entry(found: os.DirEntry[str]) -> Entry | None:
+    if found.name.startswith("."):
+        return None
+    try:
+        status = found.stat()
+    except OSError:  # removed meanwhile, or a dangling link
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return Entry(found.name, status.st_size, str(status.st_mtime_ns))
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    """Whatever this file system has that changes with the content."""
+    for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created"):
+        if info.get(key):
+            return str(info[key])
+    return ""
+
+
+def _trash_names(name: str) -> Iterable[str]:
+    yield name
+    for number in range(2, 1_000):
+        yield f"{number}-{name}"

@@ -1,0 +1,280 @@
+"""The store: where snapshots are kept, listed, opened, imported and thrown away.
+
+Two sources stand behind one list: the person's own folder (any fsspec URL) and the read-only
+`sessions/` folder of the checkout with recorded sessions. Nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import ValidationError
+
+from engine.errors import SnapshotError, StoreError
+from engine.records.codec import HEAD_BYTES, MAX_BYTES, dumps, loads, read_summary
+from engine.records.evaluation import Record
+from engine.records.snapshot import SCHEMA_VERSION, Snapshot, Summary, summarise
+from engine.sessions.store.folders import Entry, Folder, LocalFolder, open_folder
+from engine.sessions.store.index import Index, key_of
+from engine.sessions.store.naming import checked_name, is_snapshot_name, names_for
+from engine.user_data import data_folder
+
+SETTING = "ATTUNE_SESSIONS"
+SHIPPED = Path(__file__).resolve().parents[3] / "sessions"
+_LAYOUT = f"schema {SCHEMA_VERSION}, listing 1"
+
+
+class _Listed(Record):
+    """What the index keeps of one file: its summary, or why there is none."""
+
+    summary: Summary | None = None
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """One line of the list. `summary` is None when the file cannot be read; `damage` says why."""
+
+    name: str
+    shipped: bool
+    size_bytes: int
+    summary: Summary | None
+    damage: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.summary.title if self.summary else self.name
+
+    @property
+    def updated(self) -> str:
+        """UTC, ISO 8601; empty when the file cannot be read."""
+        return self.summary.updated if self.summary else ""
+
+
+Infos: TypeAlias = list[SnapshotInfo]  # `Store.list` hides the type's own name
+
+
+class Store:
+    """Snapshots at `url` (a path or any fsspec URL), and the shipped ones.
+
+    Every method raises `StoreError` (one sentence) when the folder cannot be read or written, and
+    `SnapshotError` when a file's content is at fault.
+    """
+
+    def __init__(
+        self, url: str, *, shipped: Path | None = SHIPPED, index_folder: Path | None = None
+    ) -> None:
+        try:
+            self._own = open_folder(url)
+        except OSError as error:
+            raise StoreError(
+                f"The sessions store {url} cannot be opened: {error.strerror}. Check {SETTING}, "
+                "and that the package for this kind of URL is installed."
+            ) from None
+        self._shipped: Folder | None = None
+        if shipped is not None and shipped.is_dir() and str(shipped) != self._own.url:
+            self._shipped = LocalFolder(shipped)
+        self._index_folder = index_folder
+
+    @property
+    def url(self) -> str:
+        """Where the person's own snapshots lie."""
+        return self._own.url
+
+    def list(self) -> Infos:
+        """Every snapshot, newest first; a damaged file is a line that says so."""
+        found = {info.name: info for info in self._listing(self._shipped, shipped=True)}
+        found |= {info.name: info for info in self._listing(self._own, shipped=False)}
+        return sorted(found.values(), key=lambda i: (i.updated, i.name), reverse=True)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one snapshot file, for a download."""
+        folder = self._folder_of(checked_name(name))
+        with _sentences(folder, "read", name):
+            return folder.read(name, MAX_BYTES + 1)
+
+    def open(self, name: str) -> Snapshot:
+        """One snapshot, validated."""
+        return loads(self.read(name), name=name)
+
+    def save(self, snapshot: Snapshot) -> str:
+        """Write a new file and return its name. Saving the same again changes nothing."""
+        data = dumps(snapshot)
+        with _sentences(self._own, "written"):
+            for name in names_for(snapshot):
+                try:
+                    self._own.create(name, data)
+                except FileExistsError:
+                    # Another server may remove it between the two calls: then it is not the same.
+                    with suppress(FileNotFoundError):
+                        if self._own.read(name, MAX_BYTES + 1) == data:
+                            return name
+                else:
+                    return name
+        raise StoreError(
+            f"{self.url} has a thousand sessions of this name and second: save again later."
+        )
+
+    def import_bytes(self, data: bytes, *, name: str) -> str:
+        """Keep an uploaded file and return its name here. Nothing is written unless it is valid."""
+        return self.save(loads(data, name=name))
+
+    def remove(self, name: str) -> str:
+        """Move one's own snapshot to the trash folder, and return its name there."""
+        folder = self._folder_of(checked_name(name))
+        if folder is not self._own:
+            raise StoreError(f"{name} ships with Attune and cannot be removed.")
+        with _sentences(folder, "written", name):
+            return folder.trash(name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        """Take a removed snapshot back: `kept_as` is its name in the trash folder."""
+        checked_name(kept_as)
+        checked_name(name)
+        with _sentences(self._own, "written", kept_as):
+            try:
+                self._own.restore(kept_as, name)
+            except FileExistsError:
+                raise StoreError(
+                    f"{name} is there already: the removed one stays in the trash folder."
+                ) from None
+
+    def _folder_of(self, name: str) -> Folder:
+        for folder in (self._own, self._shipped):
+            if folder is not None and self._has(folder, name):
+                return folder
+        raise _gone(self._own, name)
+
+    def _has(self, folder: Folder, name: str) -> bool:
+        try:
+            folder.read(name, 1)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # it is there; reading it will say what is wrong
+        return True
+
+    def _listing(self, folder: Folder | None, *, shipped: bool) -> Iterator[SnapshotInfo]:
+        if folder is None:
+            return
+        with _sentences(folder, "read"):
+            entries = [e for e in folder.entries() if is_snapshot_name(e.name)]
+        index = Index(folder.url, _LAYOUT, self._index_folder)
+        known = index.known()
+        fresh: dict[Entry, str] = {}
+        for entry in entries:
+            listed = _from_index(known.get((entry.name, key_of(entry))))
+            if listed is None:
+                try:
+                    listed = _read_listed(folder, entry)
+                    fresh[entry] = listed.model_dump_json()
+                except FileNotFoundError:  # removed since the folder was read
+                    continue
+                except OSError as error:  # not the content's fault: look again next time
+                    listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
+            yield SnapshotInfo(entry.name, shipped, entry.size_bytes, listed.summary, listed.damage)
+        gone = {name for name, _ in known} - {e.name for e in entries}
+        if fresh or gone:
+            index.update(fresh, gone)
+
+
+def default_store() -> Store:
+    """The store of `ATTUNE_SESSIONS`, or of the user's data folder."""
+    url = os.environ.get(SETTING, "").strip()
+    return Store(url or str(data_folder() / "sessions"), shipped=SHIPPED)
+
+
+def search(
+    infos: Iterable[SnapshotInfo],
+    *,
+    text: str = "",
+    gpu: str = "",
+    variant: str = "",
+    problem: str = "",
+    since: str = "",
+    until: str = "",
+) -> Infos:
+    """The infos that fit every filter given. Texts match anywhere, in any case.
+
+    `text` looks in name, title, hypothesis and notes; `since` and `until` are dates or times in UTC
+    (`2026-11-21`), both included. Every word of `problem` ("S128 D64") must stand in one label.
+    """
+
+    def fits(info: SnapshotInfo) -> bool:
+        s = info.summary
+        if s is None:
+            return not (gpu or variant or problem or since or until) and _in(text, [info.name])
+        return (
+            _in(text, [info.name, s.title, s.hypothesis, s.notes])
+            and _in(gpu, s.devices)
+            and _in(variant, s.variants)
+            and (not words or any(words <= _words(label) for label in s.problems))
+            and (not since or s.updated[: len(since)] >= since)
+            and (not until or s.updated[: len(until)] <= until)
+        )
+
+    words = _words(problem)
+    return [info for info in infos if fits(info)]
+
+
+def _words(text: str) -> set[str]:
+    return set(text.casefold().split())
+
+
+def _in(needle: str, texts: Iterable[str]) -> bool:
+    wanted = needle.casefold().strip()
+    return not wanted or any(wanted in text.casefold() for text in texts)
+
+
+def _from_index(text: str | None) -> _Listed | None:
+    if text is None:
+        return None
+    try:
+        return _Listed.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def _read_listed(folder: Folder, entry: Entry) -> _Listed:
+    try:
+        summary = read_summary(folder.read(entry.name, HEAD_BYTES))
+        if summary is None:
+            data = folder.read(entry.name, MAX_BYTES + 1)
+            summary = summarise(loads(data, name=entry.name))
+    except SnapshotError as error:
+        return _Listed(damage=str(error))
+    return _Listed(summary=summary)
+
+
+def _gone(folder: Folder, name: str) -> StoreError:
+    return StoreError(f"There is no session {name} in {folder.url}: it may have been removed.")
+
+
+@contextmanager
+def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
+    """An OSError as a StoreError of one sentence: what, why, what to do."""
+    try:
+        yield
+    except OSError as error:
+        if name and isinstance(error, FileNotFoundError):
+            raise _gone(folder, name) from None
+        remedies = {
+            errno.ENOSPC: "the disk is full: free some space and try again",
+            errno.EDQUOT: "your disk quota is used up: free some space and try again",
+            errno.EROFS: "it is on a read-only disk: choose another folder",
+            errno.EACCES: "you have no permission there: choose another folder",
+            errno.EPERM: "you have no permission there: choose another folder",
+            errno.ENOTDIR: "it is a file, or lies below one: choose another folder",
+            errno.ENOENT: "it is not there: check that its disk is mounted",
+        }
+        why = remedies.get(error.errno or 0) or (error.strerror or type(error).__name__).lower()
+        raise StoreError(
+            f"The sessions folder {folder.url} cannot be {done}: {why} (the setting {SETTING} "
+            "names the folder)."
+        ) from None
