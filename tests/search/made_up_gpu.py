@@ -21,7 +21,7 @@ from engine.evaluation import Execution
 from engine.measure.simulated import SimulatedConditions, SimulatedDevice
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.search.cluster.executor import worker
+from engine.search.cluster import worker
 from engine.search.race import Entrants
 from engine.search.sweep.rows import SweepRow
 

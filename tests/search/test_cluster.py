@@ -209,8 +209,8 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
 
 
 OTHER_SOURCES = """
-from engine.search import cluster_worker
-cluster_worker.fingerprint = lambda: "0123456789abcdef"
+from engine.search.cluster import worker
+worker.fingerprint = lambda: "0123456789abcdef"
 """
 
 
