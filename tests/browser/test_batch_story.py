@@ -18,6 +18,7 @@ batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 """
 
 
+@pytest.mark.slow
 def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app = new_tab("/batch")
     app.see_metric("90% of the plateau", "B = ")

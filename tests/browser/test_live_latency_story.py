@@ -70,6 +70,7 @@ def worker_pid(server: Server) -> int:
     return json.loads(max(files, key=lambda f: f.stat().st_mtime).read_text())["pid"]
 
 
+@pytest.mark.slow
 def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab, server):
     first = new_tab(PATH)
     first.see("Not measured live yet")

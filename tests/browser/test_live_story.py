@@ -27,6 +27,7 @@ def own_checkout(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_every_save_is_compiled_and_run(browser, own_checkout, tmp_path):
     kernel = tmp_path / "checkout" / "kernels" / "v01_fa1_baseline.cu"
     good = kernel.read_text()

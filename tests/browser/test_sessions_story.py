@@ -60,6 +60,7 @@ def download(app: Driver, menu: str, what: str) -> Download:
     return caught.value
 
 
+@pytest.mark.slow
 def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_path):
     mine = machine("mine")
     app = visit(mine, "/?variant=v05&S=130&H=2")

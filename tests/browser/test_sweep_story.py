@@ -42,6 +42,7 @@ def finished(app) -> None:
     expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=SWEEP_MS)
 
 
+@pytest.mark.slow
 def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app = new_tab("/sweep?variant=v05&gpu=L4&S=64")
     unfold(app)
@@ -96,6 +97,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app.no_exception()
 
 
+@pytest.mark.slow
 def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server):
     app = new_tab("/sweep?variant=v06&gpu=L4&S=64&sweep_execute=false&sweep_tab=Occupancy")
     unfold(app)

@@ -79,6 +79,7 @@ def test_dark_mode_follows_the_system(new_tab):
     assert dark.page.evaluate(color) == "rgb(18, 23, 26)"
 
 
+@pytest.mark.slow
 def test_a_long_run_is_cancelled_from_another_tab(new_tab):
     path = "/?B=8&H=32&S=4096&D=128&causal=true&timeout=600"
     first = new_tab(path)

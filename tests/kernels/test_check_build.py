@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cuda_source import Barrier, barriers
 from fitting import fitting_config
+from slow_cases import one_in
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
@@ -37,13 +38,17 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
 @each_variant
 @pytest.mark.parametrize(
     ("seqlen", "head_dim", "causal", "dtype"),
-    [
-        (1, 32, True, "bfloat16"),
-        (64, 64, False, "float16"),
-        (113, 96, True, "float16"),
-        (129, 128, False, "bfloat16"),
-        (203, 64, True, "bfloat16"),
-    ],
+    one_in(
+        3,
+        [
+            (1, 32, True, "bfloat16"),
+            (64, 64, False, "float16"),
+            (113, 96, True, "float16"),
+            (129, 128, False, "bfloat16"),
+            (203, 64, True, "bfloat16"),
+        ],
+        offset=1,
+    ),
 )
 def test_no_false_alarm(
     cpu: CpuBackend, variant: Variant, seqlen: int, head_dim: int, causal: bool, dtype: Dtype
@@ -57,6 +62,7 @@ def test_no_false_alarm(
     assert verdict.passed, verdict.reason
 
 
+@pytest.mark.slow
 @each_variant
 def test_every_tunable_value_is_clean(cpu: CpuBackend, variant: Variant) -> None:
     problem = Problem(1, 1, 130, 64, True)

@@ -7,6 +7,7 @@ taking turns so that each value of each occurs.
 from __future__ import annotations
 
 import pytest
+from slow_cases import one_in
 
 from engine.compile.nvrtc import compile_kernel
 from engine.problem import Problem
@@ -63,7 +64,7 @@ BUILDS = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "arch", "problem", "config"), BUILDS)
+@pytest.mark.parametrize(("variant", "arch", "problem", "config"), one_in(4, BUILDS))
 def test_compiles_without_spills(
     variant: Variant, arch: str, problem: Problem, config: dict[str, int]
 ) -> None:

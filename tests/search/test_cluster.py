@@ -80,6 +80,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == "evaluation"]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> None:
     """One of two workers is killed in mid-sweep: all is as when one process does it alone."""
     path = tmp_path / "cluster.jsonl"
@@ -170,6 +171,7 @@ def test_a_job_on_a_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
 FAKE = "import made_up_gpu\nmade_up_gpu.install()\n"
 
 
+@pytest.mark.slow
 def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Path) -> None:
     """Two made-up GPUs of one model: every problem stays on one, its final too."""
     seqlens = (32, DEADLY_SEQLEN, 64, LOSING_SEQLEN, 128)
