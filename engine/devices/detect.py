@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.devices import nvml
-from engine.devices.lookup import find_device
 from engine.devices.spec import DeviceSpec
+from engine.devices.table import find_device
 from engine.errors import ToolMissing, UnknownName
 
 # FP32 lanes per SM: NVML counts lanes ("GPU cores"), the table counts SMs.

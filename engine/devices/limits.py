@@ -8,67 +8,52 @@ compiles that header and compares every answer of `engine.model.occupancy` with 
 from __future__ import annotations
 
 from engine.devices.spec import SmLimits
-from engine.devices.units import KIB
 from engine.errors import UnknownName
 
+# Compute capability: warps per SM, CTAs per SM, KiB of shared memory per SM.
+_PER_SM = {
+    (7, 5): (32, 16, 64),
+    (8, 0): (64, 32, 164),
+    (8, 6): (48, 16, 100),
+    (8, 7): (48, 16, 164),
+    (8, 8): (48, 16, 100),
+    (8, 9): (48, 24, 100),
+    (9, 0): (64, 32, 228),
+    (10, 0): (64, 32, 228),
+    (10, 3): (64, 32, 228),
+    (11, 0): (48, 24, 228),
+    (12, 0): (48, 24, 100),
+    (12, 1): (48, 24, 100),
+}
 
-def _sm_limits(
-    compute_capability: tuple[int, int],
-    *,
-    max_warps: int,
-    max_ctas: int,
-    smem_per_sm_kib: int,
-    smem_optin_kib: int,
-    smem_unit_bytes: int = 128,
-    reserved_kib: int = 1,
-) -> SmLimits:
-    """Fill in what has been the same on every SM since Turing."""
+
+def _sm_limits(compute_capability: tuple[int, int]) -> SmLimits:
+    """Fill in what has been the same on every SM since Turing, and Turing's exceptions."""
+    max_warps, max_ctas, smem_kib = _PER_SM[compute_capability]
+    is_turing = compute_capability == (7, 5)
+    reserved_kib = 0 if is_turing else 1
     return SmLimits(
         compute_capability=compute_capability,
         max_threads_per_sm=32 * max_warps,
         max_warps_per_sm=max_warps,
         max_ctas_per_sm=max_ctas,
         max_threads_per_cta=1024,
-        registers_per_sm=64 * KIB,
-        max_registers_per_cta=64 * KIB,
+        registers_per_sm=64 * 1024,
+        max_registers_per_cta=64 * 1024,
         max_registers_per_thread=255,
         register_allocation_unit=256,
         # The launch check assumes warps spread over all four sub-partitions.
         warp_allocation_granularity=4,
         num_sub_partitions=4,
-        smem_per_sm_bytes=smem_per_sm_kib * KIB,
-        smem_per_cta_bytes=48 * KIB,
-        smem_per_cta_optin_bytes=smem_optin_kib * KIB,
-        smem_allocation_unit_bytes=smem_unit_bytes,
-        reserved_smem_per_cta_bytes=reserved_kib * KIB,
+        smem_per_sm_bytes=smem_kib * 1024,
+        smem_per_cta_bytes=48 * 1024,
+        smem_per_cta_optin_bytes=(smem_kib - reserved_kib) * 1024,
+        smem_allocation_unit_bytes=256 if is_turing else 128,
+        reserved_smem_per_cta_bytes=reserved_kib * 1024,
     )
 
 
-_ROWS = (
-    # Turing reserves no shared memory per CTA and allocates it in 256-byte units.
-    _sm_limits(
-        (7, 5),
-        max_warps=32,
-        max_ctas=16,
-        smem_per_sm_kib=64,
-        smem_optin_kib=64,
-        smem_unit_bytes=256,
-        reserved_kib=0,
-    ),
-    _sm_limits((8, 0), max_warps=64, max_ctas=32, smem_per_sm_kib=164, smem_optin_kib=163),
-    _sm_limits((8, 6), max_warps=48, max_ctas=16, smem_per_sm_kib=100, smem_optin_kib=99),
-    _sm_limits((8, 7), max_warps=48, max_ctas=16, smem_per_sm_kib=164, smem_optin_kib=163),
-    _sm_limits((8, 8), max_warps=48, max_ctas=16, smem_per_sm_kib=100, smem_optin_kib=99),
-    _sm_limits((8, 9), max_warps=48, max_ctas=24, smem_per_sm_kib=100, smem_optin_kib=99),
-    _sm_limits((9, 0), max_warps=64, max_ctas=32, smem_per_sm_kib=228, smem_optin_kib=227),
-    _sm_limits((10, 0), max_warps=64, max_ctas=32, smem_per_sm_kib=228, smem_optin_kib=227),
-    _sm_limits((10, 3), max_warps=64, max_ctas=32, smem_per_sm_kib=228, smem_optin_kib=227),
-    _sm_limits((11, 0), max_warps=48, max_ctas=24, smem_per_sm_kib=228, smem_optin_kib=227),
-    _sm_limits((12, 0), max_warps=48, max_ctas=24, smem_per_sm_kib=100, smem_optin_kib=99),
-    _sm_limits((12, 1), max_warps=48, max_ctas=24, smem_per_sm_kib=100, smem_optin_kib=99),
-)
-
-SM_LIMITS: dict[tuple[int, int], SmLimits] = {row.compute_capability: row for row in _ROWS}
+SM_LIMITS: dict[tuple[int, int], SmLimits] = {key: _sm_limits(key) for key in _PER_SM}
 
 
 def limits_for(compute_capability: tuple[int, int]) -> SmLimits:

@@ -7,17 +7,23 @@ usual way says of the same GPUs: each kernel measured by itself, the intervals c
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
-from engine.measure.sampler import SamplerSettings, run_rounds
-from engine.measure.simulated import (
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from simulated_gpu import (  # noqa: E402
     ROUGH,
     SimulatedConditions,
     SimulatedDevice,
     verdict_counts,
 )
-from engine.measure.verdict import Verdict, unpaired_verdict
+
+from engine.measure.sampler import SamplerSettings, run_rounds  # noqa: E402
+from engine.measure.verdict import Verdict, unpaired_verdict  # noqa: E402
 
 COMPARISONS = 1000
 DECIDED = (Verdict.FASTER, Verdict.SLOWER)

@@ -8,8 +8,8 @@ import pytest
 
 from engine.devices import all_devices, find_device, limits_for
 from engine.devices.limits import SM_LIMITS
-from engine.devices.lookup import _key
 from engine.devices.spec import DeviceSpec
+from engine.devices.table import _key
 from engine.errors import AttuneError, UnknownName
 
 # FP16 FMAs per SM and cycle with FP32 accumulation where nothing halves it (architecture

@@ -9,12 +9,12 @@ from dataclasses import replace
 from itertools import cycle
 
 import pytest
+from simulated_gpu import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
 
 from engine.devices.nvml import GpuState
 from engine.measure.rounds import Sample
 from engine.measure.sample import LatencyKind
 from engine.measure.sampler import Mode, SamplerSettings, run_rounds
-from engine.measure.simulated import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
 from engine.measure.verdict import Verdict
 
 TRUE_US = {"a": 10.0, "b": 9.5, "c": 12.0}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from simulated_gpu import ROUGH, SimulatedConditions, verdict_counts
 
-from engine.measure.simulated import ROUGH, SimulatedConditions, verdict_counts
 from engine.measure.verdict import Verdict
 
 PLAIN = SimulatedConditions(noise=0.01)

@@ -37,7 +37,7 @@ class LocalCluster:
         self._env = {
             **os.environ,
             "ATTUNE_CPU_THREADS": "1",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}",
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", Path(__file__).parent))),
             # A worker that has lost its scheduler need not look for it for long.
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
         }

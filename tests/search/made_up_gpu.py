@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from search_data import SimulatedEntrants, bowl, evaluation
+from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice
 from engine.evaluation import Execution
-from engine.measure.simulated import SimulatedConditions, SimulatedDevice
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.search.cluster import worker

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simulated_gpu import SimulatedDevice
+
 from engine.devices import find_device, limits_for
 from engine.evaluation import (
     Correctness,
@@ -18,7 +20,6 @@ from engine.evaluation import (
 )
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
-from engine.measure.simulated import SimulatedDevice
 from engine.model.occupancy import occupancy
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 from search_data import SimulatedEntrants
+from simulated_gpu import SimulatedConditions, SimulatedDevice, Throttle
 
 from engine.measure.sampler import SamplerSettings
-from engine.measure.simulated import SimulatedConditions, SimulatedDevice, Throttle
 from engine.search.race import FINALISTS, race
 
 WARM = SamplerSettings(kinds=("device_warm",))

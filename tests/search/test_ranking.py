@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from search_data import SMALL, row
+from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
-from engine.measure.simulated import SimulatedConditions, SimulatedDevice
 from engine.measure.verdict import Verdict
 from engine.search.ranking import by_problem, places, rank_rows, rank_run, ranking_origin
 from engine.search.sweep.rows import compare_rows

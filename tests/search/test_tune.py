@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from search_data import SMALL, SimulatedEntrants, row
+from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings
-from engine.measure.simulated import SimulatedConditions, SimulatedDevice
 from engine.search.autotune import RACERS, tune_results, tuned_config
 from engine.search.race import Entrants
 from engine.search.sweep.rows import SweepRow
