@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.backends.base import RunResult
+from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
 from engine.correctness.diagnosis.diagnose import diagnose
 from engine.correctness.emulate import emulated_attention
 from engine.correctness.maps import ErrorMaps
-from engine.correctness.output_error import Comparison, compare, nonfinite, unwritten
 from engine.correctness.reference import (
     Coverage,
     Float64Array,
@@ -33,8 +33,7 @@ from engine.correctness.tiles import tiles_of
 from engine.errors import ToolMissing
 from engine.evaluation import Correctness
 from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray
+from engine.tensors import FloatArray, Inputs
 from kernels.variant import Dtype
 
 # The study's old bound in FP16, and the same number of rounding steps in BF16 (8 times wider ones).
@@ -82,28 +81,30 @@ def check_with_maps(
     baseline, baseline_name = _baseline(inputs, coverage, sdpa)
     baseline_err = float(np.abs(baseline - ref).max())
     atol = absolute_tolerance(float(np.abs(ref).max()), inputs.problem.dtype)
-    compared = compare(result.out, ref, coverage, 2 * baseline_err + atol)
-    tiles = tiles_of(inputs.problem, plan)
-    broken = _Broken.of(result.out, inputs.problem)
+    compared = compare_output(result.out, ref, coverage, 2 * baseline_err + atol)
+    broken = BrokenElements.of(result.out, inputs.problem.dtype)
     problems = _problems(compared, result, broken)
-    diagnosis = diagnose(inputs, result.out, compared, tiles)
-    numbers = _Numbers.of(compared)
+    diagnosis = diagnose(inputs, broken, compared, tiles_of(inputs.problem, plan))
+    errors = _ErrorFigures.of(compared)
     bound = FIXED_BOUNDS[inputs.problem.dtype]
+    num_nonfinite, num_unwritten = (
+        int(np.count_nonzero(mask)) for mask in (broken.nonfinite, broken.unwritten)
+    )
     correctness = Correctness(
         passed=not problems,
-        reason=_reason(problems, numbers.max_abs_err, compared, baseline_err, baseline_name),
-        max_abs_err=numbers.max_abs_err,
-        mean_abs_err=numbers.mean_abs_err,
-        rms_err=numbers.rms_err,
-        cosine=numbers.cosine,
+        reason=_reason(problems, errors.max_abs_err, compared, baseline_err, baseline_name),
+        max_abs_err=errors.max_abs_err,
+        mean_abs_err=errors.mean_abs_err,
+        rms_err=errors.rms_err,
+        cosine=errors.cosine,
         baseline_err=baseline_err,
         baseline_name=baseline_name,
         tolerance=compared.tolerance,
         fixed_bound=bound,
-        within_fixed_bound=broken.nonfinite == 0 and numbers.max_abs_err <= bound,
-        bad_count=_bad_count(compared, broken),
-        nonfinite_count=broken.nonfinite - broken.unwritten,
-        unwritten_count=broken.unwritten,
+        within_fixed_bound=num_nonfinite + num_unwritten == 0 and errors.max_abs_err <= bound,
+        bad_count=num_nonfinite + num_unwritten + int(np.count_nonzero(compared.over)),
+        nonfinite_count=num_nonfinite,
+        unwritten_count=num_unwritten,
         first_bad_index=_first_bad(compared, broken),
         inputs_unchanged=result.inputs_unchanged,
         repeatable=result.repeatable,
@@ -114,23 +115,7 @@ def check_with_maps(
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
-    """NaN, infinite and unwritten elements of the whole output, sampled or not."""
-
-    nonfinite: int  # unwritten ones included: the poison is a NaN
-    unwritten: int
-    first: tuple[int, int, int, int] | None
-
-    @classmethod
-    def of(cls, raw: RawArray, problem: Problem) -> _Broken:
-        where = nonfinite(raw, problem.dtype)
-        total = int(np.count_nonzero(where))
-        first = _unravel(int(where.argmax()), problem) if total else None
-        return cls(total, int(np.count_nonzero(unwritten(raw))), first)
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
+class _ErrorFigures:
     """Error statistics over finite elements; all of the reference where there is none.
 
     So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
@@ -142,7 +127,7 @@ class _Numbers:
     cosine: float
 
     @classmethod
-    def of(cls, compared: Comparison) -> _Numbers:
+    def of(cls, compared: ComparedOutput) -> _ErrorFigures:
         finite, ref = compared.finite, compared.reference
         if not finite.any():
             size = np.abs(ref)
@@ -186,17 +171,17 @@ def _baseline(
     return emulated_attention(inputs, coverage), name
 
 
-def _problems(compared: Comparison, result: RunResult, broken: _Broken) -> list[str]:
+def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:
     """What is wrong, most telling first; empty when the output passes."""
     problems = []
     total = compared.coverage.problem.elements
-    if broken.unwritten:
-        problems.append(f"{broken.unwritten:,} of {total:,} elements were never written")
-    if broken.nonfinite > broken.unwritten:
-        count = broken.nonfinite - broken.unwritten
-        problems.append(f"{count:,} of {total:,} elements are NaN or infinite")
-    over = int(np.count_nonzero(compared.error > compared.tolerance))
-    if over:
+    for mask, what in (
+        (broken.unwritten, "were never written"),
+        (broken.nonfinite, "are NaN or infinite"),
+    ):
+        if count := np.count_nonzero(mask):
+            problems.append(f"{count:,} of {total:,} elements {what}")
+    if over := np.count_nonzero(compared.over):
         position = np.unravel_index(int(compared.error.argmax()), compared.error.shape)
         batch, head, row = compared.coverage.index(int(position[0]), int(position[1]))
         problems.append(
@@ -216,7 +201,7 @@ def _problems(compared: Comparison, result: RunResult, broken: _Broken) -> list[
 def _reason(
     problems: list[str],
     max_abs_err: float,
-    compared: Comparison,
+    compared: ComparedOutput,
     baseline_err: float,
     baseline_name: str,
 ) -> str:
@@ -231,20 +216,14 @@ def _reason(
     )
 
 
-def _bad_count(compared: Comparison, broken: _Broken) -> int:
-    return broken.nonfinite + int(np.count_nonzero(compared.error > compared.tolerance))
-
-
-def _first_bad(compared: Comparison, broken: _Broken) -> tuple[int, int, int, int] | None:
+def _first_bad(
+    compared: ComparedOutput, broken: BrokenElements
+) -> tuple[int, int, int, int] | None:
     """First wrong element in memory order: (batch, head, row, column)."""
-    over = compared.error > compared.tolerance
+    first = broken.first_index()
+    over = compared.over
     if not over.any():
-        return broken.first
+        return first
     position = np.unravel_index(int(over.argmax()), over.shape)
-    first = (*compared.coverage.index(int(position[0]), int(position[1])), int(position[2]))
-    return first if broken.first is None else min(first, broken.first)
-
-
-def _unravel(flat: int, problem: Problem) -> tuple[int, int, int, int]:
-    batch, head, row, column = (int(i) for i in np.unravel_index(flat, problem.shape))
-    return batch, head, row, column
+    index = (*compared.coverage.index(int(position[0]), int(position[1])), int(position[2]))
+    return index if first is None else min(index, first)

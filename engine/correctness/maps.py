@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from engine.correctness.diagnosis.attribution import error_by_key_tile
-from engine.correctness.output_error import Comparison
+from engine.correctness.attribution import error_by_key_tile
+from engine.correctness.compared_output import ComparedOutput
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs
@@ -67,7 +67,7 @@ class ErrorMaps:
         return cls(**{f.name: arrays[f.name] for f in fields(cls)})
 
 
-def error_maps(inputs: Inputs, compared: Comparison, tiles: Tiles) -> ErrorMaps:
+def error_maps(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> ErrorMaps:
     """All maps of one comparison."""
     problem, coverage = inputs.problem, compared.coverage
     shown = np.where(compared.finite, compared.error, np.nan)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from engine.correctness.diagnosis.diagnose import ErrorMaps
+    from engine.correctness import ErrorMaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.backends.base import BackendName
-from engine.correctness.diagnosis.case import MAX_CASES
 from engine.correctness.reference import coverage_size
+from engine.correctness.suspected_bugs.case import MAX_CASES
 from engine.plan import LaunchPlan
 from engine.units import format_bytes
 

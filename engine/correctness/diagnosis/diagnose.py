@@ -1,8 +1,8 @@
 """Where and why an output is wrong, in words.
 
 Three questions in turn. Is something missing or NaN, and where? Does a known bug explain the rest:
-the outputs that some fifty suspects would give are computed and compared with what came out. And
-what sets the wrong elements apart: one head, the tail tile, the rows of one warp, columns of d.
+the outputs that some 250 suspected bugs would give are computed and compared with the actual one.
+And what sets the wrong elements apart: one head, the tail tile, the rows of one warp, columns of d.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import choose_cases
+from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
+from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
-from engine.correctness.diagnosis.places import places
 from engine.correctness.diagnosis.regions import Region
 from engine.correctness.maps import ErrorMaps, error_maps
-from engine.correctness.output_error import BoolArray, Comparison, nonfinite, unwritten
 from engine.correctness.reference import Coverage, everything
-from engine.correctness.suspects.match import Match, best_match
+from engine.correctness.suspected_bugs.case import choose_cases
+from engine.correctness.suspected_bugs.match import Match, best_match
 from engine.correctness.tiles import Tiles
 from engine.evaluation import Finding
-from engine.tensors import Inputs, RawArray
-
-__all__ = ["Diagnosis", "ErrorMaps", "diagnose"]
+from engine.tensors import Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +33,27 @@ class Diagnosis:
     findings: tuple[Finding, ...]
 
 
-def diagnose(inputs: Inputs, raw: RawArray, compared: Comparison, tiles: Tiles) -> Diagnosis:
-    """Look at one output.
-
-    Args:
-        raw: the output, `[batch, num_heads, seqlen, head_dim]`.
-        compared: the same beside its reference.
-    """
-    return Diagnosis(error_maps(inputs, compared, tiles), _findings(inputs, raw, compared, tiles))
+def diagnose(
+    inputs: Inputs, broken: BrokenElements, compared: ComparedOutput, tiles: Tiles
+) -> Diagnosis:
+    """Look at one output: at its broken elements, and at it beside its reference."""
+    return Diagnosis(
+        error_maps(inputs, compared, tiles), _findings(inputs, broken, compared, tiles)
+    )
 
 
 def _findings(
-    inputs: Inputs, raw: RawArray, compared: Comparison, tiles: Tiles
+    inputs: Inputs, broken: BrokenElements, compared: ComparedOutput, tiles: Tiles
 ) -> tuple[Finding, ...]:
     whole = everything(inputs.problem)
-    flat = whole.take(raw)
-    never = unwritten(flat)
-    broken = nonfinite(flat, inputs.problem.dtype) & ~never
-    wrong = (compared.error > compared.tolerance) & compared.finite
-    counts = [int(np.count_nonzero(x)) for x in (never, broken, wrong)]
+    unwritten, nonfinite = whole.take(broken.unwritten), whole.take(broken.nonfinite)
+    counts = [int(np.count_nonzero(mask)) for mask in (unwritten, nonfinite, compared.over)]
     total = sum(counts)
     findings: list[Finding] = []
     if counts[0]:
-        findings.append(_unwritten(never, whole, tiles, counts[0] / total))
+        findings.append(_unwritten(unwritten, whole, tiles, counts[0] / total))
     if counts[1]:
-        findings.append(_broken(broken, whole, tiles, counts[1] / total))
+        findings.append(_nonfinite(nonfinite, whole, tiles, counts[1] / total))
     if counts[2]:
         share = counts[2] / total
         cases = choose_cases(inputs, compared, tiles)
@@ -67,19 +61,19 @@ def _findings(
         if cause is not None:
             findings.append(_cause(cause, share))
         findings += [
-            Finding(place.pattern, place.sentence, share)
-            for place in places(compared, wrong, tiles)
-            if place.telling or not findings
+            Finding(pattern.name, pattern.sentence, share)
+            for pattern in find_patterns(compared, tiles)
+            if pattern.tells_more or not findings
         ]
     return tuple(findings)
 
 
 def _cause(match: Match, share: float) -> Finding:
-    suspect = match.suspect
+    bug = match.bug
     return Finding(
-        suspect.pattern,
-        f"The output matches {suspect.what} ({math.floor(1e4 * match.explained) / 100:g} % of the "
-        f"error explained). {suspect.look_at[0].upper()}{suspect.look_at[1:]}.",
+        bug.pattern,
+        f"The output matches {bug.what} ({math.floor(1e4 * match.explained) / 100:g} % of the "
+        f"error explained). {bug.look_at[0].upper()}{bug.look_at[1:]}.",
         round(match.share * share, 4),
     )
 
@@ -93,7 +87,7 @@ def _unwritten(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) 
     return Finding("unwritten", text, share)
 
 
-def _broken(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) -> Finding:
+def _nonfinite(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) -> Finding:
     region = Region.of(mask, coverage)
     hint = (
         "a row that sees no key divides 0 by 0 or subtracts −inf from −inf"

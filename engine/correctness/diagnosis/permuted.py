@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import Case
 from engine.correctness.diagnosis.regions import span
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspects.match import Match
-from engine.correctness.suspects.suspect import Suspect
+from engine.correctness.suspected_bugs.bug import SuspectedBug
+from engine.correctness.suspected_bugs.case import Case
+from engine.correctness.suspected_bugs.match import Match
 
 # Share of the wrong rows or columns that must be found elsewhere.
 _MIN_FOUND = 0.8
@@ -99,4 +99,4 @@ def _pairs(name: str, to: IntArray, source: IntArray) -> str:
 
 
 def _match(pattern: str, what: str, look_at: str, share: float) -> Match:
-    return Match(Suspect(pattern, what, look_at, lambda _: None), share, share)
+    return Match(SuspectedBug(pattern, what, look_at, lambda _: None), share, share)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.correctness.output_error import BoolArray
+from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Coverage, IntArray
 from engine.problem import Problem
 

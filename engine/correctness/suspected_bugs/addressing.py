@@ -1,4 +1,4 @@
-"""Suspects in the addressing: a wrong query row, another head's data, a wrong stride."""
+"""Bugs in the addressing: a wrong query row, another head's data, a wrong stride."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import Case, attend
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspects.suspect import Suspect
+from engine.correctness.suspected_bugs.bug import SuspectedBug
+from engine.correctness.suspected_bugs.case import Case, attend
 from engine.tensors import RawArray, decode
 
 # Heads on either side that a wrong offset is looked for in.
@@ -23,7 +23,7 @@ HeadMap = Callable[[int, int], int]
 BaseMap = Callable[[Case, int], int]
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Wrong query rows first, then heads and strides."""
     if case.problem.seqlen > 1:
         yield from _queries(case)
@@ -33,7 +33,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     yield from _offsets(case)
 
 
-def _queries(case: Case) -> Iterator[Suspect]:
+def _queries(case: Case) -> Iterator[SuspectedBug]:
     tiles = case.tiles
     m, n = tiles.block_m, tiles.num_splits
     split_pass = " in the KV-split partial pass" if tiles.num_chunks > 1 else ""
@@ -61,7 +61,7 @@ def _queries(case: Case) -> Iterator[Suspect]:
         ]
     for name, query_of in maps:
         for own_mask in (True, False) if case.problem.causal else (True,):
-            yield Suspect(
+            yield SuspectedBug(
                 "query_index",
                 f"a wrong query index{split_pass}, Q being read from {name}",
                 f"look at the query row that Q is loaded from{split_pass}",
@@ -86,7 +86,7 @@ def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array
     return attend(scores, visible, case.v)
 
 
-def _lengths(case: Case) -> Iterator[Suspect]:
+def _lengths(case: Case) -> Iterator[SuspectedBug]:
     """With other keys than queries: one's stride used for the other."""
     p = case.problem
     by = (p.num_keys - p.seqlen) * p.head_dim
@@ -96,7 +96,7 @@ def _lengths(case: Case) -> Iterator[Suspect]:
         yield from _elsewhere(f"with {of_kv}", partial(_strided, by), ("q",))
 
 
-def _heads(case: Case) -> Iterator[Suspect]:
+def _heads(case: Case) -> Iterator[SuspectedBug]:
     """Some of Q, K and V read at another (batch, head)."""
     num_heads, batches = case.problem.num_heads, case.problem.batch
     places: list[tuple[str, HeadMap]] = [
@@ -118,7 +118,7 @@ def _heads(case: Case) -> Iterator[Suspect]:
         yield from _elsewhere(where, partial(_head_base, head_of))
 
 
-def _offsets(case: Case) -> Iterator[Suspect]:
+def _offsets(case: Case) -> Iterator[SuspectedBug]:
     """Strides between heads that are a little off, and slices moved by a row or a tile."""
     p, tiles = case.problem, case.tiles
     strides = [("of whole key tiles", tiles.padding * p.head_dim)]
@@ -150,10 +150,10 @@ def _moved(by: int, case: Case, size: int) -> int:
 
 def _elsewhere(
     where: str, base_of: BaseMap, choices: Iterable[str] = ("k", "v", "kv", "q", "qkv")
-) -> Iterator[Suspect]:
+) -> Iterator[SuspectedBug]:
     for operands in choices:
         names = " and ".join(operands.upper()) if len(operands) < 3 else "Q, K and V"
-        yield Suspect(
+        yield SuspectedBug(
             "head_stride",
             f"{names} of a head read {where}",
             f"look at how the address of {names} is made from batch, head and stride",

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from engine.correctness.output_error import BoolArray, Comparison
+from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.reference import Float64Array, IntArray, slice_qkv
 from engine.correctness.tiles import Tiles
 from engine.problem import Problem
@@ -44,7 +44,7 @@ class Case:
 
     @cached_property
     def quick(self) -> Case:
-        """A few wrong rows: enough to drop the suspects that do not fit at all."""
+        """A few wrong rows: enough to drop the bugs that do not fit at all."""
         wrong = np.flatnonzero(self.bad.any(axis=1))
         count = min(max(_QUICK_WORK // (self.problem.num_keys * self.problem.head_dim), 4), 32)
         picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]
@@ -92,7 +92,7 @@ class State:
     acc: Float64Array  # [T, R, head_dim], the same with V
 
 
-def choose_cases(inputs: Inputs, compared: Comparison, tiles: Tiles) -> list[Case]:
+def choose_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list[Case]:
     """Up to three wrong slices: the worst, the first and the last, each with its telling rows."""
     bad = compared.bad
     wrong = np.flatnonzero((bad & compared.finite).any(axis=(1, 2)))
@@ -103,7 +103,7 @@ def choose_cases(inputs: Inputs, compared: Comparison, tiles: Tiles) -> list[Cas
 
 
 def _case(
-    inputs: Inputs, compared: Comparison, bad: BoolArray, tiles: Tiles, position: int
+    inputs: Inputs, compared: ComparedOutput, bad: BoolArray, tiles: Tiles, position: int
 ) -> Case:
     limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.num_keys))
     bad_rows = np.flatnonzero(bad[position].any(axis=1))

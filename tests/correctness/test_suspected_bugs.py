@@ -1,4 +1,4 @@
-"""Each remaining suspect against a textbook computation of its bug."""
+"""Each remaining suspected bug against a textbook computation of its bug."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _times(weights: Any) -> HeadBug:
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_a_suspect_is_named(bug: HeadBug, pattern: str, words: str) -> None:
+def test_a_bug_is_named(bug: HeadBug, pattern: str, words: str) -> None:
     found = judged(bug)
     assert not found.passed
     assert found.findings[0].pattern == pattern, found.findings
@@ -112,7 +112,7 @@ def test_a_suspect_is_named(bug: HeadBug, pattern: str, words: str) -> None:
         (KEYS < (ROWS // BLOCK + 1) * BLOCK, "causal_mask", "by whole tiles"),
     ],
 )
-def test_a_causal_suspect_is_named(mask: np.ndarray, pattern: str, words: str) -> None:
+def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, words: str) -> None:
     found = judged(_times(mask), causal=True)
     assert found.findings[0].pattern == pattern, found.findings
     assert words in found.findings[0].sentence, found.findings

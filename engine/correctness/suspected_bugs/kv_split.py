@@ -1,4 +1,4 @@
-"""Suspects in the KV split and the walk over key tiles: what is summed, with which weights."""
+"""Bugs in the KV split and the walk over key tiles: what is summed, with which weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import (
+from engine.correctness.reference import Float64Array, IntArray
+from engine.correctness.suspected_bugs.bug import SuspectedBug
+from engine.correctness.suspected_bugs.case import (
     Case,
     State,
     attend,
@@ -15,15 +17,13 @@ from engine.correctness.diagnosis.case import (
     merge,
     segment_states,
 )
-from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspects.suspect import Suspect
 
 # Single tiles are tried one by one up to here.
 _MAX_TILES = 64
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
-    """Fusion suspects where K/V is split, then tiles or seam keys left out or counted twice."""
+def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Fusion bugs where K/V is split, then tiles or seam keys left out or counted twice."""
     tiles = case.tiles
     if tiles.num_chunks > 1:
         yield from _fusion(case)
@@ -34,7 +34,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         yield from _seams(case, tiles.block_n, "key tile", "key_tile")
 
 
-def _fusion(case: Case) -> Iterator[Suspect]:
+def _fusion(case: Case) -> Iterator[SuspectedBug]:
     look_at = (
         "look at the weights exp(m_i − m) of the fusion"
         + (" pass" if case.tiles.num_passes > 1 else "")
@@ -46,22 +46,22 @@ def _fusion(case: Case) -> Iterator[Suspect]:
         (f"{whole} that rescales l_i but not O_i by exp(m_i − m)", False, True),
         (f"{whole} that rescales O_i but not l_i by exp(m_i − m)", True, False),
     ):
-        yield Suspect(
+        yield SuspectedBug(
             "fusion_rescale", what, look_at, partial(_fused, weigh_acc=weigh_acc, weigh_l=weigh_l)
         )
-    yield Suspect(
+    yield SuspectedBug(
         "fusion_rescale",
         f"{whole} without the rescale: the plain mean of their normalised outputs",
         look_at,
         partial(_mean_of_splits, False),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "fusion_rescale",
         f"{whole} without the rescale: the plain mean over all of them, empty ones counted",
         look_at,
         partial(_mean_of_splits, True),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "fusion_rescale",
         f"{whole} with the weights upside down, exp(m − m_i)",
         look_at,
@@ -95,27 +95,27 @@ def _upside_down(case: Case) -> Float64Array:
     return np.asarray((weight[..., None] * chunks.acc).sum(axis=0) / total)
 
 
-def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
+def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[SuspectedBug]:
     """Each segment of `size` keys left out, or counted twice."""
     starts = range(0, case.problem.num_keys, size)
     for index, start in enumerate(starts):
         end = min(start + size, case.problem.num_keys)
         which = f"{name} {index} (keys {start} to {end - 1})"
         inside = slice(start, end)
-        yield Suspect(
+        yield SuspectedBug(
             pattern,
             f"leaving out {which}",
             f"look at how {name} {index} gets its keys and how it is summed up",
             partial(_counted, inside, 0.0),
         )
-        yield Suspect(
+        yield SuspectedBug(
             pattern,
             f"counting {which} twice",
             f"look at how {name} {index} gets its keys and how it is summed up",
             partial(_counted, inside, 2.0),
         )
         if name == "split" and len(starts) > 2:
-            yield Suspect(
+            yield SuspectedBug(
                 pattern,
                 f"using {which} alone",
                 "look at the loop over the splits in the fusion",
@@ -123,7 +123,7 @@ def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[
             )
 
 
-def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
+def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[SuspectedBug]:
     """A key or a key tile at the border of every segment left out, or visited from both sides."""
     num_keys, block_n = case.problem.num_keys, case.tiles.block_n
     begins, units = np.arange(0, num_keys, size), [("key", 1)]
@@ -141,7 +141,7 @@ def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspect]:
             (f"counting the first {unit} of every {name} but the first twice", after[1:], 2.0),
             (f"counting the last {unit} of every {name} but the last twice", before[1:], 2.0),
         ):
-            yield Suspect(
+            yield SuspectedBug(
                 pattern,
                 what,
                 f"look at the first and last key of a {name}: one bound is off by one {unit}",

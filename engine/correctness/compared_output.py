@@ -17,7 +17,7 @@ _EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class ComparedOutput:
     """Output against reference on the covered rows; arrays are `[slices, rows, head_dim]`.
 
     `error` is |out − reference|, 0 where the output is not finite (`finite` tells the two apart).
@@ -28,13 +28,17 @@ class Comparison:
     reference: Float64Array
     error: Float64Array
     finite: BoolArray
-    unwritten: BoolArray
     tolerance: float
+
+    @property
+    def over(self) -> BoolArray:
+        """Finite elements over the tolerance."""
+        return self.error > self.tolerance
 
     @property
     def bad(self) -> BoolArray:
         """Elements over the tolerance, NaN, infinite or never written."""
-        return ~self.finite | (self.error > self.tolerance)
+        return ~self.finite | self.over
 
     def worst_slice(self) -> int:
         """Position of the slice with the largest error; the first broken one if all are exact."""
@@ -44,9 +48,9 @@ class Comparison:
         return int(by_slice.argmax())
 
 
-def compare(
+def compare_output(
     raw: RawArray, reference: Float64Array, coverage: Coverage, tolerance: float
-) -> Comparison:
+) -> ComparedOutput:
     """Compare a raw output with the covered reference.
 
     Args:
@@ -62,15 +66,31 @@ def compare(
     error = np.zeros_like(reference)
     np.subtract(out, reference, out=error, where=finite)
     np.abs(error, out=error)
-    return Comparison(coverage, out, reference, error, finite, unwritten(covered), tolerance)
+    return ComparedOutput(coverage, out, reference, error, finite, tolerance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokenElements:
+    """What is no number in a whole output, `[batch, num_heads, seqlen, head_dim]`."""
+
+    unwritten: BoolArray  # still holds the poison
+    nonfinite: BoolArray  # NaN or infinite, though it was written
+
+    @classmethod
+    def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
+        unwritten = np.asarray(raw.view(np.uint16) == POISON_BITS)
+        return cls(unwritten, nonfinite(raw, dtype) & ~unwritten)
+
+    def first_index(self) -> tuple[int, int, int, int] | None:
+        """(batch, head, row, column) of the first of either kind in memory order."""
+        broken = self.unwritten | self.nonfinite
+        if not broken.any():
+            return None
+        batch, head, row, column = np.unravel_index(int(broken.argmax()), broken.shape)
+        return int(batch), int(head), int(row), int(column)
 
 
 def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
-    """Where a raw array holds NaN or infinity: all exponent bits set."""
+    """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
     exponent = np.uint16(_EXPONENT_BITS[dtype])
     return np.asarray((raw.view(np.uint16) & exponent) == exponent)
-
-
-def unwritten(raw: RawArray) -> BoolArray:
-    """Where a raw output still holds the poison."""
-    return np.asarray(raw.view(np.uint16) == POISON_BITS)

@@ -1,4 +1,4 @@
-"""Which suspect explains an output: compute what each would give and compare."""
+"""Which suspected bug explains an output: compute what each would give and compare."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import Case
-from engine.correctness.output_error import BoolArray
+from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspects import addressing, kv_split, masks, softmax
-from engine.correctness.suspects.suspect import Suspect
+from engine.correctness.suspected_bugs.addressing import addressing_bugs
+from engine.correctness.suspected_bugs.bug import SuspectedBug
+from engine.correctness.suspected_bugs.case import Case
+from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
+from engine.correctness.suspected_bugs.masks import mask_bugs
+from engine.correctness.suspected_bugs.softmax import softmax_bugs
 
-# How much of the squared error a suspect must account for. The rest is what 16-bit rounding and the
-# order of sums leave; a suspect that only looks alike reaches 0.9 at times.
+# How much of the squared error a bug must account for. The rest is what 16-bit rounding and the
+# order of sums leave; a bug that only looks alike reaches 0.9 at times.
 MIN_EXPLAINED = 0.97
 _WORTH_A_SECOND_LOOK = 0.9
 _SAME = 1e-3
@@ -22,26 +25,26 @@ _SAME = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A suspect and how well its prediction fits."""
+    """A suspected bug and how well its prediction fits."""
 
-    suspect: Suspect
+    bug: SuspectedBug
     explained: float  # share of the squared error that the prediction removes
     share: float  # share of the wrong elements that the prediction gets right
 
 
-# The plainest first: of two suspects that explain equally much, the earlier is named.
-_FAMILIES = (softmax, masks, kv_split, addressing)
+# The plainest first: of two that explain equally much, the earlier is named.
+_FAMILIES = (softmax_bugs, mask_bugs, kv_split_bugs, addressing_bugs)
 
 
 def best_match(cases: Sequence[Case]) -> Match | None:
-    """The suspect that explains the wrong rows of all cases, or None where none does."""
+    """The bug that explains the wrong rows of all cases, or None where none does."""
     if not cases:
         return None
     best: Match | None = None
-    for suspect in (s for family in _FAMILIES for s in family.suspects(cases[0])):
-        if not any(_fit(suspect, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
+    for bug in (b for family in _FAMILIES for b in family(cases[0])):
+        if not any(_fit(bug, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
             continue
-        match = _fit(suspect, cases)
+        match = _fit(bug, cases)
         if match.explained >= MIN_EXPLAINED and (
             best is None or match.explained > best.explained + _SAME
         ):
@@ -49,12 +52,12 @@ def best_match(cases: Sequence[Case]) -> Match | None:
     return best
 
 
-def _fit(suspect: Suspect, cases: Sequence[Case]) -> Match:
+def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
     """How well the prediction agrees where it, the output and the reference are numbers."""
     before = after = 0.0
     wrong = right_now = 0
     for case in cases:
-        predicted = suspect.predict(case)
+        predicted = bug.predict(case)
         if predicted is None:
             continue
         told = np.isfinite(predicted) & np.isfinite(case.out)
@@ -67,8 +70,8 @@ def _fit(suspect: Suspect, cases: Sequence[Case]) -> Match:
         limit = np.maximum(0.1 * np.abs(error[bad]), 3 * noise[bad])
         right_now += int(np.count_nonzero(np.abs(rest[bad]) <= limit))
     if before == 0.0 or not wrong:
-        return Match(suspect, 0.0, 0.0)
-    return Match(suspect, 1.0 - after / before, right_now / wrong)
+        return Match(bug, 0.0, 0.0)
+    return Match(bug, 1.0 - after / before, right_now / wrong)
 
 
 def _rounding(case: Case, told: BoolArray) -> Float64Array:

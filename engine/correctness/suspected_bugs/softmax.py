@@ -1,4 +1,4 @@
-"""Suspects in the softmax itself: scale, normalisation, running maximum."""
+"""Bugs in the softmax itself: scale, normalisation, running maximum."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import Case, attend, finite_or_zero, merge
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspects.suspect import Suspect
+from engine.correctness.suspected_bugs.bug import SuspectedBug
+from engine.correctness.suspected_bugs.case import Case, attend, finite_or_zero, merge
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
-    """Suspects that need no tile size but the key tile's."""
-    yield Suspect(
+def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Bugs that need no tile size but the key tile's."""
+    yield SuspectedBug(
         "all_zero",
         "a kernel that writes zeros",
         "look at what is accumulated and stored",
         lambda c: np.zeros_like(c.reference),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "mean_v",
         "the plain mean of the visible V rows",
         "all scores come out equal, so look at S = Q·Kᵀ: is Q or K zero, or the score overwritten?",
         lambda c: attend(np.zeros_like(c.scores), c.visible, c.v),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "mean_v",
         "the plain mean of all V rows",
         "all scores come out equal, so look at S = Q·Kᵀ and at the mask",
@@ -40,13 +40,13 @@ def suspects(case: Case) -> Iterator[Suspect]:
         ("scores multiplied by log2(e) and then given to exp instead of exp2", 1 / math.log(2)),
     ):
         if abs(factor - 1) > 1e-6:
-            yield Suspect(
+            yield SuspectedBug(
                 "softmax_scale",
                 what,
                 "look at softmax_scale and the base of the exponential",
                 partial(_scaled, factor),
             )
-    yield Suspect(
+    yield SuspectedBug(
         "not_normalised",
         "a sum of exp(S − m)·V that is never divided by l",
         "look at the division by the row sum at the end",
@@ -58,7 +58,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
             ("an online softmax that rescales l but not O by exp(m_old − m_new)", 0, 1),
             ("an online softmax that rescales O but not l by exp(m_old − m_new)", 1, 0),
         ):
-            yield Suspect(
+            yield SuspectedBug(
                 "online_rescale",
                 what,
                 "look at the correction when the running maximum grows",

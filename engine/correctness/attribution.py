@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.correctness.output_error import Comparison
+from engine.correctness.compared_output import ComparedOutput
 from engine.correctness.reference import Float64Array, IntArray, slice_qkv
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs
@@ -31,7 +31,7 @@ _MAX_LOG_WEIGHT = 30.0
 
 
 def error_by_key_tile(
-    inputs: Inputs, compared: Comparison, tiles: Tiles, position: int
+    inputs: Inputs, compared: ComparedOutput, tiles: Tiles, position: int
 ) -> tuple[Float64Array, tuple[int, int]]:
     """Largest |error| that each key tile brings into each query tile of one slice.
 

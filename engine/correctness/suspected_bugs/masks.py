@@ -1,4 +1,4 @@
-"""Suspects in the masks: the causal diagonal and the tail of the last key tile."""
+"""Bugs in the masks: the causal diagonal and the tail of the last key tile."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.diagnosis.case import Case, attend
-from engine.correctness.output_error import BoolArray
+from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspects.suspect import Suspect
+from engine.correctness.suspected_bugs.bug import SuspectedBug
+from engine.correctness.suspected_bugs.case import Case, attend
 from engine.tensors import decode
 from kernels.variant import ceil_div
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
-    """Causal suspects for causal problems, tail suspects where the last key tile is partial; keys
+def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Causal bugs for causal problems, tail bugs where the last key tile is partial; keys
     counted by the queries where there are more of them."""
     yield from _causal(case)
     yield from _lengths(case)
@@ -24,14 +24,14 @@ def suspects(case: Case) -> Iterator[Suspect]:
     if tiles.padding and not case.problem.causal:
         letter = "S" if tiles.num_keys == tiles.seqlen else "KV"
         size = f"{letter} = {tiles.num_keys} is no multiple of the key tile, {tiles.block_n}"
-        yield Suspect(
+        yield SuspectedBug(
             "tail_mask",
             f"a missing tail mask, the {tiles.padding} padded keys of the last tile taking part as "
             f"zeros ({size})",
             "look at the test key < seqlen_kv where scores are masked",
             lambda c: attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
         )
-        yield Suspect(
+        yield SuspectedBug(
             "tail_mask",
             f"a missing tail mask, the last key tile reading {tiles.padding} rows past the end of "
             f"its head ({size})",
@@ -40,20 +40,20 @@ def suspects(case: Case) -> Iterator[Suspect]:
         )
     if tiles.padding and tiles.num_key_tiles > 1:
         kept = tiles.num_keys // tiles.block_n * tiles.block_n
-        yield Suspect(
+        yield SuspectedBug(
             "tail_tile",
             f"a loop that leaves out the last, partial key tile (keys {kept} to "
             f"{tiles.num_keys - 1})",
             "look at the number of key tiles: it must be rounded up",
             partial(_first_keys, kept),
         )
-    yield Suspect(
+    yield SuspectedBug(
         "tail_tile",
         "a loop that leaves out the last key",
         "look at the upper bound of the key loop",
         partial(_first_keys, tiles.num_keys - 1),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "first_key",
         "a loop that leaves out the first key",
         "look at the lower bound of the key loop",
@@ -61,7 +61,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     )
 
 
-def _lengths(case: Case) -> Iterator[Suspect]:
+def _lengths(case: Case) -> Iterator[SuspectedBug]:
     """With more keys than queries: keys counted as if there were as many as queries."""
     tiles = case.tiles
     visited = ceil_div(tiles.seqlen, tiles.block_n) * tiles.block_n
@@ -70,7 +70,7 @@ def _lengths(case: Case) -> Iterator[Suspect]:
         (visited, "a key loop that ends", "look at the upper bound of the key loop"),
     ):
         if count < tiles.num_keys:
-            yield Suspect(
+            yield SuspectedBug(
                 "key_count",
                 f"{what} by the number of queries, so that keys {count} to {tiles.num_keys - 1} "
                 "are left out",
@@ -79,9 +79,9 @@ def _lengths(case: Case) -> Iterator[Suspect]:
             )
 
 
-def _causal(case: Case) -> Iterator[Suspect]:
+def _causal(case: Case) -> Iterator[SuspectedBug]:
     if not case.problem.causal:
-        yield Suspect(
+        yield SuspectedBug(
             "causal_mask",
             "a causal mask that this problem does not have",
             "look at IS_CAUSAL and the mask",
@@ -90,28 +90,28 @@ def _causal(case: Case) -> Iterator[Suspect]:
         return
     look_at = "look at the comparison of key and query row where the causal mask is made"
     one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
-    yield Suspect("causal_diagonal", one_more, look_at, partial(_shifted, 1, False))
+    yield SuspectedBug("causal_diagonal", one_more, look_at, partial(_shifted, 1, False))
     # A kernel that stops at the tile's last query never visits the extra key of that one row.
-    yield Suspect("causal_diagonal", one_more, look_at, partial(_shifted, 1, True))
-    yield Suspect(
+    yield SuspectedBug("causal_diagonal", one_more, look_at, partial(_shifted, 1, True))
+    yield SuspectedBug(
         "causal_diagonal",
         "a causal mask off by one, key < row: each row misses its own key",
         look_at,
         partial(_shifted, -1, False),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "causal_mask",
         "attention without the causal mask",
         "look at IS_CAUSAL and the mask",
         lambda c: attend(c.scores, np.ones_like(c.visible), c.v),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "causal_mask",
         "a causal mask by whole tiles, missing inside the tiles on the diagonal",
         "look at the mask of the last visited key tile",
         lambda c: attend(c.scores, _visited(c), c.v),
     )
-    yield Suspect(
+    yield SuspectedBug(
         "causal_mask",
         "a causal mask the wrong way round (key ≥ row)",
         look_at,

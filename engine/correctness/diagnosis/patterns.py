@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.diagnosis.regions import Region, span
-from engine.correctness.output_error import BoolArray, Comparison
 from engine.correctness.reference import Coverage, IntArray
 from engine.correctness.tiles import Tiles
 
@@ -21,20 +21,17 @@ _DENSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A pattern of where: its name and a sentence."""
+class Pattern:
+    """A pattern in where the wrong elements lie."""
 
-    pattern: str
+    name: str
     sentence: str
-    telling: bool = True  # says something even where the cause is known
+    tells_more: bool = True  # worth saying even where the cause is known
 
 
-def places(compared: Comparison, wrong: BoolArray, tiles: Tiles) -> list[Place]:
-    """The patterns of the wrong elements, at least one.
-
-    Args:
-        wrong: `[slices, rows, head_dim]`, finite elements over the tolerance.
-    """
+def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
+    """The patterns of the finite elements over the tolerance (there is one at least)."""
+    wrong = compared.over
     region = Region.of(wrong, compared.coverage)
     density = np.count_nonzero(wrong) / max(1, region.size)
     if density < _DENSE and compared.error[wrong].max() <= _ROUNDING * compared.tolerance:
@@ -47,13 +44,13 @@ def places(compared: Comparison, wrong: BoolArray, tiles: Tiles) -> list[Place]:
     return found or [_everywhere(region)]
 
 
-def _heads(region: Region) -> Sequence[Place]:
+def _heads(region: Region) -> Sequence[Pattern]:
     if region.all_slices:
         return ()
     where = region.slice_words()
     if len(region.slices) == 1:
         return (
-            Place(
+            Pattern(
                 "one_head",
                 f"Only {where} is wrong: look at the offset of this head (its base address or "
                 "stride), not at the maths.",
@@ -62,53 +59,53 @@ def _heads(region: Region) -> Sequence[Place]:
     total = region.problem.batch * region.problem.num_heads
     if len(region.slices) == total - 1 and 0 not in region.slices:
         return (
-            Place(
+            Pattern(
                 "head_stride",
                 "Every head is wrong but the first of the first batch, whose offset is 0 whatever "
                 "the stride: look at the stride between heads.",
             ),
         )
     return (
-        Place(
+        Pattern(
             "some_heads",
             f"Only {where} are wrong: look at how the offset is made from batch and head.",
         ),
     )
 
 
-def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> Sequence[Place]:
+def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> Sequence[Pattern]:
     rows, block = region.rows, tiles.block_m
     if len(rows) >= _NEARLY_ALL * len(coverage.rows):
         return ()
     which = region.row_words()
     if len(rows) == 1:
-        return (Place("one_row", f"Only {which} is wrong."),)
+        return (Pattern("one_row", f"Only {which} is wrong."),)
     wrong_tiles = np.unique(rows // block)
     last = tiles.num_query_tiles - 1
     if len(wrong_tiles) == 1 and last > 0:
         tile = int(wrong_tiles[0])
         if tile == last and tiles.seqlen % block:
             return (
-                Place(
+                Pattern(
                     "tail_tile",
                     f"Only the last, partial query tile is wrong ({which}; {tiles.seqlen % block} "
                     f"of {block} rows exist): look at how its rows are loaded, masked and stored.",
                 ),
             )
-        return (Place("one_query_tile", f"Only query tile {tile} is wrong ({which})."),)
+        return (Pattern("one_query_tile", f"Only query tile {tile} is wrong ({which})."),)
     in_tile = _positions_in_tile(mask, coverage, block)
     if in_tile is not None:
         return (_same_rows(in_tile, tiles),)
     if wrong_tiles[0] > 0 and np.array_equal(wrong_tiles, np.arange(wrong_tiles[0], last + 1)):
         return (
-            Place(
+            Pattern(
                 "later_tiles",
                 f"Query tiles up to {wrong_tiles[0] - 1} are right and the later ones wrong "
                 f"({which}): look at what depends on the query tile's index.",
-                telling=False,
+                tells_more=False,
             ),
         )
-    return (Place("some_rows", f"Only {which} are wrong.", telling=False),)
+    return (Pattern("some_rows", f"Only {which} are wrong.", tells_more=False),)
 
 
 def _positions_in_tile(mask: BoolArray, coverage: Coverage, block: int) -> IntArray | None:
@@ -122,30 +119,30 @@ def _positions_in_tile(mask: BoolArray, coverage: Coverage, block: int) -> IntAr
     return None
 
 
-def _same_rows(positions: IntArray, tiles: Tiles) -> Place:
+def _same_rows(positions: IntArray, tiles: Tiles) -> Pattern:
     which = span("row", positions, tiles.block_m)
     per_warp = tiles.rows_per_warp
     warps = np.unique(positions // per_warp)
     if len(warps) == 1 and len(positions) == per_warp:
-        return Place(
+        return Pattern(
             "rows_of_one_warp",
             f"In every query tile the same rows are wrong, {which} of {tiles.block_m}: the rows of "
             f"warp {warps[0]}, if the CTA's {tiles.threads} threads share its rows in order.",
         )
-    return Place(
+    return Pattern(
         "rows_in_tile",
         f"In every query tile the same rows are wrong, {which} of {tiles.block_m}: look at what "
         "differs between its threads, such as lane, warp or a register tile.",
     )
 
 
-def _columns(region: Region) -> Sequence[Place]:
+def _columns(region: Region) -> Sequence[Pattern]:
     if len(region.columns) >= _NEARLY_ALL * region.problem.head_dim:
         return ()
     which = span("column", region.columns, region.problem.head_dim)
     verb = "is" if len(region.columns) == 1 else "are"
     return (
-        Place(
+        Pattern(
             "columns_of_d",
             f"Only {which} of d {verb} wrong: look at which thread owns these columns when V is "
             "read and O is stored.",
@@ -153,9 +150,9 @@ def _columns(region: Region) -> Sequence[Place]:
     )
 
 
-def _precision(compared: Comparison, wrong: BoolArray) -> Place:
+def _precision(compared: ComparedOutput, wrong: BoolArray) -> Pattern:
     times = compared.error[wrong].max() / compared.tolerance
-    return Place(
+    return Pattern(
         "precision",
         f"{np.count_nonzero(wrong):,} scattered elements are over the tolerance, by a factor of "
         f"{times:.2g} at most: that is lost precision (16-bit accumulation, a coarse exp) rather "
@@ -163,10 +160,10 @@ def _precision(compared: Comparison, wrong: BoolArray) -> Place:
     )
 
 
-def _everywhere(region: Region) -> Place:
+def _everywhere(region: Region) -> Pattern:
     heads = "Every head," if region.problem.batch * region.problem.num_heads > 1 else "Every"
-    return Place(
+    return Pattern(
         "everywhere",
         f"{heads} row and column has wrong elements: the main loop is wrong, not an edge of it.",
-        telling=False,
+        tells_more=False,
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.correctness.diagnosis.case import Case
 from engine.correctness.reference import Float64Array
+from engine.correctness.suspected_bugs.case import Case
 
 # `[R, head_dim]` for the case's rows, NaN where the bug gives NaN; None where it cannot occur.
 Prediction = Callable[[Case], Float64Array | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SuspectedBug:
     """A bug whose output can be computed."""
 
     pattern: str  # the finding's name: "causal_diagonal", "fusion_rescale", …
