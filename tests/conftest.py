@@ -1,9 +1,18 @@
-"""Settings that must stand before anything imports NumPy, and those of Hypothesis."""
+"""What must stand first: threads of BLAS, Hypothesis, and none of the user's settings.
+
+Every `ATTUNE_…` variable is cleared or points into a folder of this test run, so that tests neither
+see nor change what a person has kept; compiled kernels are shared by all tests of the run. Only
+the variables that speak of the tests themselves are left.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # The xdist workers fill the cores already. BLAS threads on top of them wait for each other by
@@ -13,3 +22,23 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # An example's time says more about the other processes of the machine than about the code.
 settings.register_profile("attune", deadline=None)
 settings.load_profile("attune")
+
+_OF_THE_TESTS = {"ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER"}
+_FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
+_ROOT = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Once per run: the workers of xdist inherit the environment of their parent."""
+    if hasattr(config, "workerinput"):
+        return
+    for name in [n for n in os.environ if n.startswith("ATTUNE_") and n not in _OF_THE_TESTS]:
+        del os.environ[name]
+    root = config.stash[_ROOT] = Path(tempfile.mkdtemp(prefix="attune-tests-"))
+    for name in _FOLDERS:
+        os.environ[name] = str(root / name.removeprefix("ATTUNE_").lower())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if root := config.stash.get(_ROOT, None):
+        shutil.rmtree(root, ignore_errors=True)

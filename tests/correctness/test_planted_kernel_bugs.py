@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -300,13 +299,6 @@ def cpu() -> Iterator[CpuBackend]:
     backend = CpuBackend()
     yield backend
     backend.close()
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(shared / "kernel-cache"))
 
 
 def executed(cpu: CpuBackend, variant_id: str, bug: Bug | None, folder: Path) -> Correctness:

@@ -218,6 +218,9 @@ def test_the_setting_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ATTUNE_SESSIONS", "memory://shared")
     assert default_store().url == "memory://shared"
     monkeypatch.delenv("ATTUNE_SESSIONS")
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "kept"))
+    assert default_store().url == str(tmp_path / "kept" / "sessions")
+    monkeypatch.delenv("ATTUNE_DATA_DIR")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert default_store().url == str(tmp_path / "data" / "attune" / "sessions")
     assert SHIPPED.name == "sessions"
