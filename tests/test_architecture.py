@@ -46,7 +46,17 @@ def test_engine_knows_no_screen() -> None:
         assert not {n for n in imported_names(path) if n.split(".")[0] == "streamlit"}, path
 
 
-HEAVY = ["cupy", "torch", "streamlit", "plotly", "pydantic", "platformdirs", "rich", "fsspec"]
+HEAVY = [
+    "cupy",
+    "torch",
+    "streamlit",
+    "plotly",
+    "pydantic",
+    "platformdirs",
+    "rich",
+    "fsspec",
+    "jinja2",
+]
 
 # What a GPU machine with numpy, scipy, pandas, cupy, torch and nvidia-ml-py must be able to import.
 MEASURING_PATH = [

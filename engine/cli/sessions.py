@@ -107,13 +107,13 @@ def _info(info: SnapshotInfo) -> dict[str, Any]:
 
 def _run_show(args: argparse.Namespace) -> int:
     from engine.sessions.files import open_session
-    from engine.sessions.report.tables import report_tables
+    from engine.sessions.tables import session_tables
 
     snapshot = open_session(args.file)
     if args.json:
         print_json(snapshot.model_dump(mode="json"))
         return 0
-    for table in report_tables(snapshot):
+    for table in session_tables(snapshot):
         print_table(table.title, table.columns, table.rows)
     if snapshot.notes:
         print(snapshot.notes)

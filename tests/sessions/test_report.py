@@ -19,15 +19,16 @@ from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_error_map
 from engine.sessions.report.document import escape_markdown, to_html, to_markdown
 from engine.sessions.report.figures import MAX_MAPS, MAX_POINTS, report_figures
-from engine.sessions.report.tables import Table, report_tables
+from engine.sessions.tables import session_tables
+from engine.table import Table
 
 
 def tables(snapshot: Snapshot) -> dict[str, Table]:
-    return {table.title: table for table in report_tables(snapshot)}
+    return {table.title: table for table in session_tables(snapshot)}
 
 
 def cells(table: Table, column: str) -> list[str]:
-    return [row[table.columns.index(column)] for row in table.rows]
+    return [row[table.columns.index(column)] for row in table.texts]
 
 
 def test_setup_and_target() -> None:
@@ -81,7 +82,7 @@ def test_recorded_baselines_without_a_kernel() -> None:
 def test_everything_else_has_its_table() -> None:
     found = tables(snapshot_maker())
     assert cells(found["Occupancy"], "limiter") == ["registers", "registers"]
-    assert cells(found["Occupancy"], "occupancy") == ["33 %", "33 %"]
+    assert cells(found["Occupancy"], "occupancy") == ["33%", "33%"]
     assert cells(found["Correctness"], "SDPA's error") == ["0.00041 (math fp16)"]
     assert cells(found["Timeline"], "gain since the start") == ["1×", "–"]
     assert ("driver", "000.00 (test data)") in found["Environment"].rows
@@ -95,7 +96,7 @@ def test_charts() -> None:
         "Occupancy of every pass",
         "Error map row_by_column of evaluation 0",
     ]
-    heat = json.loads(report_figures(snapshot_maker())[2].json)["data"][0]
+    heat = report_figures(snapshot_maker())[2].plot["data"][0]
     assert (len(heat["z"]), len(heat["z"][0])) == (3, 4)
     assert heat["z"][0][0] is None  # no error: no logarithm
     assert heat["z"][2][1] == pytest.approx(-3.0457575)
@@ -111,7 +112,7 @@ def test_charts_of_a_large_session_are_cut_and_say_so() -> None:
     )
     figures = report_figures(snapshot)
     assert len(figures) == 2 + MAX_MAPS
-    data = json.loads(figures[0].json)["data"]
+    data = figures[0].plot["data"]
     assert sum(len(trace["x"]) for trace in data) == MAX_POINTS
     assert figures[0].remark == "The first 200 of 258; the tables hold all of them."
 

@@ -17,9 +17,9 @@ from engine.records import codec
 from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
 from engine.records.snapshot import Snapshot, summarise
 from engine.sessions.build import make_source
-from engine.sessions.report.tables import batch_table
 from engine.sessions.rerun import their_source
 from engine.sessions.store.naming import names_for
+from engine.sessions.tables import batch_table
 from kernels.ladder import by_id
 
 V2 = Path(__file__).parent / "data" / "v2.json"

@@ -1,4 +1,4 @@
-"""The charts of a session's report, as the JSON that Plotly.js draws.
+"""The charts of a session's report, as the objects that Plotly.js draws.
 
 Plotly reads a little HTML in its texts, so every name from the file is escaped here.
 """
@@ -6,7 +6,6 @@ Plotly reads a little HTML in its texts, so every name from the file is escaped 
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,17 +22,17 @@ _ROW_HEIGHT_PX = 22
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart: its heading, `{"data": …, "layout": …}` as JSON, and a remark or nothing."""
+    """A chart: its heading, `{"data": …, "layout": …}` for Plotly.js, and a remark or nothing."""
 
     title: str
-    json: str
+    plot: dict[str, Any]
     remark: str = ""
 
 
 def report_figures(snapshot: Snapshot) -> list[Figure]:
     """Every chart that has something to show."""
     evaluations = snapshot.opened()
-    maps = [_map(found) for found in snapshot.error_maps[:MAX_MAPS]]
+    maps = [_map(stored) for stored in snapshot.error_maps[:MAX_MAPS]]
     return [*_latencies(evaluations), *_occupancies(evaluations), *maps]
 
 
@@ -103,13 +102,13 @@ def _occupancies(evaluations: Iterable[Evaluation]) -> list[Figure]:
     return [_figure("Occupancy of every pass", [bars], layout, _left_out(rows, shown))]
 
 
-def _map(found: ErrorMap) -> Figure:
-    logs = [_log(value) for value in found.values]
+def _map(stored: ErrorMap) -> Figure:
+    logs = [_log(value) for value in stored.values]
     heatmap = {
         "type": "heatmap",
-        "z": [logs[r * found.columns : (r + 1) * found.columns] for r in range(found.rows)],
-        "x": [c * found.columns_per_cell for c in range(found.columns)],
-        "y": [r * found.rows_per_cell for r in range(found.rows)],
+        "z": [logs[r * stored.columns : (r + 1) * stored.columns] for r in range(stored.rows)],
+        "x": [c * stored.columns_per_cell for c in range(stored.columns)],
+        "y": [r * stored.rows_per_cell for r in range(stored.rows)],
         "colorscale": "Viridis",
         "colorbar": {"title": {"text": "log₁₀ |error|"}},
         "hovertemplate": "%{y}, %{x}<br>10^%{z:.2f}<extra></extra>",
@@ -117,14 +116,14 @@ def _map(found: ErrorMap) -> Figure:
     layout = {
         "height": 420,
         "margin": {"t": 20},
-        "xaxis": {"title": {"text": html.escape(found.column_axis)}, "zeroline": False},
+        "xaxis": {"title": {"text": html.escape(stored.column_axis)}, "zeroline": False},
         "yaxis": {
-            "title": {"text": html.escape(found.row_axis)},
+            "title": {"text": html.escape(stored.row_axis)},
             "autorange": "reversed",
             "zeroline": False,
         },
     }
-    title = f"Error map {found.name} of evaluation {found.evaluation}"
+    title = f"Error map {stored.name} of evaluation {stored.evaluation}"
     return _figure(title, [heatmap], layout, "Gaps: no error, not compared, or not finite.")
 
 
@@ -143,7 +142,7 @@ def _rows_layout(rows: int) -> dict[str, Any]:
 
 
 def _figure(title: str, data: list[dict[str, Any]], layout: dict[str, Any], remark: str) -> Figure:
-    return Figure(title, json.dumps({"data": data, "layout": layout}), remark)
+    return Figure(title, {"data": data, "layout": layout}, remark)
 
 
 def _left_out(points: list[Any], shown: list[Any]) -> str:

@@ -1,0 +1,321 @@
+"""The tables of a session: the same in the app, in a report and on the command line.
+
+Figures are derived here and never stored. Every latency says where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from engine.devices import find_device
+from engine.errors import UnknownName
+from engine.evaluation import Evaluation, Latency, PassReport, Status
+from engine.model.batch.cost import usd_per_billion_queries
+from engine.records.snapshot import Environment, Snapshot, Source
+from engine.sessions.advice import Suggestion, advice_limits
+from engine.sessions.goal import describe_target, target_status
+from engine.sessions.timeline import TimelineRow, timeline_rows
+from engine.table import Table
+from engine.units import format_bytes, format_us
+
+
+def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> list[Table]:
+    """Every table that has a row, in the order in which a person reads them."""
+    evaluations = snapshot.opened()
+    tables = [
+        setup_table(snapshot, evaluations),
+        results_table(evaluations),
+        baselines_table(evaluations),
+        batch_table(evaluations),
+        correctness_table(evaluations),
+        occupancy_table(evaluations),
+        advice_table(advice, advice_limits(evaluations)),
+        timeline_table(timeline_rows(snapshot.timeline, evaluations)),
+        environment_table(snapshot.environment),
+        sources_table(snapshot.sources),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def setup_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
+    """What the session is, and whether it met its target."""
+    target = snapshot.target
+    passed = sum(e.status is Status.PASSED for e in evaluations)
+    rows = {
+        "title": snapshot.title,
+        "hypothesis": snapshot.hypothesis,
+        "target": describe_target(target) if target else "none",
+        "result": target_status(target, evaluations).sentence if target else "",
+        "GPU": ", ".join(dict.fromkeys(e.device for e in evaluations)),
+        "evaluations": f"{len(evaluations):,}, of which {passed:,} passed",
+        "problems": f"{len(snapshot.problems):,}",
+        "begun": snapshot.created,
+        "saved": snapshot.updated,
+        "source of the figures": snapshot.provenance,
+    }
+    return Table("Setup", ("what", "value"), tuple(row for row in rows.items() if row[1]))
+
+
+def results_table(evaluations: Iterable[Evaluation]) -> Table:
+    return Table.of(
+        "Results",
+        (
+            {
+                "#": index,
+                "variant": e.variant,
+                "config": _config(e),
+                "problem": e.problem.label(),
+                "GPU": e.device,
+                "status": str(e.status),
+                **_latency(e.latency),
+                "TFLOP/s": f"{e.problem.flops / e.latency.median_us / 1e6:.3g}"
+                if e.latency
+                else None,
+                "speed-up over the best baseline": _speedup(e),
+                "reason": e.reason,
+            }
+            for index, e in enumerate(evaluations)
+            if e.variant != "sdpa" or e.latency is not None
+        ),
+        "TFLOP/s counts 4·B·H·S²·D operations, half of it when causal. The interval of a "
+        "prediction is the model's 90 %.",
+    )
+
+
+def baselines_table(evaluations: Iterable[Evaluation]) -> Table:
+    return Table.of(
+        "Baselines",
+        (
+            {
+                "#": index,
+                "problem": e.problem.label(),
+                "GPU": e.device,
+                "baseline": b.name,
+                **_latency(b.latency),
+                "end to end": next(
+                    (format_us(x.median_us) for x in b.other_latencies if x.kind == "end_to_end"),
+                    None,
+                ),
+                "reason": b.reason,
+            }
+            for index, e in enumerate(evaluations)
+            for b in e.baselines
+        ),
+    )
+
+
+def batch_table(evaluations: Iterable[Evaluation]) -> Table:
+    """Time per (batch, head) and its cost, where a variant was timed at several batches."""
+    groups: dict[object, list[tuple[int, float, Evaluation]]] = {}
+    for e in evaluations:
+        if e.latency is not None and e.status is not Status.INCORRECT:
+            p = e.problem
+            rest = (p.lengths(), p.head_dim, p.causal, p.dtype)
+            key = (e.variant, _config(e), e.device, e.latency.origin, rest)
+            units = p.batch * p.num_heads
+            groups.setdefault(key, []).append((units, e.latency.median_us / units, e))
+    return Table.of(
+        "Batch",
+        (row for group in groups.values() for row in _batch_rows(group)),
+        "A query is one row of Q. The price is the device table's list price.",
+    )
+
+
+def _batch_rows(group: list[tuple[int, float, Evaluation]]) -> Iterator[dict[str, object]]:
+    """`group`: batch · heads, time for each of them, evaluation."""
+    ordered = sorted(group, key=lambda entry: entry[0])
+    smallest = ordered[0][0]
+    if smallest == ordered[-1][0]:
+        return
+    # Of several times for the smallest batch the last one counts, as for a target.
+    start_us = [unit_us for units, unit_us, _ in ordered if units == smallest][-1]
+    for units, unit_us, e in ordered:
+        latency = _latency(e.latency)
+        yield {
+            "variant": e.variant,
+            "problem": e.problem.label(),
+            "GPU": e.device,
+            "batch · heads": units,
+            "latency": latency["latency"],
+            "origin": latency["origin"],
+            "per (batch, head)": format_us(unit_us),
+            "gain per unit": f"{start_us / unit_us:.3g}×",
+            "US$ per 10⁹ queries": _cost(e.device, unit_us / e.problem.seqlen),
+        }
+
+
+def correctness_table(evaluations: Iterable[Evaluation]) -> Table:
+    return Table.of(
+        "Correctness",
+        (
+            {
+                "#": index,
+                "variant": e.variant,
+                "problem": e.problem.label(),
+                "verdict": "passed" if c.passed else "failed",
+                "max |error|": f"{c.max_abs_err:.3g}",
+                "allowed": f"{c.tolerance:.3g}",
+                "SDPA's error": f"{c.baseline_err:.3g} ({c.baseline_name})",
+                "wrong": c.bad_count,
+                "why": " ".join([c.reason, *(f.sentence for f in c.findings)]),
+            }
+            for index, e in enumerate(evaluations)
+            if (c := e.correctness) is not None
+        ),
+    )
+
+
+def occupancy_table(evaluations: Iterable[Evaluation]) -> Table:
+    """The passes of every evaluation."""
+    return Table.of(
+        "Occupancy",
+        (
+            {"#": index, "variant": e.variant, **_pass_row(p), "reason": p.occupancy.reason}
+            for index, e in enumerate(evaluations)
+            for p in e.passes
+        ),
+    )
+
+
+def passes_table(reports: Iterable[PassReport]) -> Table:
+    """What the compiler gave each pass of one kernel, and its occupancy."""
+    return Table.of("Passes", map(_pass_row, reports))
+
+
+def _pass_row(report: PassReport) -> dict[str, object]:
+    r, o = report.resources, report.occupancy
+    return {
+        "pass": r.entry,
+        "arch": r.arch,
+        "threads per CTA": r.threads_per_cta,
+        "registers per thread": r.registers_per_thread,
+        "static smem": format_bytes(r.static_smem_bytes),
+        "dynamic smem": format_bytes(r.dynamic_smem_bytes),
+        "spill stores": format_bytes(r.spill_store_bytes),
+        "spill loads": format_bytes(r.spill_load_bytes),
+        "stack": format_bytes(r.stack_bytes),
+        "CTAs": o.ctas,
+        "CTAs per SM": o.ctas_per_sm,
+        "occupancy": f"{o.occupancy:.0%}",
+        "limiter": o.limiter,
+        "waves": None if o.waves is None else f"{o.waves:.3g}",
+        "wave efficiency": _percent(o.wave_efficiency),
+        "SM fill": _percent(o.sm_fill),
+    }
+
+
+def advice_table(advice: Iterable[Suggestion], limits: str = "") -> Table:
+    """What to try next (`engine.sessions.advice`), the largest expected gain first."""
+    return Table.of(
+        "What to try next",
+        (
+            {
+                "what": s.title,
+                "problem": s.problem.label(),
+                "GPU": s.device,
+                "expected gain": _gain(s.gain),
+                "latency then": _latency(s.latency)["latency"],
+                "90 % interval": _latency(s.latency)["95 % interval"],
+                "why": s.reason,
+            }
+            for s in advice
+        ),
+        "Gains are predictions: the model's time of the kernel as it is over that of what is "
+        f"suggested. The model errs by more on kernels that were never measured. {limits}".strip(),
+    )
+
+
+def timeline_table(rows: Iterable[TimelineRow]) -> Table:
+    """What was tried, the oldest first."""
+    return Table.of(
+        "Timeline",
+        (
+            {
+                "when, UTC": row.when[:19].replace("T", " "),
+                "what": row.what,
+                "latency": _latency(row.latency)["latency"],
+                "origin": _latency(row.latency)["origin"],
+                "gain since the start": _gain(row.gain),
+                "outcome": row.outcome,
+            }
+            for row in rows
+        ),
+    )
+
+
+def environment_table(environment: Environment) -> Table:
+    """Everything that was known when the session was saved."""
+    fields = dict(environment)
+    gpus = fields.pop("gpus")
+    for index, gpu in enumerate(gpus):
+        figures = dict(gpu)
+        if figures["memory_bytes"] is not None:
+            figures["memory_bytes"] = format_bytes(figures["memory_bytes"])
+        fields |= {f"GPU {index} {name}": value for name, value in figures.items()}
+    return Table(
+        "Environment",
+        ("what", "value"),
+        tuple(
+            (name.replace("_", " "), str(value))
+            for name, value in fields.items()
+            if value not in (None, "")
+        ),
+    )
+
+
+def sources_table(sources: Iterable[Source]) -> Table:
+    return Table.of(
+        "Sources",
+        (
+            {
+                "file": s.name,
+                "lines": len(s.text.splitlines()),
+                "SHA-256": s.sha256,
+                "flags": " ".join(s.flags),
+            }
+            for s in sources
+        ),
+    )
+
+
+def _latency(latency: Latency | None) -> dict[str, str | None]:
+    """Median, interval and origin under their column names."""
+    if latency is None:
+        return {"latency": None, "95 % interval": None, "origin": None}
+    interval = None
+    if latency.low_us < latency.high_us:
+        interval = f"{format_us(latency.low_us)} to {format_us(latency.high_us)}"
+    return {
+        "latency": format_us(latency.median_us),
+        "95 % interval": interval,
+        "origin": latency.origin,
+    }
+
+
+def _config(e: Evaluation) -> str | None:
+    return " ".join(f"{name}={value}" for name, value in sorted(e.config.items())) or None
+
+
+def _speedup(e: Evaluation) -> str | None:
+    timed = [(b.latency, b.name) for b in e.baselines if b.latency is not None]
+    if e.latency is None or not timed or e.status is Status.INCORRECT:
+        return None
+    best, name = min(timed, key=lambda pair: pair[0].median_us)
+    mark = " (predicted)" if "predicted" in (e.latency.origin, best.origin) else ""
+    return f"{best.median_us / e.latency.median_us:.3g}× over {name}{mark}"
+
+
+def _cost(device: str, per_query_us: float) -> str | None:
+    try:
+        price = find_device(device).price_usd_per_hour
+    except UnknownName:
+        return None
+    return None if price is None else f"{usd_per_billion_queries(per_query_us, price):.3g}"
+
+
+def _gain(gain: float | None) -> str | None:
+    return None if gain is None else f"{gain:.3g}×"
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"

@@ -1,0 +1,61 @@
+"""A table for people: what the command line prints, a report writes and the app shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NONE = "–"  # a value that is not known, or does not exist
+
+# A number, whatever stands after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash.
+_FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values under column names. None is written as a dash, a float with four digits."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    remark: str = ""
+
+    @classmethod
+    def of(cls, title: str, records: Iterable[Mapping[str, object]], remark: str = "") -> Self:
+        """A table of records that all have the same fields. No record: no columns."""
+        rows = list(records)
+        columns = tuple(rows[0]) if rows else ()
+        return cls(title, columns, tuple(tuple(row.values()) for row in rows), remark)
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as they are written."""
+        return tuple(tuple(map(cell_text, row)) for row in self.rows)
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold nothing but figures, and are set right."""
+        if not self.rows:
+            return (False,) * len(self.columns)
+        return tuple(all(map(_FIGURE.match, column)) for column in zip(*self.texts, strict=True))
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a DataFrame: numbers stay numbers, None is a dash."""
+        import pandas as pd
+
+        rows = [[NONE if value is None else value for value in row] for row in self.rows]
+        return pd.DataFrame(rows, columns=list(self.columns))
+
+
+def cell_text(value: object) -> str:
+    """One value as a table shows it."""
+    if value is None:
+        return NONE
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
