@@ -18,7 +18,8 @@ from engine.evaluation import Correctness, Status
 from engine.jobs.latency_stream import job
 from engine.jobs.latency_stream.samples import read_samples
 from engine.jobs.layout import RunDir
-from engine.jobs.worker import Worker
+from engine.jobs.runner import JobRunner
+from engine.jobs.worker import JOB_TYPES
 from engine.measure import local_gpu, side_by_side
 from engine.measure.device_lock import device_lock, read_holder
 from engine.measure.sampler import SamplerSettings
@@ -186,29 +187,30 @@ def test_live_streams_the_sampler_and_lets_others_in(
 ) -> None:
     run = RunDir(tmp_path / "run")
     run.create()
-    run.put_request("live", {"kind": "live", "request": REQUEST.to_dict()})
     turn = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=0.2)
     monkeypatch.setattr(job, "_TURN", turn)
-    worker = Worker(run, evaluator)
+    runner = JobRunner(run, evaluator, JOB_TYPES)
+    serve_waiting_evaluations = runner.serve_waiting_evaluations
+    runner.event("live", "queued", kind="live", request=REQUEST.to_dict())
     others: list[int] = []
 
     def another_wants_it() -> None:
         with device_lock("GPU-1", "another", timeout_s=60):
             others.append(len(read_samples(run.stream("live")).samples))
-        run.put_request("single", {"kind": "evaluate", "request": with_effort("none").to_dict()})
+        runner.event("single", "queued", request=with_effort("none").to_dict())
 
     def between_turns() -> None:
         """Once the other had its turn and some more samples came: enough."""
-        Worker.serve_waiting_evaluations(worker)
+        serve_waiting_evaluations()
         if others and len(read_samples(run.stream("live")).samples) > others[0]:
             thread.join()
-            Worker.serve_waiting_evaluations(worker)
-            run.drop_request("live")
+            serve_waiting_evaluations()
+            runner.event("live", "cancelled")
 
-    monkeypatch.setattr(worker, "serve_waiting_evaluations", between_turns)
+    monkeypatch.setattr(runner, "serve_waiting_evaluations", between_turns)
     thread = threading.Thread(target=another_wants_it)
     thread.start()
-    worker.serve(run.requests / "live.json")
+    runner.serve(runner.waiting()[0])
     thread.join()
     part = read_samples(run.stream("live"))
     assert (part.kind, part.device) == ("device_warm", "L4")

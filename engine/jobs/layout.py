@@ -27,10 +27,6 @@ class RunDir:
         return self.root / "journal.jsonl"
 
     @property
-    def requests(self) -> Path:
-        return self.root / "requests"
-
-    @property
     def results(self) -> Path:
         return self.root / "results"
 
@@ -59,29 +55,10 @@ class RunDir:
         return self.root / "worker.json"
 
     def create(self) -> None:
-        for folder in (self.root, self.requests, self.results, self.sweeps, self.streams):
+        for folder in (self.root, self.results, self.sweeps, self.streams):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    # -- requests: one file per queued job, named by its id; ids sort by time
-
-    def put_request(self, job_id: str, payload: dict[str, Any]) -> None:
-        """Queue a job: written beside, then renamed, so that the worker never reads half a file."""
-        path = self.requests / f"{job_id}.json"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(payload))
-        partial.replace(path)
-
-    def waiting_requests(self) -> list[Path]:
-        """Oldest first. A sweep's and a live job's stay here until they are over."""
-        return sorted(self.requests.glob("*.json"))
-
-    def drop_request(self, job_id: str) -> None:
-        (self.requests / f"{job_id}.json").unlink(missing_ok=True)
-
-    def has_request(self, job_id: str) -> bool:
-        return (self.requests / f"{job_id}.json").exists()
-
-    # -- sweeps and live jobs write files of their own
+    # -- sweeps and latency streams write files of their own
 
     def sweep_journal(self, name: str) -> Path:
         """The journal of a sweep; `name` is the id of the job that started it."""

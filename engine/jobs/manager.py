@@ -1,4 +1,4 @@
-"""Submits jobs to the worker process, watches it, and says how each job stands.
+"""Submits jobs to the worker process, watches it, and reports each job's status.
 
 One manager per server, module-level (`manager()`), shared by every tab. The journal is the truth: a
 restarted server claims the same folder and finds every job, the running one too.
@@ -6,12 +6,10 @@ restarted server claims the same folder and finds every job, the running one too
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +18,8 @@ from engine.jobs.latency_stream.samples import StreamPart, mark_seen, read_sampl
 from engine.jobs.layout import RunDir
 from engine.jobs.status import ENDED, JobKind, JobStatus
 from engine.jobs.supervisor import Supervisor
+from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
-from engine.records import journal
 
 if TYPE_CHECKING:
     from engine.search.autotune import TuneResult
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
 _MAX_DEATHS = 3  # of workers in a row, with no row of the sweep in between
-_LIVELY_S = 2.0  # a live job with a sample so young will see by itself that it is cancelled
+_ACTIVE_S = 2.0  # a stream with a sample so young will see by itself that it is cancelled
 
 
 class JobManager:
@@ -40,8 +38,7 @@ class JobManager:
     def __init__(self, root: Path) -> None:
         self._run, self._slot_lock = _claim_slot(root)
         self._lock = threading.RLock()
-        self._jobs: dict[str, JobStatus] = {}
-        self._offset = 0
+        self._table = JobTable(self._run.journal)
         self._worker = Supervisor(self._run)
         self._serial = 0
         self._sweeps: dict[str, SweepJournal] = {}
@@ -54,7 +51,7 @@ class JobManager:
     # -- what pages call
 
     def submit(self, request: EvaluationRequest) -> str:
-        """Queue an evaluation and return the job's id. It goes before sweeps and live jobs.
+        """Queue an evaluation and return the job's id. It goes before sweeps and streams.
 
         Raises:
             StoreError: the jobs folder cannot be written.
@@ -94,7 +91,7 @@ class JobManager:
         return self._submit("sweep", job.request, job.journal, where)
 
     def submit_live(self, request: EvaluationRequest) -> str:
-        """Queue a live measurement, which goes on until it is cancelled; the job's id.
+        """Queue a latency stream, which goes on until it is cancelled; the job's id.
 
         Raises:
             StoreError: the jobs folder cannot be written.
@@ -111,15 +108,8 @@ class JobManager:
             if kind == "sweep":
                 payload["journal"] = sweep or job_id
                 payload["cluster"] = cluster
-            self._append({"job": job_id, "event": "queued", **payload})
-            try:
-                self._run.put_request(job_id, payload)
-            except OSError as error:
-                raise StoreError(
-                    f"The job cannot be queued ({error.strerror}): free some disk space or point "
-                    "ATTUNE_CACHE_DIR at a folder that can be written."
-                ) from error
-            self._worker.try_again()
+            self._table.append(job_id, "queued", **payload)
+            self._worker.reset()
             self._worker.ensure()
             self._refresh()
         return job_id
@@ -129,7 +119,7 @@ class JobManager:
         with self._lock:
             self._refresh()
             self._notice_dead_worker()
-            return self._jobs.get(job_id)
+            return self._table.jobs.get(job_id)
 
     def maps(self, job_id: str) -> dict[str, Any] | None:
         """The job's error maps as named arrays, or None."""
@@ -139,8 +129,8 @@ class JobManager:
         """What a sweep has evaluated so far, an earlier run that it resumes included."""
         with self._lock:
             self._refresh()
-            found = self._sweep(job_id)
-            return list(found.rows.values()) if found is not None else []
+            sweep = self._sweep(job_id)
+            return list(sweep.rows.values()) if sweep is not None else []
 
     def results(self, job_id: str) -> list[TuneResult]:
         """Who is best at what in a sweep: by its final on a GPU, else by its rows as they are."""
@@ -156,13 +146,13 @@ class JobManager:
         """The journal that `python -m engine sweep --resume` takes, or None."""
         with self._lock:
             self._refresh()
-            job = self._jobs.get(job_id)
+            job = self._table.jobs.get(job_id)
             return self._run.sweep_journal(job.journal) if job and job.journal else None
 
     def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
-        """A live job's samples behind `after`: 0 at first, then the last part's own `after`.
+        """A stream's samples behind `after`: 0 at first, then the last part's own `after`.
 
-        A job whose stream nobody reads any more ends by itself.
+        A stream that is not read any more ends by itself.
         """
         path = self._run.stream(job_id)
         mark_seen(path)
@@ -173,7 +163,7 @@ class JobManager:
         with self._lock:
             self._refresh()
             self._notice_dead_worker()
-            return sorted(self._jobs.values(), key=lambda j: j.job_id, reverse=True)
+            return sorted(self._table.jobs.values(), key=lambda j: j.job_id, reverse=True)
 
     def cancel(self, job_id: str) -> None:
         """Stop the job: dropped from the queue, or its worker killed and the next one started.
@@ -182,75 +172,58 @@ class JobManager:
         """
         with self._lock:
             self._refresh()
-            job = self._jobs.get(job_id)
-            if job is None or job.is_over:
+            job = self._table.unfinished.get(job_id)
+            if job is None:
                 return
-            self._append(
-                {"job": job_id, "event": "cancelled", "error": "Cancelled before it finished."}
-            )
-            self._run.drop_request(job_id)
+            self._table.append(job_id, "cancelled", error="Cancelled before it finished.")
             self._refresh()
             if job.state == "running" and not self._ends_by_itself(job):
                 self._kill_worker()
-            if any(not j.is_over for j in self._jobs.values()):
+            if self._table.unfinished:
                 self._worker.ensure()
 
     def _ends_by_itself(self, job: JobStatus) -> bool:
         """Whether a cancelled job that runs will soon see it, so that the worker can live on."""
-        if job.kind != "evaluate" and any(j.state == "running" for j in self._jobs.values()):
+        others = self._table.unfinished.values()
+        if job.kind != "evaluate" and any(other.state == "running" for other in others):
             return True  # a single evaluation is being served in between: it is not the one to end
         if job.kind != "live":
             return False
         try:
-            return time.time() - self._run.stream(job.job_id).stat().st_mtime < _LIVELY_S
+            return time.time() - self._run.stream(job.job_id).stat().st_mtime < _ACTIVE_S
         except OSError:
             return False
 
     def close(self) -> None:
-        """End the worker and give the folder free. Queued jobs stay queued for the next manager."""
+        """End the worker and release the folder. Queued jobs stay queued for the next manager."""
         with self._lock:
             self._kill_worker()
             os.close(self._slot_lock)
 
     # -- the journal
 
-    def _append(self, event: dict[str, Any]) -> None:
-        journal.append(self._run.journal, {"t": time.time(), **event})
-
     def _refresh(self) -> None:
-        events, self._offset = journal.read_from(self._run.journal, self._offset)
-        for event in events:
-            # One of another version of Attune changes nothing.
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                self._take(event)
-
-    def _take(self, event: Mapping[str, Any]) -> None:
-        job_id = str(event.get("job", ""))
-        if event.get("event") == "queued":
-            self._jobs.setdefault(job_id, JobStatus.queued(event))
-        elif job_id in self._jobs:
-            self._jobs[job_id] = self._jobs[job_id].after(event)
-        if event.get("event") == "started":
-            self._worker.has_worked()
+        if any(event.get("event") == "started" for event in self._table.poll()):
+            self._worker.note_started_job()
 
     def _sweep(self, job_id: str) -> SweepJournal | None:
         """The journal of a sweep, read up to its end."""
         from engine.search.sweep.journal import SweepJournal
 
-        job = self._jobs.get(job_id)
+        job = self._table.jobs.get(job_id)
         if job is None or not job.journal:
             return None
         path = self._run.sweep_journal(job.journal)
-        found = self._sweeps.setdefault(job.journal, SweepJournal(path))
-        found.poll()
-        return found
+        sweep = self._sweeps.setdefault(job.journal, SweepJournal(path))
+        sweep.poll()
+        return sweep
 
     # -- the worker
 
     def _kill_worker(self) -> None:
-        """A point of a sweep that was under way has not killed the worker: it is no suspect."""
+        """Kill the worker. The point of a sweep that it was evaluating is not to blame."""
         self._worker.kill()
-        for job in self._jobs.values():
+        for job in self._table.jobs.values():
             if job.journal:
                 self._run.in_flight(job.journal).unlink(missing_ok=True)
 
@@ -259,52 +232,47 @@ class JobManager:
         if not self._worker.is_outdated():
             return
         self._kill_worker()
-        for job in self._jobs.values():
+        for job in self._table.unfinished.values():
             if job.state == "running" and job.kind == "evaluate":
                 self._end(job, "Attune was updated while this job ran: run it again.")
         self._refresh()
 
     def _notice_dead_worker(self) -> None:
         """A job whose worker died is over, but for a sweep, which a new worker goes on with."""
-        if all(j.is_over for j in self._jobs.values()) or self._worker.is_up:
+        if not self._table.unfinished or self._worker.is_up or self._worker.is_starting:
             return
-        if self._worker.is_starting:
-            return
-        self._worker.bury()
-        self._refresh()  # it may have finished the job with its last breath
-        for job in self._jobs.values():
+        self._worker.note_death()
+        self._refresh()  # it may have finished the job just before
+        for job in self._table.unfinished.values():
             if job.state == "running" and not self._goes_on(job):
                 self._end(
                     job,
                     "The worker process died while it ran this job (a crash of the compiler or "
-                    "driver, or out of memory); the log has its last words.",
+                    "driver, or out of memory); the log holds its last output.",
                 )
         self._refresh()
-        waiting = [j for j in self._jobs.values() if not j.is_over]
-        if waiting:
+        if self._table.unfinished:
             self._worker.ensure()
         if self._worker.has_given_up:
-            for job in waiting:
+            for job in self._table.unfinished.values():
                 self._end(
                     job,
-                    "The worker process ends as soon as it is started; the log has its last "
-                    "words. Mend what it names, then run this again.",
+                    "The worker process ends as soon as it is started; the log holds its last "
+                    "output. Fix what it names, then run this again.",
                 )
             self._refresh()
 
     def _end(self, job: JobStatus, error: str) -> None:
-        self._run.drop_request(job.job_id)
-        log = self._worker.last_words()
-        self._append({"job": job.job_id, "event": "crashed", "error": error, "log": log})
+        self._table.append(job.job_id, "crashed", error=error, log=self._worker.log_tail())
 
     def _goes_on(self, job: JobStatus) -> bool:
         """Whether a new worker takes the job up; not when one after another dies without a row."""
-        found = self._sweep(job.job_id)
-        if found is None or not self._run.has_request(job.job_id):
+        sweep = self._sweep(job.job_id)
+        if sweep is None:
             return False
         count, rows = self._deaths.get(job.job_id, (0, -1))
-        count = count + 1 if rows == len(found.rows) else 1
-        self._deaths[job.job_id] = (count, len(found.rows))
+        count = count + 1 if rows == len(sweep.rows) else 1
+        self._deaths[job.job_id] = (count, len(sweep.rows))
         return count < _MAX_DEATHS
 
 

@@ -50,12 +50,13 @@ class JobStatus:
     """How one job stands.
 
     `result` is `Evaluation.to_dict()` once an evaluation is done; a sweep's rows are in its own
-    journal (`JobManager.rows`), a live job's samples in its stream (`JobManager.read_stream`).
+    journal (`JobManager.rows`), the samples of a latency stream in its file
+    (`JobManager.read_stream`).
     """
 
     job_id: str
     state: JobState
-    request: dict[str, Any]  # of an evaluation or live job; the spec of a sweep
+    request: dict[str, Any]  # of an evaluation or stream; the spec of a sweep
     stage: str = ""
     submitted: float = 0.0  # Unix time
     started: float | None = None
@@ -65,8 +66,8 @@ class JobStatus:
     log: str = ""
     kind: JobKind = "evaluate"
     progress: JobProgress | None = None  # of a sweep
-    # Of a sweep that is done: "finished" or "budget"; of a live job: "unseen" or "full", and empty
-    # where its kernel was not right.
+    # Of a sweep that is done: "finished" or "budget"; of a latency stream: "unseen" or "full", and
+    # empty where its kernel was not right.
     end: str = ""
     journal: str = ""  # name of a sweep's own journal
     cluster: str = ""  # where a sweep's evaluations run: a Dask scheduler; empty is this machine

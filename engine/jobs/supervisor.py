@@ -20,7 +20,7 @@ _LOG_TAIL_BYTES = 4000
 
 
 class Supervisor:
-    """Knows whether the worker lives, and whether starting another one makes sense."""
+    """Starts and kills the worker, and gives up on one that never comes up."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -48,9 +48,7 @@ class Supervisor:
 
     def ensure(self) -> None:
         """Start a worker unless there is one, or one is starting."""
-        if self.is_starting or self.is_up:
-            return
-        if self.has_given_up:
+        if self.is_starting or self.is_up or self.has_given_up:
             return
         with self._run.worker_log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -63,12 +61,12 @@ class Supervisor:
             )
         self._spawned_at = time.monotonic()
 
-    def has_worked(self) -> None:
-        """A job was begun: the next death says nothing about starting."""
+    def note_started_job(self) -> None:
+        """A worker began a job: the next death says nothing about starting."""
         self._failed_starts = 0
 
-    def bury(self) -> None:
-        """Take note of a worker that is gone, or that never came up."""
+    def note_death(self) -> None:
+        """The worker is gone, or never came up."""
         if self._process is None:
             return
         # One that came while another still held the folder ends with 0.
@@ -76,8 +74,8 @@ class Supervisor:
             self._failed_starts += 1
         self.kill()
 
-    def try_again(self) -> None:
-        """A person asks for something new: what kept workers from starting may be mended."""
+    def reset(self) -> None:
+        """Start workers again: a person asks for something, and the cause may be mended."""
         if self.has_given_up:
             self._failed_starts = 0
 
@@ -88,9 +86,9 @@ class Supervisor:
                 _kill_session(self._process.pid)
             self._process.wait()
             self._process = None
-        found = self._run.live_worker()  # another server's, that ran before this one
-        if found is not None:
-            _kill_session(found)
+        pid = self._run.live_worker()  # another server's, that ran before this one
+        if pid is not None:
+            _kill_session(pid)
             deadline = time.monotonic() + _DEATH_S
             while self.is_up and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -99,7 +97,7 @@ class Supervisor:
         """Whether the worker that serves the folder was started from other code than this."""
         return self.is_up and self._run.worker_code() != code_stamp()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of what workers wrote to their log."""
         try:
             return self._run.worker_log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")

@@ -105,7 +105,6 @@ def sweep(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> Non
     path = manager._run.sweep_journal(job)
     queued = {"job": job, "event": "queued", "t": 0.0, "kind": "sweep", "request": spec.to_dict()}
     journal.append(manager._run.journal, {**queued, "journal": job})
-    manager._run.put_request(job, {})  # the sweep runs, but nobody takes it up
     book = SweepJournal(path)
     book.begin(spec)
 

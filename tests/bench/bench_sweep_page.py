@@ -120,9 +120,7 @@ class MadeUpSweep:
             stderr=subprocess.DEVNULL,  # else whoever reads this program's waits for it, too
         )
         self.run.write_worker(self.worker.pid, code_stamp())
-        queued = {"kind": "sweep", "journal": JOB, "request": self.spec.to_dict()}
-        self.event("queued", **queued)
-        self.run.put_request(JOB, queued)
+        self.event("queued", kind="sweep", journal=JOB, request=self.spec.to_dict())
         self.event("started", pid=self.worker.pid)
         self.book = SweepJournal(self.run.sweep_journal(JOB))
         self.book.begin(self.spec)

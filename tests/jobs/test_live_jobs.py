@@ -22,7 +22,8 @@ from engine.jobs.latency_stream.samples import (
 )
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager, JobStatus
-from engine.jobs.worker import Worker
+from engine.jobs.runner import JobRunner
+from engine.jobs.worker import JOB_TYPES
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -158,13 +159,13 @@ def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = RunDir(tmp_path / "server0")
     run.create()
     with Evaluator() as evaluator:
-        worker = Worker(run, evaluator)
-        run.put_request("1", {"kind": "live", "request": REQUEST.to_dict()})
-        worker.serve(run.waiting_requests()[0])
+        runner = JobRunner(run, evaluator, JOB_TYPES)
+        runner.event("1", "queued", kind="live", request=REQUEST.to_dict())
+        runner.serve(runner.waiting()[0])
+        assert runner.waiting() == []
     assert len(read_samples(run.stream("1")).samples) == 3
     last = read_from(run.journal, 0)[0][-1]
     assert (last["event"], last["end"]) == ("finished", "full")
-    assert run.waiting_requests() == []
 
 
 def test_samples_survive_the_file_as_they_are(tmp_path: Path) -> None:

@@ -174,19 +174,29 @@ def test_a_worker_nobody_wants_leaves(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1, 2]", '{"request": {}}', '{"kind": "dance", "request": {}}']
+    "queued",
+    [
+        {},
+        {"request": [1, 2]},
+        {"request": {"problem": {}}},
+        {"kind": "sweep", "request": {"space": {}}},
+        {"kind": "dance", "request": {}},
+        {"kind": [], "request": {}},
+    ],
 )
-def test_a_job_file_that_cannot_be_read_fails_alone(manager: JobManager, text: str) -> None:
-    bad = "00000000000000000001-1-1"  # older than any other: it comes first
-    journal.append(manager._run.journal, {"job": bad, "event": "queued", "t": 1.0, "request": {}})
-    (manager._run.requests / f"{bad}.json").write_text(text)
+def test_a_job_that_cannot_be_read_fails_alone(
+    manager: JobManager, queued: dict[str, object]
+) -> None:
+    bad = "00000000000000000001-1-1"
+    with manager._run.journal.open("ab") as file:
+        file.write(b'\n{"job": "cut off by a full di')
+    journal.append(manager._run.journal, {"job": bad, "event": "queued", "t": 1.0, **queued})
     good = manager.submit(SMALL)
     assert wait(manager, good).state == "done"
     job = manager.status(bad)
     assert job is not None
     assert job.state == "failed"
     assert "start it again" in job.error
-    assert not manager._run.has_request(bad)
 
 
 def test_events_of_another_version_change_nothing(manager: JobManager) -> None:
@@ -202,7 +212,7 @@ def test_events_of_another_version_change_nothing(manager: JobManager) -> None:
     assert len(manager.jobs()) == 1
 
 
-def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_words(
+def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_output(
     manager: JobManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # the interpreter itself does not start

@@ -18,6 +18,7 @@ import pytest
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.jobs.sweep.job import final_from_dict
+from engine.jobs.table import JobTable
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -284,8 +285,8 @@ sys.exit(main(sys.argv[1:]))
 def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.create()
-    payload = {"kind": "sweep", "request": spec(3).to_dict(), "journal": "s"}
-    run.put_request("s", payload)
+    request = spec(3).to_dict()
+    JobTable(run.journal).append("s", "queued", kind="sweep", request=request, journal="s")
     argv = [sys.executable, "-c", LOST, str(tmp_path)]
     with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL) as worker:
         try:

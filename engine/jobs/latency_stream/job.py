@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from engine.backends.base import RunOptions
 from engine.devices.nvml import GpuState
@@ -24,6 +24,8 @@ from engine.jobs.latency_stream.samples import (
     begin_stream,
     is_unseen,
 )
+from engine.jobs.runner import JobRunner
+from engine.jobs.status import JobStatus
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -32,7 +34,6 @@ from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
-    from engine.jobs.worker import Worker
 
 # One run of the sampler; then others that wait for the GPU get it.
 _TURN = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=5.0)
@@ -41,45 +42,46 @@ _CPU_INTERVAL_S = 0.05  # between two executions, at the least
 _CPU_SHARE = 0.5  # of the time that the CPU backend may be busy
 
 
-def run_live_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
+def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """Check the kernel once, then measure until the job is cancelled or nobody looks any more.
 
     A kernel that is not right gets no stream: the job is over, with its evaluation as the result.
     """
-    if is_unseen(worker.run.stream(job_id), time.time()):  # while it waited for its turn
-        worker.event(job_id, "finished", end="unseen")
+    job_id = job.job_id
+    if is_unseen(runner.run.stream(job_id), time.time()):  # while it waited for its turn
+        runner.event(job_id, "finished", end="unseen")
         return
-    request = replace(EvaluationRequest.from_dict(payload["request"]), effort="quick")
-    outcome = worker.evaluator.evaluate(
-        request, lambda stage: worker.event(job_id, "stage", stage=stage)
+    request = replace(request, effort="quick")
+    outcome = runner.evaluator.evaluate(
+        request, lambda stage: runner.event(job_id, "stage", stage=stage)
     )
     checked = outcome.evaluation
     if checked.status not in (Status.PASSED, Status.THROTTLED) or checked.execution is None:
-        worker.event(job_id, "finished", result=checked.to_dict())
+        runner.event(job_id, "finished", result=checked.to_dict())
         return
     target = resolve(request)
     plan = make_plan(target.variant, request.problem, target.config)
     inputs = make_inputs(request.problem, request.seed, request.input_kind)
-    live = _Live(worker, job_id, checked, plan, inputs)
+    stream = _Stream(runner, job_id, checked, plan, inputs)
     if checked.execution.backend == "cuda":
-        live.on_the_gpu()
+        stream.measure_on_gpu()
     else:
-        live.on_the_cpu(request)
-    if not worker.is_cancelled(job_id):
-        worker.event(job_id, "finished", end="full" if live.is_full else "unseen")
+        stream.measure_on_cpu(request)
+    if not runner.is_cancelled(job_id):
+        runner.event(job_id, "finished", end="full" if stream.is_full else "unseen")
 
 
-class _Live:
+class _Stream:
     def __init__(
-        self, worker: Worker, job_id: str, checked: Evaluation, plan: LaunchPlan, inputs: Inputs
+        self, runner: JobRunner, job_id: str, checked: Evaluation, plan: LaunchPlan, inputs: Inputs
     ) -> None:
-        self.worker = worker
+        self.runner = runner
         self.job_id = job_id
         self.checked = checked
         self.plan = plan
         self.inputs = inputs
-        self.stream = worker.run.stream(job_id)
-        self.said = ""
+        self.stream = runner.run.stream(job_id)
+        self.last_stage = ""
         self.began = time.time()
         self.count = 0
 
@@ -87,8 +89,8 @@ class _Live:
     def is_full(self) -> bool:
         return self.count >= MAX_SAMPLES
 
-    def on_the_cpu(self, request: EvaluationRequest) -> None:
-        backend = self.worker.evaluator.backend("cpu")
+    def measure_on_cpu(self, request: EvaluationRequest) -> None:
+        backend = self.runner.evaluator.backend("cpu")
         begin_stream(self.stream, "cpu_execution", "this machine's CPU")
         options = RunOptions(
             request.check, request.schedule, request.seed, request.timeout_s, repeat=False
@@ -101,10 +103,10 @@ class _Live:
                 raise MeasureError(f"The kernel stopped working: {result.reason}")
             self._append([LiveSample(time.time(), result.execution_ms * 1000)])
             busy = time.monotonic() - began
-            self.worker.serve_waiting_evaluations()
+            self.runner.serve_waiting_evaluations()
             time.sleep(max(_CPU_INTERVAL_S - busy, busy * (1 / _CPU_SHARE - 1)))
 
-    def on_the_gpu(self) -> None:
+    def measure_on_gpu(self) -> None:
         from engine.measure.local_gpu import measuring
 
         begin_stream(self.stream, "device_warm", self.checked.device)
@@ -113,15 +115,15 @@ class _Live:
             with measuring(purpose, self._stage) as read_state:
                 self._stage("Measuring again and again")
                 self._turn(read_state)
-            self.worker.restart_if_lost()
-            self.worker.serve_waiting_evaluations()
+            self.runner.restart_if_gpu_unusable()
+            self.runner.serve_waiting_evaluations()
             time.sleep(_YIELD_S)
 
     def _turn(self, read_state: Callable[[], GpuState]) -> None:
         from engine.measure.side_by_side import Field
 
         assert self.checked.correctness is not None
-        backend = cast("CudaBackend", self.worker.evaluator.backend("cuda"))
+        backend = cast("CudaBackend", self.runner.evaluator.backend("cuda"))
         name = self.plan.variant
         with Field(read_state) as field:
             field.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
@@ -141,17 +143,17 @@ class _Live:
 
     def _ends_turn(self) -> bool:
         """The job is over, or a person waits for an evaluation."""
-        return self._is_over() or bool(self.worker.waiting_evaluations())
+        return self._is_over() or bool(self.runner.waiting_evaluations())
 
     def _is_over(self) -> bool:
-        limit_s = UNSEEN_IN_THE_WAY_S if self.worker.long_job_waits() else UNSEEN_S
+        limit_s = UNSEEN_IN_THE_WAY_S if self.runner.has_next_long_job() else UNSEEN_S
         return (
-            self.worker.is_cancelled(self.job_id)
+            self.runner.is_cancelled(self.job_id)
             or self.is_full
             or is_unseen(self.stream, self.began, limit_s)
         )
 
     def _stage(self, stage: str) -> None:
-        if stage != self.said:  # not with every turn
-            self.said = stage
-            self.worker.event(self.job_id, "stage", stage=stage)
+        if stage != self.last_stage:  # not with every turn
+            self.last_stage = stage
+            self.runner.event(self.job_id, "stage", stage=stage)

@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Status
-from engine.jobs.status import BestPoint, JobProgress
+from engine.jobs.runner import JobRunner
+from engine.jobs.status import BestPoint, JobProgress, JobStatus
 from engine.jobs.sweep.ahead import CompileAhead
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
@@ -31,36 +32,32 @@ from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.search.sweep.rows import SweepRow, without_result
 from engine.search.sweep.run import Progress, SweepEnd, run_sweep
 
-if TYPE_CHECKING:
-    from engine.jobs.worker import Worker
-
 MAX_DEATHS = 2  # of the worker, at one point
 _PROGRESS_S = 0.25
 _MAX_BEST = 20
 
 
-def run_sweep_job(worker: Worker, job_id: str, payload: dict[str, Any]) -> None:
+def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
     """Run the sweep, or go on with it; its end is an event."""
-    spec = SweepSpec.from_dict(payload["request"])
-    sweep_journal = SweepJournal(worker.run.sweep_journal(payload["journal"]))
+    job_id = job.job_id
+    sweep_journal = SweepJournal(runner.run.sweep_journal(job.journal))
     sweep_journal.poll()
-    reporter = _Reporter(worker, job_id)
-    sweep = _Sweep(worker, job_id, spec, spec.space.points(spec.options), sweep_journal, reporter)
-    address = payload.get("cluster")
-    if address and sweep.points:
-        end, final = sweep.on_cluster(address)
+    reporter = _Reporter(runner, job_id)
+    sweep = _Sweep(runner, job_id, spec, spec.space.points(spec.options), sweep_journal, reporter)
+    if job.cluster and sweep.points:
+        end, final = sweep.on_cluster(job.cluster)
     else:
-        end, final = sweep.on_this_machine(worker.run.in_flight(payload["journal"]))
+        end, final = sweep.on_this_machine(runner.run.in_flight(job.journal))
     reporter.finish()
     if end != "cancelled":  # the manager has said so itself
-        worker.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
+        runner.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
 
 
 class _Reporter:
     """Turns progress into events, a few a second."""
 
-    def __init__(self, worker: Worker, job_id: str) -> None:
-        self._worker, self._job_id = worker, job_id
+    def __init__(self, runner: JobRunner, job_id: str) -> None:
+        self._runner, self._job_id = runner, job_id
         self._latest: Progress | None = None
         self._told_at = 0.0
 
@@ -74,14 +71,14 @@ class _Reporter:
         """Tell the latest."""
         if self._latest is not None:
             progress = asdict(job_progress(self._latest))
-            self._worker.event(self._job_id, "progress", progress=progress)
+            self._runner.event(self._job_id, "progress", progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
     """One job: what to evaluate, where to note it, whom to tell."""
 
-    worker: Worker
+    runner: JobRunner
     job_id: str
     spec: SweepSpec
     points: list[SweepPoint]
@@ -90,17 +87,17 @@ class _Sweep:
 
     def on_this_machine(self, marker: Path) -> tuple[SweepEnd, list[TuneResult]]:
         """Evaluate here; `marker` names the point under way."""
-        worker, spec = self.worker, self.spec
+        runner, spec = self.runner, self.spec
         on_gpu = bool(self.points) and runs_on_gpu(self.points[0].request)
         with CompileAhead(self._known_order(), on_cpu=spec.options.execute and not on_gpu) as ahead:
-            evaluate = _Points(worker, marker, ahead).evaluate
+            evaluate = _Points(runner, marker, ahead).evaluate
 
             def should_stop() -> bool:
                 # Between two points: here nothing is under way.
-                if worker.evaluator.lost is not None:
+                if runner.evaluator.lost is not None:
                     ahead.close()
-                    worker.restart_if_lost()
-                worker.serve_waiting_evaluations()
+                    runner.restart_if_gpu_unusable()
+                runner.serve_waiting_evaluations()
                 return self._is_cancelled()
 
             end = run_sweep(spec, evaluate, self.journal, self.reporter, should_stop, on_gpu=on_gpu)
@@ -113,8 +110,8 @@ class _Sweep:
         from engine.search.cluster.executor import connect, sweep_on
 
         def should_stop() -> bool:
-            self.worker.serve_waiting_evaluations()
-            self.worker.restart_if_lost()
+            self.runner.serve_waiting_evaluations()
+            self.runner.restart_if_gpu_unusable()
             return self._is_cancelled()
 
         self._stage(f"Looking for workers at {address}")
@@ -123,10 +120,10 @@ class _Sweep:
             return sweep_on(cluster, self.spec, self.journal, self.reporter, should_stop)
 
     def _is_cancelled(self) -> bool:
-        return self.worker.is_cancelled(self.job_id)
+        return self.runner.is_cancelled(self.job_id)
 
     def _stage(self, sentence: str) -> None:
-        self.worker.event(self.job_id, "stage", stage=sentence)
+        self.runner.event(self.job_id, "stage", stage=sentence)
 
     def _known_order(self) -> list[EvaluationRequest]:
         """What will be evaluated, in order; empty where that depends on what is found."""
@@ -137,10 +134,10 @@ class _Sweep:
 
     def _final(self) -> list[TuneResult]:
         """The best of every problem, measured side by side."""
-        opened = gpu_entrants(self.worker.evaluator, self._stage)
+        opened = gpu_entrants(self.runner.evaluator, self._stage)
         found: list[TuneResult] = []
         for (name, problem), group in by_problem(self.journal.rows.values()).items():
-            self.worker.serve_waiting_evaluations()
+            self.runner.serve_waiting_evaluations()
             if self._is_cancelled():
                 break
             self._stage(f"The final of {problem.label()}")
@@ -148,7 +145,7 @@ class _Sweep:
                 result = tune_group(name, group, opened, should_stop=self._is_cancelled)
             except MeasureError as error:
                 self._stage(f"No final of {problem.label()}: {error}")
-                if self.worker.evaluator.lost is not None:
+                if self.runner.evaluator.lost is not None:
                     break
                 continue
             if result is not None:
@@ -197,8 +194,8 @@ def _heading(row: SweepRow, gpu: str) -> str:
 class _Points:
     """Evaluates points and remembers on disk which one is under way."""
 
-    def __init__(self, worker: Worker, marker: Path, ahead: CompileAhead) -> None:
-        self._worker = worker
+    def __init__(self, runner: JobRunner, marker: Path, ahead: CompileAhead) -> None:
+        self._runner = runner
         self._ahead = ahead
         self._marker = marker
         self._fatal, self._deaths = _read_marker(marker)
@@ -216,7 +213,7 @@ class _Points:
             )
         _write_marker(self._marker, point, deaths + 1)
         try:
-            return self._worker.evaluator.evaluate(request).evaluation
+            return self._runner.evaluator.evaluate(request).evaluation
         finally:
             self._marker.unlink(missing_ok=True)
 
