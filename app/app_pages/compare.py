@@ -12,7 +12,6 @@ from app.shared.widgets import empty, plain_markdown, problem
 from engine.errors import AttuneError
 from engine.records.snapshot import Snapshot
 from engine.sessions.compare.comparison import compare_sessions
-from engine.sessions.files import comparable
 from engine.sessions.store.store import SnapshotInfo, Store, default_store
 
 WORKING = "working session"  # stands in the list beside the snapshots' names
@@ -52,7 +51,7 @@ def page() -> None:
     opened = {}
     for name in chosen:
         try:
-            opened[name] = comparable(_open(store, name))
+            opened[name] = _open(store, name)
         except AttuneError as error:
             problem(str(error))
     if baseline not in opened or len(opened) < 2:

@@ -7,10 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.output import print_json, print_table
-from engine.units import format_us
 
 if TYPE_CHECKING:
-    from engine.sessions.compare.comparison import ComparedRow, SessionComparison
+    from engine.sessions.compare.comparison import SessionComparison
     from engine.sessions.compare.environment import Differences
 
 _KINDS = {"warm": "device_warm", "cold": "device_cold", "end-to-end": "end_to_end"}
@@ -27,17 +26,24 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="give verdicts across different GPUs, drivers and clocks too, and label them",
     )
-    p.add_argument("--time", choices=sorted(_KINDS), default="warm", help="which time (warm)")
-    forms = p.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="print one JSON object")
-    forms.add_argument("--markdown", action="store_true", help="print Markdown")
-    forms.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    p.add_argument(
+        "--time", choices=sorted(_KINDS), default="warm", help="which time to compare (warm)"
+    )
+    add_format_options(p)
     p.set_defaults(run=run)
 
 
+def add_format_options(p: argparse.ArgumentParser) -> None:
+    """How a comparison is printed; see `print_comparison`."""
+    formats = p.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print one JSON object")
+    formats.add_argument("--markdown", action="store_true", help="print Markdown")
+    formats.add_argument("--csv", action="store_true", help="print the rows as CSV")
+
+
 def run(args: argparse.Namespace) -> int:
-    from engine.sessions.compare.comparison import compare_sessions
-    from engine.sessions.files import comparable, open_sessions
+    from engine.sessions.compare import compare_sessions
+    from engine.sessions.files import open_sessions
 
     # A pinned baseline may be one of the files, or one more.
     files = list(args.files)
@@ -46,20 +52,17 @@ def run(args: argparse.Namespace) -> int:
     if len(files) < 2:
         print("error: compare takes at least two sessions.", file=sys.stderr)
         return 2
-    opened = open_sessions(files)
-    labels = dict(zip(reversed(files), reversed(opened), strict=True))
+    sessions = open_sessions(files)
+    labels = dict(zip(reversed(files), reversed(sessions), strict=True))
     comparison = compare_sessions(
-        {name: comparable(snapshot) for name, snapshot in opened.items()},
-        labels.get(args.baseline),
-        across=args.across,
-        kind=_KINDS[args.time],
+        sessions, labels.get(args.baseline), across=args.across, kind=_KINDS[args.time]
     )
-    show(comparison, args)
+    print_comparison(comparison, args)
     return 1 if comparison.regressions else 0
 
 
-def show(comparison: SessionComparison, args: argparse.Namespace) -> None:
-    """Print a comparison in the form that was asked for; tables by default."""
+def print_comparison(comparison: SessionComparison, args: argparse.Namespace) -> None:
+    """Print a comparison in the format that was asked for; tables by default."""
     from engine.sessions.compare import output
 
     if args.json:
@@ -69,62 +72,30 @@ def show(comparison: SessionComparison, args: argparse.Namespace) -> None:
     elif args.csv:
         sys.stdout.write(output.to_csv(comparison))
     else:
-        print_comparison(comparison)
+        for differences in comparison.differences:
+            print(f"\nWhat differs in {differences.session}, against {comparison.baseline}:")
+            _print_differences(differences)
+        print()
+        for table in output.comparison_tables(comparison):
+            print_table(table.title, table.columns, table.rows)
+        if not comparison.rows:
+            print("Nothing to compare: the sessions share no variant, config and problem.")
 
 
-def print_comparison(comparison: SessionComparison) -> None:
-    """What differs, regressions first, all rows, the winner map."""
-    from engine.sessions.compare.output import winners_frame
+def _print_differences(differences: Differences) -> None:
+    """Environment, flags and sources, a line each; diffs in full."""
+    from engine.sessions.compare.output import environment_table
 
-    for found in comparison.differences:
-        print(f"\nWhat differs in {found.session}, against {comparison.baseline}:")
-        for line in difference_lines(found) or ["nothing in environment, flags and sources"]:
-            print(f"  {line}")
-    print()
-    columns = ("session", "variant", "config", "problem", "time", "speed-up", "verdict", "why")
-    for title, rows in (
-        ("Slower or broken", comparison.regressions),
-        ("Evaluations, the baseline's time over the session's", comparison.rows),
-    ):
-        if rows:
-            print_table(title, columns, map(_cells, rows))
-    if comparison.winners:
-        winners = winners_frame(comparison)
-        shown = ["problem", "device", "winner", "config", "median_us", "origin", "tied"]
-        shown += ["runner_up", "speedup", "speedup_over_sdpa"]
-        cells = winners[shown].astype(object).where(winners[shown].notna(), None)
-        titles = [name.replace("_", " ") for name in shown]
-        print_table("Fastest variant", titles, cells.itertuples(index=False))
-    if comparison.unmatched:
-        print(f"{len(comparison.unmatched):,} evaluations stand in one session only.")
-    if not comparison.rows:
-        print("Nothing to compare: no variant, config and problem stands in both sessions.")
-
-
-def difference_lines(found: Differences) -> list[str]:
-    """What differs in environment, flags and sources, a line each; diffs in full."""
-    lines = [
-        f"{e.field}: {_known(e.baseline)} → {_known(e.other)}{' (no verdict)' * e.decisive}"
-        for e in found.environment
-    ]
-    lines += [
-        f"flags of {f.source}: −[{' '.join(f.removed)}] +[{' '.join(f.added)}]" for f in found.flags
-    ]
-    for source in found.sources:
-        lines.append(f"{source.name}: +{source.added_lines} −{source.removed_lines} lines")
-        lines += [f"  {line}" for line in source.diff.splitlines()]
-    return [*lines, *found.remarks]
-
-
-def _known(value: object) -> str:
-    return "unknown" if value is None else str(value)
-
-
-def _cells(row: ComparedRow) -> tuple[str | None, ...]:
-    time = None if row.time_us is None else f"{format_us(row.time_us)} {row.origin}"
-    speedup = None if row.speedup is None else f"{row.speedup:.3g}×"
-    if row.speedup_low is not None and row.speedup_high is not None:
-        speedup = f"{speedup} ({row.speedup_low:.3g} to {row.speedup_high:.3g})"
-    verdict = "BROKEN" if row.broken else str(row.verdict or "") or None
-    where = (row.session, row.variant, row.config_label, row.problem_label)
-    return (*where, time, speedup, verdict, row.reason)
+    if differences.nothing:
+        print("  nothing in environment, flags and sources")
+    for field, before, after, effect in environment_table(differences).rows:
+        print(f"  {field}: {before} → {after}{f' ({effect})' if effect else ''}")
+    for flags in differences.flags:
+        removed, added = " ".join(flags.removed), " ".join(flags.added)
+        print(f"  flags of {flags.source}: −[{removed}] +[{added}]")
+    for source in differences.sources:
+        print(f"  {source.name}: +{source.added_lines} −{source.removed_lines} lines")
+        for line in source.diff.splitlines():
+            print(f"    {line}")
+    for remark in differences.remarks:
+        print(f"  {remark}")

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.compare import show
+from engine.cli.compare import add_format_options, print_comparison
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
 
@@ -42,17 +42,14 @@ def add_parser(commands: Any) -> None:
         "--across", action="store_true", help="verdicts across GPUs, drivers and clocks too"
     )
     p.add_argument("--save", action="store_true", help="keep the repetition as a snapshot")
-    forms = p.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="print one JSON object")
-    forms.add_argument("--markdown", action="store_true", help="print Markdown")
-    forms.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    add_format_options(p)
     p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from engine.records.explain import file_label
-    from engine.sessions.compare.comparison import compare_sessions
-    from engine.sessions.files import comparable, open_session
+    from engine.sessions.compare import compare_sessions
+    from engine.sessions.files import open_session
     from engine.sessions.rerun import foreign_sources, plan_rerun
 
     snapshot = open_session(args.file)
@@ -83,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
 
         print(f"Saved as {default_store().save(here)}", file=sys.stderr)
     name = file_label(args.file)
-    sessions = {name: comparable(_only(snapshot, repeats)), HERE: here.model_dump(mode="json")}
-    comparison = compare_sessions(sessions, name, across=args.across)
-    show(comparison, args)
+    sessions = {name: _only(snapshot, repeats), HERE: here}
+    comparison = compare_sessions(sessions, name, across=args.across, measured_now=HERE)
+    print_comparison(comparison, args)
     worse = comparison.regressions or any(_failed(o.evaluation) for o in outcomes)
     return 1 if worse else 0
 

@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from engine.errors import StoreError
 from engine.records.codec import MAX_BYTES, loads, text_of
@@ -87,19 +86,3 @@ def snapshot_of(data: bytes, *, name: str, options: ImportOptions | None = None)
     if is_snapshot(data, name=name):
         return loads(data, name=name)
     return import_measurements(data, name=name, options=options)
-
-
-def comparable(snapshot: Snapshot) -> dict[str, Any]:
-    """The JSON object that `compare_sessions` takes, every "measured" shown as "recorded"."""
-    raw: dict[str, Any] = snapshot.model_dump(mode="json")
-    for evaluation in raw["evaluations"]:
-        _as_recorded(evaluation)
-        for baseline in evaluation["baselines"]:
-            _as_recorded(baseline)
-    return raw
-
-
-def _as_recorded(timed: dict[str, Any]) -> None:
-    for latency in (timed["latency"], *timed["other_latencies"]):
-        if latency is not None and latency["origin"] == "measured":
-            latency["origin"] = "recorded"

@@ -1,12 +1,16 @@
-"""Snapshots as plain JSON objects, cut down to what a comparison reads. Plainly test data."""
+"""Small sessions to compare. Plainly test data."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
 from typing import Any
 
 import numpy as np
+from sessions_data import evaluation_maker
+
+from engine.evaluation import Evaluation, Latency, Status
+from engine.problem import Problem
+from engine.records.snapshot import Snapshot, Source
+from engine.sessions.build import make_snapshot, make_source
 
 ENVIRONMENT = {
     "collected": "2026-01-01T00:00:00+00:00",
@@ -16,17 +20,17 @@ ENVIRONMENT = {
 }
 
 
-def latency(median_us: float, samples: int = 50, seed: int = 0, **changes: Any) -> dict[str, Any]:
+def latency(median_us: float, samples: int = 50, seed: int = 0, **changes: Any) -> Latency:
     values = np.random.default_rng(seed).normal(median_us, median_us * 0.002, samples)
-    return {
+    fields: dict[str, Any] = {
         "origin": "measured",
         "median_us": median_us,
         "low_us": median_us * 0.999,
         "high_us": median_us * 1.001,
         "reason": "",
-        "kind": "device_warm",
-        "samples_us": values.tolist(),
-    } | changes
+        "samples_us": tuple(values.tolist()),
+    }
+    return Latency(**(fields | changes))
 
 
 def evaluation(
@@ -35,39 +39,26 @@ def evaluation(
     seqlen: int = 128,
     config: dict[str, int] | None = None,
     **changes: Any,
-) -> dict[str, Any]:
-    return {
-        "status": "PASSED",
-        "reason": "",
+) -> Evaluation:
+    fields: dict[str, Any] = {
+        "status": Status.PASSED,
         "variant": variant,
-        "problem": {
-            "batch": 1,
-            "num_heads": 1,
-            "seqlen": seqlen,
-            "head_dim": 64,
-            "causal": False,
-            "dtype": "float16",
-        },
+        "problem": Problem(1, 1, seqlen, 64),
         "config": {"num_splits": 4} if config is None else config,
         "device": "L4",
         "when": "2026-01-01T00:00:00+00:00",
         "latency": None if time_us is None else latency(time_us),
-        "other_latencies": [],
-        "baselines": [],
+        "other_latencies": (),
+        "baselines": (),
         "source_sha256": "",
-        "flags": [],
-    } | changes
-
-
-def source(text: str, name: str = "v05_kv_split.cu", flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return {"name": name, "text": text, "sha256": digest, "flags": list(flags)}
-
-
-def session(*evaluations: Any, sources: Any = (), **environment: Any) -> dict[str, Any]:
-    return {
-        "title": "test",
-        "environment": copy.deepcopy(ENVIRONMENT) | environment,
-        "evaluations": list(evaluations),
-        "sources": list(sources),
+        "flags": (),
     }
+    return evaluation_maker(**(fields | changes))
+
+
+def source(text: str, name: str = "v05_kv_split.cu", flags: tuple[str, ...] = ()) -> Source:
+    return make_source(name, text, flags)
+
+
+def session(*evaluations: Evaluation, sources: Any = (), **environment: Any) -> Snapshot:
+    return make_snapshot(evaluations, environment=ENVIRONMENT | environment, sources=sources)

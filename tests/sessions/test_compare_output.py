@@ -9,7 +9,8 @@ import json
 import pytest
 from compare_data import evaluation, session, source
 
-from engine.sessions.compare.comparison import SessionComparison, compare_sessions
+from engine.evaluation import Status
+from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.output import (
     differences_frame,
     rows_frame,
@@ -32,7 +33,7 @@ def mixed() -> SessionComparison:
     b = session(
         evaluation(50.0),
         evaluation(150.0, seqlen=256),
-        evaluation(None, seqlen=512, status="CRASHED", reason="=SUM(A1) | <b>boom</b>"),
+        evaluation(None, seqlen=512, status=Status.CRASHED, reason="=SUM(A1) | <b>boom</b>"),
         evaluation(seqlen=1024),
         sources=[source("a | c\n```\n")],
         torch="2.10.0",

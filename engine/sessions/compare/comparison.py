@@ -1,8 +1,7 @@
 """Sessions beside each other: the same variant, config and problem, then and now.
 
-Everything here works on the JSON objects of snapshots (plain dicts), derives and stores nothing.
-A verdict is given where both times were really taken, on the same GPU, driver and clocks; across
-those only when it is asked for, and then it says so.
+A comparison is derived and never stored. A verdict is given where both times were really taken, on
+the same GPU, driver and clocks; across those only when it is asked for, and then it says so.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import AttuneError, UnknownName
+from engine.evaluation import Evaluation, Latency
 from engine.measure.verdict import Comparison, Verdict, interval_verdict
+from engine.problem import Problem
+from engine.records.snapshot import Snapshot
 from engine.sessions.compare.environment import Differences, differences, environment_blockers
 from engine.sessions.compare.times import (
     DEVICE_WARM,
-    Json,
-    config_label,
-    counts,
     interval_of,
-    last_of_each,
-    problem_label,
-    time_of,
+    latency_of_kind,
+    may_be_compared,
+    newest_by_question,
     was_checked,
 )
 from engine.sessions.compare.winners import Winner, winners
@@ -37,8 +36,8 @@ class ComparedRow:
 
     session: str
     variant: str
-    config: Json
-    problem: Json
+    config: Mapping[str, int]
+    problem: Problem
     device: str
     baseline_device: str
     baseline_status: str
@@ -63,14 +62,6 @@ class ComparedRow:
     def regressed(self) -> bool:
         return self.broken or self.verdict is Verdict.SLOWER
 
-    @property
-    def problem_label(self) -> str:
-        return problem_label(self.problem)
-
-    @property
-    def config_label(self) -> str:
-        return config_label(self.config)
-
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
@@ -79,8 +70,8 @@ class Unmatched:
     session: str  # the one that has it
     missing_in: str
     variant: str
-    config: Json
-    problem: Json
+    config: Mapping[str, int]
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +92,23 @@ class SessionComparison:
 
 
 def compare_sessions(
-    sessions: Mapping[str, Json],
+    sessions: Mapping[str, Snapshot],
     baseline: str | None = None,
     *,
     across: bool = False,
     kind: str = DEVICE_WARM,
+    measured_now: str = "",
 ) -> SessionComparison:
     """Compare snapshots with one of them.
 
     Args:
-        sessions: snapshots' JSON objects by the name they are shown under.
+        sessions: snapshots by the name they are shown under.
         baseline: the name of the pinned one; by default the first.
         across: give verdicts across different GPUs, drivers and clocks too.
         kind: which of an evaluation's times is compared: "device_warm", "device_cold" or
             "end_to_end".
+        measured_now: the session that was made just now; what any other one has measured is shown
+            as recorded.
 
     Raises:
         AttuneError: there is no session at all.
@@ -126,14 +120,32 @@ def compare_sessions(
     if pinned not in sessions:
         known = ", ".join(sessions)
         raise UnknownName(f"There is no session called {pinned!r} here: known are {known}.")
-    others = [name for name in sessions if name != pinned]
     base = sessions[pinned]
+    others = [name for name in sessions if name != pinned]
+    evaluations = {
+        name: tuple(record.evaluation for record in snapshot.evaluations)
+        if name == measured_now
+        else snapshot.opened()
+        for name, snapshot in sessions.items()
+    }
     rows: list[ComparedRow] = []
     unmatched: list[Unmatched] = []
     for name in others:
-        found, alone = _aligned(pinned, base, name, sessions[name], across, kind)
-        rows += found
-        unmatched += alone
+        blockers = environment_blockers(base.environment, sessions[name].environment)
+        ours, theirs = (newest_by_question(evaluations[side]) for side in (pinned, name))
+        for key, by_device in theirs.items():
+            for device, after in by_device.items():
+                if key in ours:
+                    # On the same device if there is such a one, else on whichever came last.
+                    before = ours[key].get(device) or list(ours[key].values())[-1]
+                    rows.append(_row(name, before, after, blockers, across, kind))
+        for here, there, have, lack in ((pinned, name, ours, theirs), (name, pinned, theirs, ours)):
+            unmatched += [
+                Unmatched(here, there, variant, dict(config), problem)
+                for variant, config, problem in have
+                if (variant, config, problem) not in lack
+            ]
+    environments = {name: snapshot.environment for name, snapshot in sessions.items()}
     return SessionComparison(
         baseline=pinned,
         sessions=tuple(others),
@@ -141,60 +153,40 @@ def compare_sessions(
         differences=tuple(differences(name, base, sessions[name]) for name in others),
         rows=tuple(sorted(rows, key=_order)),
         unmatched=tuple(unmatched),
-        winners=winners(sessions, kind),
+        winners=winners(evaluations, environments, kind),
     )
 
 
-def _aligned(
-    base_name: str, base: Json, name: str, other: Json, across: bool, kind: str
-) -> tuple[list[ComparedRow], list[Unmatched]]:
-    ours, theirs = last_of_each(base["evaluations"]), last_of_each(other["evaluations"])
-    blockers = environment_blockers(base.get("environment") or {}, other.get("environment") or {})
-    rows = []
-    for key, by_device in theirs.items():
-        for device, evaluation in by_device.items():
-            if key not in ours:
-                continue
-            # On the same device if there is such a one, else on whichever the baseline used last.
-            before = ours[key].get(device) or list(ours[key].values())[-1]
-            rows.append(_row(name, before, evaluation, blockers, across, kind))
-    alone = [
-        Unmatched(here, there, variant, dict(config), dict(problem))
-        for here, there, have, lack in (
-            (base_name, name, ours, theirs),
-            (name, base_name, theirs, ours),
-        )
-        for variant, config, problem in have
-        if (variant, config, problem) not in lack
-    ]
-    return rows, alone
-
-
 def _row(
-    session: str, before: Json, after: Json, blockers: Sequence[str], across: bool, kind: str
+    session: str,
+    before: Evaluation,
+    after: Evaluation,
+    blockers: Sequence[str],
+    across: bool,
+    kind: str,
 ) -> ComparedRow:
-    if before["device"] != after["device"]:
-        blockers = [f"the GPU is {after['device']}, not {before['device']}", *blockers]
-    first, second = time_of(before, kind), time_of(after, kind)
+    if before.device != after.device:
+        blockers = [f"the GPU is {after.device}, not {before.device}", *blockers]
+    first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
     verdict, interval, reason = _judge(before, after, first, second, blockers, across)
     speedup = low = high = None
     if first is not None and second is not None:
-        speedup = first["median_us"] / second["median_us"]
+        speedup = first.median_us / second.median_us
     if interval is not None:
         speedup, low, high = (1 / x for x in (interval.ratio, interval.high, interval.low))
     return ComparedRow(
         session=session,
-        variant=after["variant"],
-        config=dict(after["config"]),
-        problem=dict(after["problem"]),
-        device=after["device"],
-        baseline_device=before["device"],
-        baseline_status=before["status"],
-        status=after["status"],
-        baseline_us=first["median_us"] if first else None,
-        time_us=second["median_us"] if second else None,
-        baseline_origin=first["origin"] if first else "",
-        origin=second["origin"] if second else "",
+        variant=after.variant,
+        config=after.config,
+        problem=after.problem,
+        device=after.device,
+        baseline_device=before.device,
+        baseline_status=str(before.status),
+        status=str(after.status),
+        baseline_us=first.median_us if first else None,
+        time_us=second.median_us if second else None,
+        baseline_origin=first.origin if first else "",
+        origin=second.origin if second else "",
         speedup=speedup,
         speedup_low=low,
         speedup_high=high,
@@ -205,22 +197,21 @@ def _row(
 
 
 def _judge(
-    before: Json,
-    after: Json,
-    first: Json | None,
-    second: Json | None,
+    before: Evaluation,
+    after: Evaluation,
+    first: Latency | None,
+    second: Latency | None,
     blockers: Sequence[str],
     across: bool,
 ) -> tuple[Verdict | None, Comparison | None, str]:
     """Verdict, the interval it rests on, and the sentence."""
-    sides = ((before, first, "The baseline"), (after, second, "This one"))
-    for evaluation, latency, which in sides:
-        if not counts(evaluation, latency):
-            return None, None, f"{which} is {evaluation['status']}: {evaluation['reason']}"
+    for e, latency, which in ((before, first, "The baseline"), (after, second, "This one")):
+        if not may_be_compared(e, latency):
+            return None, None, f"{which} is {e.status}: {e.reason}"
     if first is None or second is None:
         which = "The baseline has" if first is None else "This one has"
         return None, None, f"{which} no such time."
-    if "predicted" in (first["origin"], second["origin"]):
+    if "predicted" in (first.origin, second.origin):
         return None, None, "No verdict on a predicted time."
     (a, a_samples), (b, b_samples) = interval_of(first), interval_of(second)
     if a is None or b is None:

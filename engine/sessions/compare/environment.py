@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.sessions.compare.times import Json
+from engine.records.snapshot import Environment, Snapshot
 
 # When it was asked, and figures that change from one moment to the next.
 _FLEETING = ("collected", "sm_clock_mhz", "memory_clock_mhz")
@@ -65,33 +66,37 @@ class Differences:
         return not (self.environment or self.flags or self.sources or self.remarks)
 
 
-def differences(session: str, base: Json, other: Json) -> Differences:
+def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
     """Compare two snapshots' environments, flags and sources."""
-    ours, theirs = _sources(base), _sources(other)
-    shared = sorted(set(ours) & set(theirs))
+    ours, theirs = ({source.name: source for source in side.sources} for side in (base, other))
+    both = [(ours[name], theirs[name]) for name in sorted(set(ours) & set(theirs))]
     remarks = [
         f"{name} is stored in only one of the two sessions."
         for name in sorted(set(ours) ^ set(theirs))
     ]
-    remarks += _hidden_changes(base, other, set(shared))
+    remarks += _hidden_changes(base, other, [before.name for before, _ in both])
     return Differences(
         session=session,
-        environment=_environment(base.get("environment") or {}, other.get("environment") or {}),
+        environment=_environment(base.environment, other.environment),
         flags=tuple(
-            FlagsDifference(name, *found)
-            for name in shared
-            if any(found := _flags(ours[name].get("flags"), theirs[name].get("flags")))
+            FlagsDifference(
+                before.name,
+                removed=tuple(f for f in before.flags if f not in after.flags),
+                added=tuple(f for f in after.flags if f not in before.flags),
+            )
+            for before, after in both
+            if set(before.flags) != set(after.flags)
         ),
         sources=tuple(
-            _diff(name, ours[name]["text"], theirs[name]["text"])
-            for name in shared
-            if ours[name]["text"] != theirs[name]["text"]
+            _diff(before.name, before.text, after.text)
+            for before, after in both
+            if before.text != after.text
         ),
         remarks=tuple(remarks),
     )
 
 
-def environment_blockers(base: Json, other: Json) -> list[str]:
+def environment_blockers(base: Environment, other: Environment) -> list[str]:
     """Why times of the two environments cannot be judged against each other; empty if they can."""
     blockers = []
     for name, ours, theirs in _fields(base, other):
@@ -107,42 +112,26 @@ def environment_blockers(base: Json, other: Json) -> list[str]:
     return list(dict.fromkeys(blockers))
 
 
-def _environment(base: Json, other: Json) -> tuple[EnvironmentDifference, ...]:
-    found = [
+def _environment(base: Environment, other: Environment) -> tuple[EnvironmentDifference, ...]:
+    changed = [
         EnvironmentDifference(name, ours, theirs, name.rpartition(".")[2] in _DECISIVE)
         for name, ours, theirs in _fields(base, other)
         if ours != theirs
     ]
-    return tuple(sorted(found, key=lambda d: not d.decisive))
+    return tuple(sorted(changed, key=lambda d: not d.decisive))
 
 
-def _fields(base: Json, other: Json) -> list[tuple[str, Any, Any]]:
-    """(field, in the baseline, in the other), with None where it is not known.
-
-    The driver is there even if neither environment names it.
-    """
+def _fields(base: Environment, other: Environment) -> list[tuple[str, Any, Any]]:
+    """(field, in the baseline, in the other), with None where it is not known."""
     ours, theirs = _flat(base), _flat(other)
-    names = dict.fromkeys(["driver", *ours, *theirs])
-    return [(name, ours.get(name), theirs.get(name)) for name in names]
+    return [(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
 
 
-def _flat(environment: Json) -> dict[str, Any]:
-    flat = {k: v for k, v in environment.items() if k != "gpus" and k not in _FLEETING}
-    for index, gpu in enumerate(environment.get("gpus") or ()):
-        flat |= {f"gpus[{index}].{k}": v for k, v in gpu.items() if k not in _FLEETING}
-    return flat
-
-
-def _sources(session: Json) -> dict[str, Json]:
-    return {source["name"]: source for source in session.get("sources") or ()}
-
-
-def _flags(before: Any, after: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    ours, theirs = tuple(before or ()), tuple(after or ())
-    return (
-        tuple(f for f in ours if f not in theirs),
-        tuple(f for f in theirs if f not in ours),
-    )
+def _flat(environment: Environment) -> dict[str, Any]:
+    fields = environment.model_dump()
+    for index, gpu in enumerate(fields.pop("gpus")):
+        fields |= {f"gpus[{index}].{name}": value for name, value in gpu.items()}
+    return {k: v for k, v in fields.items() if k.rpartition(".")[2] not in _FLEETING}
 
 
 def _diff(name: str, before: str, after: str) -> SourceDifference:
@@ -170,20 +159,21 @@ def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _hidden_changes(base: Json, other: Json, shown: set[str]) -> list[str]:
+def _hidden_changes(base: Snapshot, other: Snapshot, stored: Sequence[str]) -> list[str]:
     """Variants whose source hash changed though their text is not stored in both sessions."""
     ours, theirs = _hashes(base), _hashes(other)
     return [
         f"The source of {variant} differs, and its text is not stored in both sessions."
         for variant in sorted(set(ours) & set(theirs))
         if ours[variant].isdisjoint(theirs[variant])
-        and not any(name.startswith(variant) for name in shown)
+        and not any(name.startswith(variant) for name in stored)
     ]
 
 
-def _hashes(session: Json) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for evaluation in session["evaluations"]:
-        if evaluation.get("source_sha256"):
-            found.setdefault(evaluation["variant"], set()).add(evaluation["source_sha256"])
-    return found
+def _hashes(session: Snapshot) -> dict[str, set[str]]:
+    """The source hashes of each variant."""
+    hashes: dict[str, set[str]] = {}
+    for e in session.evaluations:
+        if e.source_sha256:
+            hashes.setdefault(e.variant, set()).add(e.source_sha256)
+    return hashes

@@ -1,67 +1,123 @@
-"""A comparison as DataFrames, as a JSON object, as Markdown and as CSV."""
+"""A comparison as tables, as a JSON object, as Markdown and as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
-from engine.sessions.compare.comparison import ComparedRow, SessionComparison
+from engine.sessions.compare.comparison import ComparedRow, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
-from engine.sessions.compare.times import config_label, problem_label
+from engine.sessions.compare.times import config_label
 from engine.sessions.compare.winners import Winner
+from engine.table import Table
 from engine.units import format_us
 
-NONE = "–"
+_ROW_COLUMNS: dict[str, Callable[[ComparedRow], Any]] = {
+    "session": lambda row: row.session,
+    "variant": lambda row: row.variant,
+    "config": lambda row: config_label(row.config),
+    "problem": lambda row: row.problem.label(),
+    "device": lambda row: row.device,
+    "baseline_status": lambda row: row.baseline_status,
+    "status": lambda row: row.status,
+    "baseline_us": lambda row: row.baseline_us,
+    "time_us": lambda row: row.time_us,
+    "origin": lambda row: row.origin,
+    "speedup": lambda row: row.speedup,
+    "speedup_low": lambda row: row.speedup_low,
+    "speedup_high": lambda row: row.speedup_high,
+    "verdict": lambda row: _verdict(row) or "",
+    "across": lambda row: row.across,
+    "regressed": lambda row: row.regressed,
+    "reason": lambda row: row.reason,
+}
+_WINNER_COLUMNS: dict[str, Callable[[Winner], Any]] = {
+    "problem": lambda w: w.problem.label(),
+    "device": lambda w: w.device,
+    "winner": lambda w: w.best.variant,
+    "config": lambda w: config_label(w.best.config),
+    "session": lambda w: w.best.session,
+    "origin": lambda w: w.best.origin,
+    "median_us": lambda w: w.best.median_us,
+    "tied": lambda w: ", ".join(e.variant for e in w.tied),
+    "runner_up": lambda w: w.runner_up.variant if w.runner_up else "",
+    "speedup": lambda w: w.speedup,
+    "speedup_low": lambda w: w.speedup_low,
+    "speedup_high": lambda w: w.speedup_high,
+    "sdpa": lambda w: w.best.sdpa_name,
+    "speedup_over_sdpa": lambda w: w.speedup_over_sdpa,
+}
+_UNMATCHED_COLUMNS: dict[str, Callable[[Unmatched], Any]] = {
+    "session": lambda u: u.session,
+    "missing_in": lambda u: u.missing_in,
+    "variant": lambda u: u.variant,
+    "config": lambda u: config_label(u.config),
+    "problem": lambda u: u.problem.label(),
+}
 
 
 def rows_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """One row per compared evaluation, regressions first.
+    """One row per compared evaluation, regressions first; columns as in `_ROW_COLUMNS`."""
+    return _frame(comparison.rows, _ROW_COLUMNS)
 
-    Columns: `session, variant, config, problem, device, baseline_status, status, baseline_us,
-    time_us, origin, speedup, speedup_low, speedup_high, verdict, across, regressed, reason`.
+
+def winners_frame(comparison: SessionComparison) -> pd.DataFrame:
+    """The winner map: one row per problem and device; columns as in `_WINNER_COLUMNS`.
+
+    `tied` names the variants that cannot be told from the winner.
     """
-    columns = (
-        *("session", "variant", "config", "problem", "device", "baseline_status", "status"),
-        *("baseline_us", "time_us", "origin", "speedup", "speedup_low", "speedup_high"),
-        *("verdict", "across", "regressed", "reason"),
-    )
-    return pd.DataFrame([_flat_row(row) for row in comparison.rows], columns=list(columns))
+    return _frame(comparison.winners, _WINNER_COLUMNS)
+
+
+def unmatched_frame(comparison: SessionComparison) -> pd.DataFrame:
+    """`session, missing_in, variant, config, problem`: what only one session evaluated."""
+    return _frame(comparison.unmatched, _UNMATCHED_COLUMNS)
 
 
 def differences_frame(comparison: SessionComparison) -> pd.DataFrame:
     """`session, field, baseline, other, decisive`: what differs in the environments."""
     rows = [
-        (d.session, e.field, _text(e.baseline), _text(e.other), e.decisive)
+        (d.session, e.field, _known(e.baseline), _known(e.other), e.decisive)
         for d in comparison.differences
         for e in d.environment
     ]
     return pd.DataFrame(rows, columns=["session", "field", "baseline", "other", "decisive"])
 
 
-def winners_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """The winner map: one row per problem and device.
-
-    Columns: `problem, device, winner, config, session, origin, median_us, tied, runner_up,
-    speedup, speedup_low, speedup_high, sdpa, speedup_over_sdpa`. `tied` names the variants that
-    cannot be told from the winner.
-    """
-    columns = (
-        *("problem", "device", "winner", "config", "session", "origin", "median_us", "tied"),
-        *("runner_up", "speedup", "speedup_low", "speedup_high", "sdpa", "speedup_over_sdpa"),
-    )
-    return pd.DataFrame([_flat_winner(w) for w in comparison.winners], columns=list(columns))
-
-
-def unmatched_frame(comparison: SessionComparison) -> pd.DataFrame:
-    """`session, missing_in, variant, config, problem`: what only one session evaluated."""
-    rows = [
-        (u.session, u.missing_in, u.variant, config_label(u.config), problem_label(u.problem))
-        for u in comparison.unmatched
+def comparison_tables(comparison: SessionComparison) -> list[Table]:
+    """Regressions first, all rows, the winner map, what had no counterpart; without empty ones."""
+    tables = [
+        Table.of("Regressions", map(_row_record, comparison.regressions)),
+        Table.of("Evaluations", map(_row_record, comparison.rows)),
+        Table.of("Fastest variant", map(_winner_record, comparison.winners)),
+        Table.of(
+            "In one session only",
+            (
+                {name.replace("_", " "): get(u) for name, get in _UNMATCHED_COLUMNS.items()}
+                for u in comparison.unmatched
+            ),
+        ),
     ]
-    return pd.DataFrame(rows, columns=["session", "missing_in", "variant", "config", "problem"])
+    return [table for table in tables if table.rows]
+
+
+def environment_table(differences: Differences) -> Table:
+    """What differs in the environments of the baseline and one session."""
+    return Table.of(
+        "Environment",
+        (
+            {
+                "field": e.field,
+                "baseline": _known(e.baseline),
+                "here": _known(e.other),
+                "effect": "no verdict" if e.decisive else "",
+            }
+            for e in differences.environment
+        ),
+    )
 
 
 def to_dict(comparison: SessionComparison) -> dict[str, Any]:
@@ -73,9 +129,10 @@ def to_dict(comparison: SessionComparison) -> dict[str, Any]:
         "differences": [asdict(d) for d in comparison.differences],
         "regressions": [_row_dict(row) for row in comparison.regressions],
         "rows": [_row_dict(row) for row in comparison.rows],
-        "unmatched": [asdict(u) for u in comparison.unmatched],
+        "unmatched": [_with_problem(u) for u in comparison.unmatched],
         "winners": [
-            asdict(w) | {"speedup_over_sdpa": w.speedup_over_sdpa} for w in comparison.winners
+            _with_problem(w) | {"speedup_over_sdpa": w.speedup_over_sdpa}
+            for w in comparison.winners
         ],
     }
 
@@ -89,127 +146,74 @@ def to_csv(comparison: SessionComparison) -> str:
 
 
 def to_markdown(comparison: SessionComparison) -> str:
-    """Differences, regressions, all rows, the winner map and what had no counterpart."""
-    from engine.sessions.report.document import escape_markdown
+    """Differences first, then `comparison_tables`."""
+    from engine.sessions.report.document import render_markdown
 
-    def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-        head = [list(columns), ["---"] * len(columns)]
-        body = [[escape_markdown(cell) for cell in row] for row in rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in [*head, *body])
-
-    names = ", ".join(escape_markdown(name) for name in comparison.sessions)
-    parts = [f"# {names}{' against ' if names else ''}{escape_markdown(comparison.baseline)}"]
-    for found in comparison.differences:
-        parts.append(f"## What differs: {escape_markdown(found.session)}")
-        parts += _difference_parts(found, table, escape_markdown)
-    headings = ("session", "variant", "config", "problem", "time", "speed-up", "verdict", "why")
-    if comparison.regressions:
-        parts += ["## Regressions", table(headings, [_cells(r) for r in comparison.regressions])]
-    if comparison.rows:
-        parts += ["## Evaluations", table(headings, [_cells(r) for r in comparison.rows])]
-    if comparison.winners:
-        columns = ("problem", "device", "fastest", "time", "tied with", "next", "against SDPA")
-        parts += [
-            "## Fastest variant",
-            table(columns, [_winner_cells(w) for w in comparison.winners]),
-        ]
-    if comparison.unmatched:
-        frame = unmatched_frame(comparison)
-        cells = frame.astype(str).to_numpy().tolist()
-        parts += ["## In one session only", table([str(c).replace("_", " ") for c in frame], cells)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _difference_parts(found: Differences, table: Any, escape: Any) -> list[str]:
-    if found.nothing:
-        return ["Nothing in environment, flags and sources."]
-    parts = []
-    if found.environment:
-        rows = [
-            (e.field, _text(e.baseline), _text(e.other), "no verdict" if e.decisive else "")
-            for e in found.environment
-        ]
-        parts.append(table(("field", "baseline", "here", ""), rows))
-    parts += [
-        f"Flags of {escape(f.source)}: without {escape(' '.join(f.removed)) or 'none'}, with "
-        f"{escape(' '.join(f.added)) or 'none'}."
-        for f in found.flags
-    ]
-    for source in found.sources:
-        parts.append(f"{escape(source.name)}: +{source.added_lines} −{source.removed_lines} lines")
-        # An indented block: no text can close it, as it could close a fence.
-        parts.append("\n".join(f"    {line}" for line in source.diff.splitlines()))
-    parts += [escape(remark) for remark in found.remarks]
-    return parts
-
-
-def _flat_row(row: ComparedRow) -> tuple[Any, ...]:
-    return (
-        *(row.session, row.variant, row.config_label, row.problem_label, row.device),
-        *(row.baseline_status, row.status, row.baseline_us, row.time_us, row.origin),
-        *(row.speedup, row.speedup_low, row.speedup_high),
-        *(_verdict(row), row.across, row.regressed, row.reason),
+    return render_markdown(
+        "comparison.md",
+        comparison=comparison,
+        environments={d.session: environment_table(d) for d in comparison.differences},
+        tables=comparison_tables(comparison),
     )
 
 
-def _flat_winner(w: Winner) -> tuple[Any, ...]:
-    best = w.best
-    return (
-        *(problem_label(w.problem), w.device, best.variant, config_label(best.config)),
-        *(best.session, best.origin, best.median_us, ", ".join(e.variant for e in w.tied)),
-        *(w.runner_up.variant if w.runner_up else "", w.speedup, w.speedup_low, w.speedup_high),
-        *(best.sdpa_name, w.speedup_over_sdpa),
-    )
+def _frame(nouns: Iterable[Any], columns: dict[str, Callable[[Any], Any]]) -> pd.DataFrame:
+    rows = [[get(noun) for get in columns.values()] for noun in nouns]
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 def _row_dict(row: ComparedRow) -> dict[str, Any]:
-    return asdict(row) | {
+    return _with_problem(row) | {
         "verdict": str(row.verdict) if row.verdict else None,
         "broken": row.broken,
         "regressed": row.regressed,
     }
 
 
-def _verdict(row: ComparedRow) -> str:
-    return "BROKEN" if row.broken else str(row.verdict or "")
+def _with_problem(noun: ComparedRow | Unmatched | Winner) -> dict[str, Any]:
+    """The fields, with the problem as snapshots write it."""
+    return asdict(noun) | {"problem": noun.problem.to_dict()}
 
 
-def _cells(row: ComparedRow) -> tuple[str, ...]:
-    return (
-        *(row.session, row.variant, row.config_label, row.problem_label),
-        _time(row.time_us, row.origin),
-        _speedup(row.speedup, row.speedup_low, row.speedup_high),
-        _verdict(row) or NONE,
-        row.reason,
-    )
+def _row_record(row: ComparedRow) -> dict[str, object]:
+    return {
+        "session": row.session,
+        "variant": row.variant,
+        "config": config_label(row.config),
+        "problem": row.problem.label(),
+        "time": None if row.time_us is None else f"{format_us(row.time_us)} {row.origin}",
+        "speed-up": _speedup(row.speedup, row.speedup_low, row.speedup_high),
+        "verdict": _verdict(row),
+        "why": row.reason,
+    }
 
 
-def _winner_cells(w: Winner) -> tuple[str, ...]:
-    best = w.best
-    over_sdpa = f"{w.speedup_over_sdpa:.3g}× ({best.sdpa_name})" if w.speedup_over_sdpa else NONE
-    runner_up = (
-        f"{w.runner_up.variant} {_speedup(w.speedup, w.speedup_low, w.speedup_high)}"
-        if w.runner_up
-        else NONE
-    )
-    return (
-        *(problem_label(w.problem), w.device, f"{best.variant} ({config_label(best.config)})"),
-        _time(best.median_us, best.origin),
-        *(", ".join(e.variant for e in w.tied) or NONE, runner_up, over_sdpa),
-    )
+def _winner_record(w: Winner) -> dict[str, object]:
+    best, over_sdpa = w.best, w.speedup_over_sdpa
+    runner_up = None
+    if w.runner_up:
+        speedup = _speedup(w.speedup, w.speedup_low, w.speedup_high)
+        runner_up = f"{w.runner_up.variant} {speedup}"
+    return {
+        "problem": w.problem.label(),
+        "device": w.device,
+        "fastest": f"{best.variant} ({config_label(best.config)})",
+        "time": f"{format_us(best.median_us)} {best.origin}",
+        "tied with": ", ".join(e.variant for e in w.tied) or None,
+        "next": runner_up,
+        "against SDPA": f"{over_sdpa:.3g}× ({best.sdpa_name})" if over_sdpa else None,
+    }
 
 
-def _time(time_us: float | None, origin: str) -> str:
-    return NONE if time_us is None else f"{format_us(time_us)} {origin}"
+def _verdict(row: ComparedRow) -> str | None:
+    return "BROKEN" if row.broken else str(row.verdict) if row.verdict else None
 
 
-def _speedup(value: float | None, low: float | None, high: float | None) -> str:
-    if value is None:
-        return NONE
-    return (
-        f"{value:.3g}×" if low is None or high is None else f"{value:.3g}× ({low:.3g}–{high:.3g})"
-    )
+def _speedup(value: float | None, low: float | None, high: float | None) -> str | None:
+    if value is None or low is None or high is None:
+        return None if value is None else f"{value:.3g}×"
+    return f"{value:.3g}× ({low:.3g} to {high:.3g})"
 
 
-def _text(value: Any) -> str:
+def _known(value: object) -> str:
     return "unknown" if value is None else str(value)

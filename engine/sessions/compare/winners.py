@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.evaluation import Evaluation
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import RUN_TO_RUN_FLOOR, Verdict, interval_verdict
+from engine.problem import Problem
+from engine.records.snapshot import Environment
 from engine.sessions.compare.environment import environment_blockers
-from engine.sessions.compare.times import Json, counts, interval_of, last_of_each, time_of
+from engine.sessions.compare.times import (
+    interval_of,
+    latency_of_kind,
+    may_be_compared,
+    newest_by_question,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +24,7 @@ class Entry:
     """One variant's best time for a problem."""
 
     variant: str
-    config: Json
+    config: Mapping[str, int]
     session: str
     origin: str
     median_us: float
@@ -43,7 +51,7 @@ class Winner:
     of the next variant that is slower for sure over the winner's; None where there is none.
     """
 
-    problem: Json
+    problem: Problem
     device: str
     sessions: tuple[str, ...]  # whose times were compared
     best: Entry
@@ -58,36 +66,36 @@ class Winner:
         return self.best.sdpa_us / self.best.median_us if self.best.sdpa_us else None
 
 
-def winners(sessions: Mapping[str, Json], kind: str) -> tuple[Winner, ...]:
-    """The winner map, in the order in which the problems first appear.
+def winners(
+    evaluations: Mapping[str, Sequence[Evaluation]],
+    environments: Mapping[str, Environment],
+    kind: str,
+) -> tuple[Winner, ...]:
+    """The winner map of some sessions, in the order in which the problems first appear.
 
     Only times that were really taken count, of kernels that passed or were recorded elsewhere.
     Sessions are pooled where GPU, driver and clocks are the same; others never compete.
     """
-    found = []
-    for names in _pools(sessions):
-        entries: dict[tuple[tuple[tuple[str, object], ...], str], list[Entry]] = {}
+    result = []
+    for names in _pools(environments):
+        entries: dict[tuple[Problem, str], list[Entry]] = {}
         for name in names:
-            for (_, _, problem), by_device in last_of_each(sessions[name]["evaluations"]).items():
-                for device, evaluation in by_device.items():
-                    entry = _entry(name, evaluation, kind)
-                    if entry is not None:
-                        entries.setdefault((problem, device), []).append(entry)
-        found += [
-            _winner(dict(problem), device, names, group)
-            for (problem, device), group in entries.items()
+            for by_device in newest_by_question(evaluations[name]).values():
+                for e in by_device.values():
+                    if (entry := _entry(name, e, kind)) is not None:
+                        entries.setdefault((e.problem, e.device), []).append(entry)
+        result += [
+            _winner(problem, device, names, group) for (problem, device), group in entries.items()
         ]
-    return tuple(found)
+    return tuple(result)
 
 
-def _pools(sessions: Mapping[str, Json]) -> list[tuple[str, ...]]:
+def _pools(environments: Mapping[str, Environment]) -> list[tuple[str, ...]]:
     """Sessions grouped so that the times within a group may be compared."""
     pools: list[list[str]] = []
-    for name, session in sessions.items():
-        environment = session.get("environment") or {}
+    for name, environment in environments.items():
         for pool in pools:
-            first = sessions[pool[0]].get("environment") or {}
-            if not environment_blockers(first, environment):
+            if not environment_blockers(environments[pool[0]], environment):
                 pool.append(name)
                 break
         else:
@@ -95,27 +103,27 @@ def _pools(sessions: Mapping[str, Json]) -> list[tuple[str, ...]]:
     return [tuple(pool) for pool in pools]
 
 
-def _entry(session: str, evaluation: Json, kind: str) -> Entry | None:
-    latency = time_of(evaluation, kind)
-    if latency is None or latency["origin"] == "predicted" or not counts(evaluation, latency):
+def _entry(session: str, e: Evaluation, kind: str) -> Entry | None:
+    latency = latency_of_kind(e, kind)
+    if latency is None or latency.origin == "predicted" or not may_be_compared(e, latency):
         return None
     interval, samples = interval_of(latency)
-    timed = [b for b in evaluation.get("baselines") or () if b.get("latency")]
-    sdpa = min(timed, key=lambda b: float(b["latency"]["median_us"]), default=None)
+    timed = [(b.latency.median_us, b.name) for b in e.baselines if b.latency is not None]
+    sdpa_us, sdpa_name = min(timed, default=(None, ""))
     return Entry(
-        variant=evaluation["variant"],
-        config=dict(evaluation["config"]),
+        variant=e.variant,
+        config=e.config,
         session=session,
-        origin=latency["origin"],
-        median_us=latency["median_us"],
+        origin=latency.origin,
+        median_us=latency.median_us,
         interval=interval,
         samples=samples,
-        sdpa_name=sdpa["name"] if sdpa else "",
-        sdpa_us=sdpa["latency"]["median_us"] if sdpa else None,
+        sdpa_name=sdpa_name,
+        sdpa_us=sdpa_us,
     )
 
 
-def _winner(problem: Json, device: str, names: tuple[str, ...], entries: list[Entry]) -> Winner:
+def _winner(problem: Problem, device: str, names: tuple[str, ...], entries: list[Entry]) -> Winner:
     best_of: dict[str, Entry] = {}
     for entry in sorted(entries, key=lambda e: e.median_us):
         best_of.setdefault(entry.variant, entry)
