@@ -21,7 +21,7 @@ class ResolvedConfig:
     values: dict[str, int]
     origins: Mapping[str, ConfigOrigin] = field(default_factory=dict)  # by tunable
     tuned: TunedConfig | None = None  # the entry that values were taken from
-    trouble: str = ""  # why nobody could look what was tuned; one sentence
+    error: str = ""  # why the tuned configs could not be read; one sentence
 
     def says(self) -> str:
         """`default`, `tuned for B1 H8 S128 D64 fp16 (12.3 µs measured)`, `num_splits given, …`."""
@@ -63,7 +63,7 @@ def resolve_config(
     try:
         tuned = find_tuned(gpu, variant.id, problem)
     except StoreError as error:
-        return ResolvedConfig(values, origins, trouble=f"Defaults are used: {error}")
+        return ResolvedConfig(values, origins, error=f"Defaults are used: {error}")
     if tuned is None:
         return ResolvedConfig(values, origins)
     both = {**values, **tuned.config, **given}

@@ -71,7 +71,7 @@ MEASURING_PATH = [
     "engine.devices",
     "engine.devices.detect",
     "engine.measure",
-    "engine.model.latency",
+    "engine.model.estimate",
     "engine.model.occupancy",
     "engine.cli",
     "engine.search.sweep.run",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import engine.pipeline.bench as subject
+from engine.config import ResolvedConfig
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
@@ -22,7 +23,7 @@ from engine.measure.side_by_side import ALL_KINDS
 from engine.measure.verdict import Verdict
 from engine.pipeline.bench import PRESETS, BenchResult, Entrant, bench
 from engine.pipeline.evaluate import EvaluationOutcome
-from engine.pipeline.request import EvaluationRequest, Target
+from engine.pipeline.request import EvaluationRequest, ResolvedRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.ladder import LADDER
@@ -158,10 +159,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         del problem, inputs
         yield MadeUpTimer(SDPA_US.get(name, 1.0), "" if name in SDPA_US else "refused")
 
-    def resolve(request: EvaluationRequest) -> Target:
+    def resolve(request: EvaluationRequest) -> ResolvedRequest:
         variant = next(v for v in LADDER if v.id == request.variant)
         config = {**variant.default_config(), **request.config}
-        return Target(variant, config, find_device("H200"), "")
+        return ResolvedRequest(variant, config, find_device("H200"), "", ResolvedConfig(config))
 
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
     monkeypatch.setattr(subject, "measuring", measuring)

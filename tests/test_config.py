@@ -51,7 +51,7 @@ def test_a_complete_config_is_never_changed(file: Path) -> None:
     file.write_text("damaged")  # and not even looked up
     config = {"block_n": 64, "threads_per_row": 4, "num_splits": 1}
     found = resolve_config(V05, config, PROBLEM, "L4")
-    assert (found.values, found.says(), found.trouble) == (config, "given", "")
+    assert (found.values, found.says(), found.error) == (config, "given", "")
 
 
 def test_given_values_that_do_not_go_with_the_tuned_ones_take_defaults(file: Path) -> None:
@@ -65,10 +65,10 @@ def test_a_damaged_file_is_one_sentence_and_defaults(file: Path) -> None:
     file.write_text("{")
     found = resolve_config(V05, {}, PROBLEM, "L4")
     assert found.values == V05.default_config()
-    assert found.trouble.startswith("Defaults are used: ")
+    assert found.error.startswith("Defaults are used: ")
     evaluation = evaluate(EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)).evaluation
     assert evaluation.config == V05.default_config()
-    assert found.trouble in evaluation.notes
+    assert found.error in evaluation.notes
 
 
 def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:

@@ -37,7 +37,7 @@ def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
     """mutate(old, new): every kernel is compiled with `old` replaced by `new` from now on."""
 
     def apply(old: str, new: str) -> None:
-        real = pipeline.make_plan
+        real = pipeline.launch_plan
 
         def planted(*args: Any) -> LaunchPlan:
             plan = real(*args)
@@ -49,7 +49,7 @@ def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
                 (tmp_path / header.name).write_text(header.read_text())
             return dataclasses.replace(plan, source=mutated)
 
-        monkeypatch.setattr(pipeline, "make_plan", planted)
+        monkeypatch.setattr(pipeline, "launch_plan", planted)
 
     return apply
 
@@ -164,14 +164,14 @@ def test_what_a_variant_does_not_take_is_skipped(
 def test_a_kernel_that_fits_no_sm_is_skipped(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = pipeline.make_plan
+    real = pipeline.launch_plan
 
     def greedy(*args: Any) -> LaunchPlan:
         plan = real(*args)
         passes = (dataclasses.replace(plan.passes[0], dynamic_smem_bytes=150 << 10),)
         return dataclasses.replace(plan, passes=passes)
 
-    monkeypatch.setattr(pipeline, "make_plan", greedy)
+    monkeypatch.setattr(pipeline, "launch_plan", greedy)
     e = evaluator.evaluate(request()).evaluation
     assert e.status is Status.SKIPPED
     assert "does not fit on L4" in one_sentence(e)

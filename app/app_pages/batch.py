@@ -22,7 +22,7 @@ from app.shared.widgets import problem
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.jobs.manager import JobStatus, manager
-from engine.model.batch.question import BatchRequest, BatchResult
+from engine.model.batch.types import BatchRequest, BatchResult
 from kernels.ladder import LADDER
 
 _TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Validate")

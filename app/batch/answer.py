@@ -13,8 +13,8 @@ from app.shared.runs import COMPILE_WAIT_S
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, ToolMissing
 from engine.jobs.manager import JobStatus
-from engine.model.batch.question import BatchRequest, BatchResult, Calibrated
 from engine.model.batch.recommend import calibrate_for, recommend_batch
+from engine.model.batch.types import BatchRequest, BatchResult, Calibrated
 from engine.model.batch.validate import Validation, validate
 from engine.model.measurements import Measurement
 from engine.names import find_variant

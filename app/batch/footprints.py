@@ -18,8 +18,8 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import ToolMissing
 from engine.evaluation import Resources
 from engine.jobs.manager import JobStatus, manager
-from engine.model.batch.footprint import Footprint
-from engine.pipeline.request import EvaluationRequest, target_arch
+from engine.model.estimate import Footprint
+from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
@@ -42,7 +42,7 @@ class CachedFootprints:
             key = variant.defines(problem, config)
             if key not in known:
                 plan = make_plan(variant, problem, config)
-                kernel = cached_kernel(plan, target_arch(variant, device))
+                kernel = cached_kernel(plan, device.arch)
                 if kernel is None:
                     gpu = None if device.name == self.local_gpu else device.name
                     self.missing.append(

@@ -10,8 +10,8 @@ import pandas as pd
 
 from engine.model.batch.alternatives import Option
 from engine.model.batch.cost import Saving, usd_per_billion_queries
-from engine.model.batch.question import BatchResult
 from engine.model.batch.table import Recommendation
+from engine.model.batch.types import BatchResult
 from engine.model.batch.validate import Validation
 from engine.model.measurements import Measurement
 from engine.problem import Problem

@@ -16,7 +16,7 @@ from engine.devices import all_devices
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
 from engine.evaluation import Evaluation
-from engine.model.batch.question import BatchRequest
+from engine.model.batch.types import BatchRequest
 from engine.model.batch.validate import from_evaluations
 from engine.model.measurements import Measurement, parse_measurements
 from engine.problem import Problem

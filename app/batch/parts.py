@@ -22,8 +22,8 @@ from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, problem, theme
 from engine.devices.spec import DeviceSpec
 from engine.jobs.manager import JobStatus
-from engine.model.batch.question import BatchResult
 from engine.model.batch.table import Recommendation
+from engine.model.batch.types import BatchResult
 from engine.units import format_bytes, format_us
 
 Ask = Callable[..., Answer]

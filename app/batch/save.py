@@ -11,7 +11,7 @@ from app.shared.widgets import plain_markdown
 from engine.environment import collect_environment
 from engine.errors import AttuneError
 from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
-from engine.model.batch.question import BatchRequest, BatchResult
+from engine.model.batch.types import BatchRequest, BatchResult
 from engine.model.batch.validate import Validation
 from engine.model.measurements import Measurement
 from engine.pipeline.preview import preview

@@ -17,7 +17,7 @@ from engine.evaluation import (
     PassReport,
     Resources,
 )
-from engine.model.latency import Explanation
+from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
 from engine.records.snapshot import Environment
 from engine.sessions.store.store import SnapshotInfo
@@ -104,20 +104,22 @@ def latency_table(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def terms(found: Explanation) -> pd.DataFrame:
-    """`term`, `us`, `binds`, `meaning` of a prediction."""
-    work = f"the busiest SM works through {found.load_per_sm:,} CTAs"
+def terms(prediction: Terms) -> pd.DataFrame:
+    """`term`, `us`, `binds`, `meaning` of the prediction of one launch."""
+    work = f"the busiest SM works through {int(prediction.load_per_sm[0]):,} CTAs"
+    compute = "one CTA, CTAs per SM, math peak, exp peak"
     rows = [
-        ("launch floor", found.floor_us, "launch floor", "starting and draining the launch"),
-        ("SMs", found.compute_us, "one CTA, CTAs per SM, math peak, exp peak", work),
-        ("L2", found.l2_us, "L2", "bytes that the SMs draw from L2"),
-        ("DRAM", found.dram_us, "DRAM", "bytes that come from memory"),
+        ("launch floor", prediction.floor_us, "launch floor", "starting and draining the launch"),
+        ("SMs", prediction.compute_us, compute, work),
+        ("L2", prediction.l2_us, "L2", "bytes that the SMs draw from L2"),
+        ("DRAM", prediction.dram_us, "DRAM", "bytes that come from memory"),
     ]
-    if found.fuse_us > 0:
-        rows.append(("fusion pass", found.fuse_us, "fusion pass", "fusing the partial results"))
+    if prediction.fuse_us[0] > 0:
+        fusing = "fusing the partial results"
+        rows.append(("fusion pass", prediction.fuse_us, "fusion pass", fusing))
     return pd.DataFrame(
         [
-            (term, us, found.binds in names.split(", "), meaning)
+            (term, float(us[0]), prediction.binding() in names.split(", "), meaning)
             for term, us, names, meaning in rows
         ],
         columns=["term", "us", "binds", "meaning"],

@@ -38,12 +38,10 @@ def _reason(latency: Latency) -> None:
 
 
 def _terms(shown: Shown) -> None:
-    if shown.explanation is None:
+    if shown.terms is None:
         return
     st.markdown("**What the prediction is made of** :gray[in colour the term that binds]")
-    plot.draw(
-        charts.latency_terms(frames.terms(shown.explanation), theme()), key="terms", tools=False
-    )
+    plot.draw(charts.latency_terms(frames.terms(shown.terms), theme()), key="terms", tools=False)
     st.caption(
         "Launch floor + the slowest of SMs, L2 and DRAM + fusion, if there is a pass for it."
     )

@@ -12,8 +12,7 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
 from engine.evaluation import Evaluation, Latency, PassReport
-from engine.model.latency import Explanation, explain
-from engine.pipeline.preview import Preview
+from engine.model.equations import Terms
 from engine.problem import Problem
 from engine.records.snapshot import Snapshot
 from kernels.variant import Variant
@@ -32,7 +31,7 @@ class Shown:
     latency: Latency | None
     latency_reason: str  # why there is none
     predicted: Latency | None  # beside a measured one
-    explanation: Explanation | None  # of the prediction
+    terms: Terms | None  # of the prediction, arrays of one
     evaluation: Evaluation | None  # None: not run yet
     maps: tuple[ErrorMapView, ...]
     source_name: str
@@ -63,7 +62,7 @@ def from_standing(
         latency=timed or predicted,
         latency_reason=seen.latency_reason if seen else now.error,
         predicted=predicted,
-        explanation=_explain(chosen, problem, seen),
+        terms=seen.estimate.terms if seen and seen.estimate else None,
         evaluation=found,
         maps=maps,
         source_name=chosen.variant.source.name,
@@ -88,7 +87,7 @@ def from_snapshot(snapshot: Snapshot, index: int) -> Shown:
         latency=found.latency,
         latency_reason="The snapshot holds no latency for this evaluation.",
         predicted=None,
-        explanation=None,
+        terms=None,
         evaluation=found,
         maps=tuple(of_snapshot(m) for m in snapshot.error_maps if m.evaluation == index),
         source_name=source.name if source else "",
@@ -97,14 +96,6 @@ def from_snapshot(snapshot: Snapshot, index: int) -> Shown:
         log=found.log,
         is_recorded=True,
     )
-
-
-def _explain(chosen: Chosen, problem: Problem, seen: Preview | None) -> Explanation | None:
-    if seen is None or seen.device is None or not seen.passes or seen.latency is None:
-        return None
-    occupancies = tuple(p.occupancy for p in seen.passes)
-    found = explain(chosen.variant, problem, seen.config, seen.device, occupancies)
-    return None if isinstance(found, str) else found
 
 
 def _device(name: str) -> DeviceSpec | None:

@@ -3,7 +3,7 @@
 from engine.compile.cache import cache_root
 from engine.compile.kernel import CompiledKernel, PtxasInfo
 from engine.compile.nvrtc import compile_kernel
-from engine.compile.plans import cached_kernel, compile_plan, resources
+from engine.compile.plans import cached_kernel, compile_plan, resources, target_arch
 
 __all__ = [
     "CompiledKernel",
@@ -13,4 +13,5 @@ __all__ = [
     "compile_kernel",
     "compile_plan",
     "resources",
+    "target_arch",
 ]

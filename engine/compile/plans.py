@@ -16,7 +16,7 @@ def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
         CompileError, UnknownName, ToolMissing: as `compile_kernel`.
     """
     names = tuple(dict.fromkeys(p.entry for p in plan.passes))
-    return nvrtc.compile_kernel(plan.source, plan.defines, _target(plan, arch), names)
+    return nvrtc.compile_kernel(plan.source, plan.defines, target_arch(plan, arch), names)
 
 
 def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
@@ -25,7 +25,7 @@ def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
     None also where the compiler is missing or does not know the arch: compiling says why.
     """
     try:
-        return nvrtc.lookup_kernel(plan.source, plan.defines, _target(plan, arch))
+        return nvrtc.lookup_kernel(plan.source, plan.defines, target_arch(plan, arch))
     except (CompileError, UnknownName, ToolMissing):
         return None
 
@@ -49,5 +49,6 @@ def resources(plan: LaunchPlan, compiled: CompiledKernel) -> tuple[Resources, ..
     )
 
 
-def _target(plan: LaunchPlan, arch: str) -> str:
+def target_arch(plan: LaunchPlan, arch: str) -> str:
+    """`sm_89` as it is, or `sm_90a` for plans that need arch-specific instructions."""
     return f"{arch}a" if plan.arch_specific and not arch.endswith("a") else arch

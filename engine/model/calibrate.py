@@ -14,24 +14,23 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.devices.limits import limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.model.batch.footprint import Footprint
 from engine.model.equations import (
     PARAMETER_NAMES,
+    Calibration,
     FloatArray,
-    Machine,
     Parameters,
     evaluate,
     machine,
+    predict_arrays,
     prior_covariance,
 )
-from engine.model.latency import Calibration, predict_arrays
-from engine.model.launches import Launches, collect, resident_ctas, unlaunchable
+from engine.model.estimate import Footprint, resident_ctas
+from engine.model.launches import Launches, collect
 from engine.model.measurements import Measurement
 from engine.model.occupancy import IntArray
-from engine.problem import Problem
+from engine.plan import make_plan
 from kernels.variant import Config, Variant
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -92,9 +91,11 @@ def prepare(
     if not measurements:
         raise InvalidProblem("There is no measured point to calibrate on.")
     for point in measurements:
-        if (why := unlaunchable(variant, config, point.problem)) is not None:
-            raise InvalidProblem(f"{point.place}: {why}")
-    m = _machine(device, variant, measurements[0].problem)
+        try:
+            make_plan(variant, point.problem, config)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{point.place}: {error}") from None
+    m = machine(device, variant, measurements[0].problem.dtype)
     launches = collect(variant, config, [p.problem for p in measurements])
     for i, point in enumerate(measurements):
         launched = int(launches.ctas[0, i])
@@ -104,16 +105,14 @@ def prepare(
                 f"launches {launched:,} for {point.problem.label()}: choose the variant and config "
                 f"that were measured."
             )
-    limits = limits_for(device.compute_capability)
+    n = len(measurements)
     resident = np.concatenate(
         [
-            resident_ctas(launches.take(_one(i, len(measurements))), footprint(p.problem), limits)
+            resident_ctas(variant, launches.take(_one(i, n)), footprint(p.problem), device)
             for i, p in enumerate(measurements)
         ],
         axis=1,
     )
-    if (resident == 0).any():
-        raise InvalidProblem(f"Not even one CTA of {variant.id} fits on an SM of {device.name}.")
     measured_us = np.array([p.measured_us for p in measurements])
     peak_us = evaluate(variant, launches, resident, m, Parameters()).peak_us
     for point, least in zip(measurements, peak_us.tolist(), strict=True):
@@ -134,7 +133,7 @@ def calibrate(variant: Variant, device: DeviceSpec, points: Points) -> Calibrati
     """
     from scipy.optimize import least_squares
 
-    m = _machine(device, variant, points.measurements[0].problem)
+    m = machine(device, variant, points.measurements[0].problem.dtype)
     prior = prior_covariance(variant)
     center = _center(Parameters())
     target = np.log(points.measured_us)
@@ -204,7 +203,7 @@ def leave_one_out(variant: Variant, device: DeviceSpec, points: Points) -> Leave
     n = len(points.measurements)
     if n < 2:
         return None
-    m = _machine(device, variant, points.measurements[0].problem)
+    m = machine(device, variant, points.measurements[0].problem.dtype)
     errors, inside = [], []
     for i in range(n):
         held = points.only(i)
@@ -214,13 +213,6 @@ def leave_one_out(variant: Variant, device: DeviceSpec, points: Points) -> Leave
         errors.append(float(spread.terms.total_us[0] / measured - 1))
         inside.append(bool(spread.low_us[0] <= measured <= spread.high_us[0]))
     return LeaveOneOut(tuple(errors), tuple(inside))
-
-
-def _machine(device: DeviceSpec, variant: Variant, problem: Problem) -> Machine:
-    m = machine(device, variant, problem.dtype)
-    if isinstance(m, str):
-        raise InvalidProblem(m)
-    return m
 
 
 def _one(i: int, n: int) -> BoolArray:

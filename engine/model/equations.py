@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.devices.spec import DeviceSpec
+from engine.errors import InvalidProblem
 from engine.model.launches import Launches
 from engine.model.occupancy import WARP_SIZE, IntArray
 from engine.problem import BYTES_PER_ELEMENT
@@ -82,6 +83,8 @@ PARAMETER_NAMES = ("floor_us", "pace", "contention", "bandwidth")
 _PRIOR_FACTORS = {"floor_us": 3.0, "pace": 5.0, "contention": 2.5, "bandwidth": 1.6}
 _TENSOR_PACE_FACTOR = 3.5
 Z90 = 1.6449  # the normal's 95 % point: half of a 90 % interval
+# Run-to-run noise of a launch's time, as a standard deviation of its logarithm.
+NOISE = 0.03
 
 
 def prior_covariance(variant: Variant) -> FloatArray:
@@ -90,6 +93,18 @@ def prior_covariance(variant: Variant) -> FloatArray:
     if variant.work.math_unit == "tensor":
         factors["pace"] = _TENSOR_PACE_FACTOR
     return np.diag([(np.log(factors[name]) / Z90) ** 2 for name in PARAMETER_NAMES])
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Parameters fitted to measured points, and how sure they are."""
+
+    parameters: Parameters
+    covariance: tuple[tuple[float, ...], ...]  # of the logarithms of PARAMETER_NAMES, [4, 4]
+    noise: float  # standard deviation of log(measured / predicted) that the fit leaves
+    fitted: tuple[str, ...]  # the rest of PARAMETER_NAMES keeps its prior
+    points: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +118,12 @@ class Machine:
     l2_bytes: int
 
 
-def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine | str:
-    """The device's rates, or one sentence that names the figures its row lacks."""
+def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
+    """The device's rates.
+
+    Raises:
+        InvalidProblem: its row lacks figures that a prediction needs; the text names them.
+    """
     if variant.work.math_unit == "fma":
         peak, peak_name = device.fp32_tflops, "FP32 peak"
     elif dtype == "bfloat16":
@@ -120,7 +139,7 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine | str
     }
     missing = [name for name, figure in figures.items() if figure is None]
     if missing:
-        return (
+        raise InvalidProblem(
             f"No latency is predicted for {device.name}: its {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} unknown."
         )
@@ -153,6 +172,10 @@ class Terms:
     fuse_us: FloatArray  # later passes without their floors
     binds: npt.NDArray[np.int64]  # index into BINDS
 
+    def binding(self, i: int = 0) -> str:
+        """The name of the term that binds the i-th launch, one of BINDS."""
+        return BINDS[int(self.binds[i])]
+
 
 def evaluate(
     variant: Variant,
@@ -164,7 +187,7 @@ def evaluate(
     """All terms.
 
     Args:
-        resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.launches.resident_ctas`).
+        resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.estimate.resident_ctas`).
     """
     rows, kv_rows = launches.query_rows, launches.kv_rows
     # Inner-product steps of one query row: Q·K and P·V over the K/V rows, reading Q, writing O.
@@ -264,3 +287,66 @@ def _binds(
     )
     others = [BINDS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
     return np.where(largest == 1, compute, np.array(others)[largest])
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Terms of n launches, their 90 % interval, and the totals that made it."""
+
+    terms: Terms
+    low_us: FloatArray  # [n]
+    high_us: FloatArray  # [n]
+    # [k, n]: totals with the parameters at the ends of their own 90 % intervals.
+    ends_us: FloatArray
+
+
+def predict_arrays(
+    variant: Variant,
+    launches: Launches,
+    resident: IntArray,
+    m: Machine,
+    calibration: Calibration | None,
+) -> Spread:
+    """Terms and interval for n launches.
+
+    The parameters' uncertainty is carried through the model itself: each principal direction of
+    their covariance is moved to both of its 90 % ends and the changes add in quadrature.
+
+    Args:
+        calibration: of the same variant and device; None uses the priors.
+    """
+    if calibration is None:
+        parameters, covariance, noise = Parameters(), prior_covariance(variant), NOISE
+    else:
+        parameters = calibration.parameters
+        covariance, noise = np.array(calibration.covariance), calibration.noise
+    terms = evaluate(variant, launches, resident, m, parameters)
+    ends_us = np.stack(
+        [
+            evaluate(variant, launches, resident, m, moved).total_us
+            for moved in _parameter_ends(parameters, covariance)
+        ]
+    )
+    middle = np.log(terms.total_us)
+    # [directions, ends, n]
+    change = np.log(ends_us).reshape(-1, 2, launches.size) - middle
+    least = (Z90 * noise) ** 2
+    below = least + np.sum(np.minimum(change.min(axis=1), 0.0) ** 2, axis=0)
+    above = least + np.sum(np.maximum(change.max(axis=1), 0.0) ** 2, axis=0)
+    return Spread(
+        terms=terms,
+        low_us=np.exp(middle - np.sqrt(below)),
+        high_us=np.exp(middle + np.sqrt(above)),
+        ends_us=ends_us,
+    )
+
+
+def _parameter_ends(parameters: Parameters, covariance: FloatArray) -> list[Parameters]:
+    """Both 90 % ends of every principal direction, low before high."""
+    center = np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
+    variances, directions = np.linalg.eigh(covariance)
+    return [
+        Parameters(*np.exp(center + sign * Z90 * np.sqrt(max(variance, 0.0)) * direction).tolist())
+        for variance, direction in zip(variances, directions.T, strict=True)
+        for sign in (-1.0, 1.0)
+    ]

@@ -7,6 +7,7 @@ tiles and persistent grids are right without the model knowing any variant.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import gcd, prod
 from typing import Any
@@ -14,11 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.devices.spec import SmLimits
-from engine.errors import InvalidProblem
-from engine.evaluation import Resources
-from engine.model.occupancy import WARP_SIZE, IntArray, ctas_per_sm
-from engine.plan import MAX_GRID
+from engine.model.occupancy import WARP_SIZE, IntArray
+from engine.plan import MAX_GRID, make_plan
 from engine.problem import BYTES_PER_ELEMENT, Problem
 from kernels.variant import Config, Dtype, ProblemLike, Variant
 
@@ -104,29 +102,13 @@ def collect_batches(
     """
     shape = BatchedShape(problem)
     shape.batch = batches
-    try:
-        if not _launchable_everywhere(variant, config, shape):
-            raise InvalidProblem(_first_refusal(variant, config, problem, batches))
-        figures = _figures(variant, config, shape)
-        columns = np.stack([np.broadcast_to(x, batches.shape) for x in figures])
-        return _launches(columns.astype(np.int64), len(variant.passes))
-    except (TypeError, ValueError):  # what NumPy raises for `if`, `min` and `int` of an array
-        problems = [replace(problem, batch=int(b)) for b in batches]
-        for p in problems:
-            if (why := unlaunchable(variant, config, p)) is not None:
-                raise InvalidProblem(why) from None
-        return collect(variant, config, problems)
-
-
-def unlaunchable(variant: Variant, config: Config, problem: ProblemLike) -> str | None:
-    """Why the variant cannot be launched: one sentence, or None when it can."""
-    if (why := variant.unsupported(problem, config)) is not None:
-        return why
-    for launch in variant.passes:
-        grid = launch.grid(problem, config)
-        if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=True)):
-            return f"{variant.id} would launch a grid of {grid}, beyond CUDA's limits."
-    return None
+    with suppress(TypeError, ValueError):  # NumPy's answers to `if`, `min` and `int` of an array
+        if _launchable_everywhere(variant, config, shape):
+            figures = _figures(variant, config, shape)
+            columns = np.stack([np.broadcast_to(x, batches.shape) for x in figures])
+            return _launches(columns.astype(np.int64), len(variant.passes))
+    plans = [make_plan(variant, replace(problem, batch=int(b)), config) for b in batches]
+    return collect(variant, config, [plan.problem for plan in plans])
 
 
 def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape) -> bool:
@@ -140,11 +122,6 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
         for launch in variant.passes
         for size, limit in zip(launch.grid(shape, config), MAX_GRID, strict=True)
     )
-
-
-def _first_refusal(variant: Variant, config: Config, problem: Problem, batches: IntArray) -> str:
-    refusals = (unlaunchable(variant, config, replace(problem, batch=int(b))) for b in batches)
-    return next(why for why in refusals if why is not None)
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
@@ -199,24 +176,3 @@ def unpadded_conflict_ways(head_dim: int, math_threads: int, query_rows: int) ->
     stride_banks = max(1, head_dim * BYTES_PER_ELEMENT // _BANK_BYTES)
     banks_hit = _NUM_BANKS // gcd(stride_banks, _NUM_BANKS)
     return -(-rows_per_warp // banks_hit)
-
-
-def resident_ctas(
-    launches: Launches, resources: tuple[Resources, ...], limits: SmLimits
-) -> IntArray:
-    """CTAs per SM of each pass, `[passes, n]`; 0 where not even one fits.
-
-    Args:
-        resources: of each pass, as compiled for the device whose SM has these limits.
-    """
-    return np.stack(
-        [
-            ctas_per_sm(
-                limits,
-                launches.threads[i],
-                r.registers_per_thread,
-                r.static_smem_bytes + launches.dynamic_smem_bytes[i],
-            ).resident
-            for i, r in enumerate(resources)
-        ]
-    )

@@ -15,9 +15,10 @@ from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import ALL_KINDS, Field
 from engine.measure.timed import with_times
 from engine.measure.verdict import Comparison
+from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.request import EvaluationRequest, resolve, unsupported_reason
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import Inputs, make_inputs
@@ -172,8 +173,8 @@ class _Bench:
         found = []
         for variant in LADDER:
             entrant = self._tuned(Entrant(variant.id, {}))
-            request = EvaluationRequest(variant.id, self.problem, entrant.config)
-            if unsupported_reason(resolve(request), self.problem) is None:
+            config = default_config(variant, entrant.config)
+            if unsupported_reason(variant, self.problem, config, self.spec) is None:
                 found.append(entrant)
         return found
 
@@ -183,8 +184,8 @@ class _Bench:
             return entrant
         variant = find_variant(entrant.variant)
         found = resolve_config(variant, entrant.config, self.problem, self.spec.name)
-        if found.trouble and found.trouble not in self.notes:
-            self.notes.append(found.trouble)
+        if found.error and found.error not in self.notes:
+            self.notes.append(found.error)
         if found.tuned is None:
             return entrant
         self.notes.append(f"The config of {variant.id}: {found.says()}.")

@@ -24,16 +24,11 @@ from engine.evaluation import (
     Execution,
     Status,
 )
+from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.pipeline.memory import check_memory
-from engine.pipeline.preview import does_not_fit, pass_reports, predict_latency
-from engine.pipeline.request import (
-    EvaluationRequest,
-    Target,
-    resolve,
-    target_arch,
-    unsupported_reason,
-)
-from engine.plan import LaunchPlan, make_plan
+from engine.pipeline.preview import NO_RESOURCES
+from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
+from engine.plan import LaunchPlan
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
@@ -106,20 +101,13 @@ class Evaluator:
             UnknownName: the variant or GPU is not in its list.
         """
         stage = on_stage or (lambda _: None)
-        target = resolve(request)
-        return _Run(self, request, target, stage, source).outcome()
+        return _Run(self, request, resolve(request), stage, source).outcome()
 
 
 def evaluate(request: EvaluationRequest, on_stage: OnStage | None = None) -> EvaluationOutcome:
     """One evaluation with backends of its own. See `Evaluator.evaluate`."""
     with Evaluator() as evaluator:
         return evaluator.evaluate(request, on_stage)
-
-
-def _trouble(target: Target) -> tuple[str, ...]:
-    """Why it could not be looked up what was tuned, where that was asked for."""
-    found = target.config_origin
-    return (found.trouble,) if found is not None and found.trouble else ()
 
 
 class _Run:
@@ -129,25 +117,26 @@ class _Run:
         self,
         evaluator: Evaluator,
         request: EvaluationRequest,
-        target: Target,
+        resolved: ResolvedRequest,
         stage: OnStage,
         source: Path | None,
     ) -> None:
         self.evaluator = evaluator
         self.source = source
         self.request = request
-        self.target = target
+        self.resolved = resolved
         self.stage = stage
+        self.estimate: Estimate | None = None
         self.maps: ErrorMaps | None = None
         self.base = Evaluation(
             status=Status.SKIPPED,
             reason="Not executed.",
-            variant=target.variant.id,
+            variant=resolved.variant.id,
             problem=request.problem,
-            config=target.config,
-            device=target.device.name if target.device else "unknown",
+            config=resolved.config,
+            device=resolved.device.name if resolved.device else "unknown",
             when=datetime.now(UTC).isoformat(timespec="seconds"),
-            notes=_trouble(target),
+            notes=tuple(filter(None, [resolved.config_origin.error])),
         )
 
     def outcome(self) -> EvaluationOutcome:
@@ -160,12 +149,11 @@ class _Run:
         self.base = replace(self.base, notes=(*self.base.notes, sentence))
 
     def _evaluate(self) -> Evaluation:
-        problem, target = self.request.problem, self.target
-        why = unsupported_reason(target, problem)
-        if why is not None:
-            return self._stop(Status.SKIPPED, why)
+        resolved = self.resolved
         try:
-            plan = make_plan(target.variant, problem, target.config)
+            plan = launch_plan(
+                resolved.variant, self.request.problem, resolved.config, resolved.device
+            )
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
         if self.source is not None:
@@ -179,34 +167,33 @@ class _Run:
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
         """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
-        from engine.compile import compile_plan, resources
+        from engine.compile import compile_plan, resources, target_arch
 
-        target = self.target
-        if target.device is None:
+        variant, device = self.resolved.variant, self.resolved.device
+        if device is None:
             self._note(
-                f"Registers, occupancy and latency are unknown: {target.device_reason} "
+                f"Registers, occupancy and latency are unknown: {self.resolved.device_reason} "
                 "Name a target GPU to see them."
             )
             return None
-        arch = target_arch(target.variant, target.device)
-        self.stage(f"Compiling {target.variant.name} for {arch}")
+        self.stage(f"Compiling {variant.name} for {target_arch(plan, device.arch)}")
         try:
-            compiled: CompiledKernel = compile_plan(plan, arch)
+            compiled: CompiledKernel = compile_plan(plan, device.arch)
         except CompileError as error:
             return self._stop(Status.COMPILE_ERROR, str(error), error.log)
         except ToolMissing as error:
             self._note(f"Registers, occupancy and latency are unknown: {error}")
             return None
-        passes = pass_reports(plan, resources(plan, compiled), target.device)
+        self.estimate = estimate(variant, plan, resources(plan, compiled), device)
         self.base = replace(
             self.base,
-            passes=passes,
+            passes=self.estimate.passes,
             log=compiled.log,
             source_sha256=compiled.source_sha256,
             flags=compiled.flags,
         )
-        why = does_not_fit(passes, target.device)
-        return self._stop(Status.SKIPPED, why) if why is not None else None
+        why = self.estimate.misfit
+        return self._stop(Status.SKIPPED, why) if why else None
 
     def _choose_backend(self) -> tuple[Literal["cpu", "cuda"], str | None]:
         """The backend, and the sentence why the one asked for cannot be used."""
@@ -214,7 +201,7 @@ class _Run:
             return "cpu", None
         from engine.backends.cuda import why_not_cuda
 
-        why = why_not_cuda(self.target.device)
+        why = why_not_cuda(self.resolved.device)
         if self.request.backend == "cuda":
             return "cuda", why
         return ("cuda" if why is None else "cpu"), None
@@ -232,7 +219,7 @@ class _Run:
         self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}")
         inputs = make_inputs(problem, request.seed, request.input_kind)
         options = RunOptions(request.check, request.schedule, request.seed, request.timeout_s)
-        with self._alone(name):
+        with self._lock(name):
             result = backend.run(plan, inputs, options)
         self.base = replace(self.base, execution=self._execution(name, result))
         if result.status is not Status.PASSED:
@@ -267,15 +254,15 @@ class _Run:
         return correctness
 
     def _with_prediction(self, evaluation: Evaluation) -> Evaluation:
-        latency, why = predict_latency(self.target, self.request.problem, evaluation.passes)
-        if latency is not None:
-            return replace(evaluation, latency=latency)
+        if self.estimate is not None and self.estimate.latency is not None:
+            return replace(evaluation, latency=self.estimate.latency)
+        why = self.estimate.reason if self.estimate else self.resolved.device_reason or NO_RESOURCES
         known = " ".join(evaluation.notes)
         notes = evaluation.notes if why in known else (*evaluation.notes, why)
         return replace(evaluation, notes=notes)
 
-    def _alone(self, name: Literal["cpu", "cuda"]) -> AbstractContextManager[None]:
-        """On a GPU, nobody else measures meanwhile."""
+    def _lock(self, name: Literal["cpu", "cuda"]) -> AbstractContextManager[None]:
+        """On a GPU, no other process measures meanwhile."""
         if name == "cpu":
             return nullcontext()
         from engine.measure.local_gpu import gpu_lock
@@ -284,7 +271,7 @@ class _Run:
 
     @property
     def _purpose(self) -> str:
-        return f"{self.target.variant.id}, {self.request.problem.label()}"
+        return f"{self.resolved.variant.id}, {self.request.problem.label()}"
 
     def _measure(
         self, backend: CudaBackend, plan: LaunchPlan, inputs: Inputs, passed: Evaluation

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.devices import limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.evaluation import Latency, PassReport, Resources
-from engine.model.latency import predict
-from engine.model.occupancy import occupancy
+from engine.evaluation import Latency, PassReport
+from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.pipeline.memory import check_memory
-from engine.pipeline.request import (
-    EvaluationRequest,
-    Target,
-    resolve,
-    target_arch,
-    unsupported_reason,
-)
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.plan import LaunchPlan
 from kernels.variant import Variant
+
+NO_RESOURCES = "No prediction without the compiled kernel's resources."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +31,17 @@ class Preview:
     plan: LaunchPlan | None
     unsupported: str | None
     memory: str | None
-    passes: tuple[PassReport, ...]
-    latency: Latency | None
-    latency_reason: str
+    estimate: Estimate | None  # None without a device, or without the compiled kernel
+    latency_reason: str  # what binds, or why there is no latency
     needs_compile: bool
 
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        return self.estimate.passes if self.estimate is not None else ()
 
-def pass_reports(
-    plan: LaunchPlan, resources: tuple[Resources, ...], device: DeviceSpec
-) -> tuple[PassReport, ...]:
-    """Occupancy of every pass on `device`."""
-    limits = limits_for(device.compute_capability)
-    return tuple(
-        PassReport(
-            r,
-            occupancy(
-                limits,
-                device.num_sms,
-                launch.ctas,
-                launch.threads,
-                r.registers_per_thread,
-                r.smem_bytes,
-            ),
-        )
-        for launch, r in zip(plan.passes, resources, strict=True)
-    )
-
-
-def does_not_fit(passes: tuple[PassReport, ...], device: DeviceSpec) -> str | None:
-    """Why not even one CTA fits on an SM, or None."""
-    for p in passes:
-        if p.occupancy.ctas_per_sm == 0:
-            return f"{p.resources.entry} does not fit on {device.name}: {p.occupancy.reason}"
-    return None
-
-
-def predict_latency(
-    target: Target, problem: Problem, passes: tuple[PassReport, ...]
-) -> tuple[Latency | None, str]:
-    """The predicted latency, or the sentence why there is none."""
-    if target.device is None or not passes:
-        return (
-            None,
-            target.device_reason or "No prediction without the compiled kernel's resources.",
-        )
-    predicted = predict(
-        target.variant,
-        problem,
-        target.config,
-        target.device,
-        tuple(p.resources for p in passes),
-        tuple(p.occupancy for p in passes),
-    )
-    if isinstance(predicted, str):
-        return None, predicted
-    return predicted, predicted.reason
+    @property
+    def latency(self) -> Latency | None:
+        return self.estimate.latency if self.estimate is not None else None
 
 
 def preview(request: EvaluationRequest) -> Preview:
@@ -103,38 +52,35 @@ def preview(request: EvaluationRequest) -> Preview:
     """
     from engine.compile import cached_kernel, resources
 
-    target = resolve(request)
-    problem = request.problem
-    unsupported = unsupported_reason(target, problem)
+    resolved = resolve(request)
+    variant, device = resolved.variant, resolved.device
     plan: LaunchPlan | None = None
+    result: Estimate | None = None
+    unsupported: str | None = None
     memory: str | None = None
-    passes: tuple[PassReport, ...] = ()
     needs_compile = False
-    if unsupported is None:
-        try:
-            plan = make_plan(target.variant, problem, target.config)
-        except InvalidProblem as error:
-            unsupported = str(error)
+    try:
+        plan = launch_plan(variant, request.problem, resolved.config, device)
+    except InvalidProblem as error:
+        unsupported = str(error)
     if plan is not None:
         memory = check_memory(plan, "cpu", None)
-    if plan is not None and target.device is not None:
-        compiled = cached_kernel(plan, target_arch(target.variant, target.device))
-        needs_compile = compiled is None
-        if compiled is not None:
-            passes = pass_reports(plan, resources(plan, compiled), target.device)
-            unsupported = does_not_fit(passes, target.device)
-    latency, latency_reason = (None, unsupported or "")
-    if unsupported is None:
-        latency, latency_reason = predict_latency(target, problem, passes)
+        if device is not None:
+            compiled = cached_kernel(plan, device.arch)
+            needs_compile = compiled is None
+            if compiled is not None:
+                result = estimate(variant, plan, resources(plan, compiled), device)
+                unsupported = result.misfit or None
     return Preview(
-        variant=target.variant,
-        config=target.config,
-        device=target.device,
+        variant=variant,
+        config=resolved.config,
+        device=device,
         plan=plan,
         unsupported=unsupported,
         memory=memory,
-        passes=passes,
-        latency=latency,
-        latency_reason=latency_reason,
+        estimate=result,
+        latency_reason=(
+            result.reason if result else unsupported or resolved.device_reason or NO_RESOURCES
+        ),
         needs_compile=needs_compile,
     )

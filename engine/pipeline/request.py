@@ -50,23 +50,23 @@ class EvaluationRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResolvedRequest:
     """The request with its names resolved."""
 
     variant: Variant
     config: dict[str, int]
     device: DeviceSpec | None
     device_reason: str  # why there is no device
-    config_origin: ResolvedConfig | None = None  # where `config` comes from; None: it was given
+    config_origin: ResolvedConfig  # where each value of `config` comes from
 
 
-def resolve(request: EvaluationRequest) -> Target:
+def resolve(request: EvaluationRequest) -> ResolvedRequest:
     variant = find_variant(request.variant)
     device, why = _device(request)
     found = resolve_config(
         variant, request.config, request.problem, device.name if device is not None else None
     )
-    return Target(variant, found.values, device, why, found)
+    return ResolvedRequest(variant, found.values, device, why, found)
 
 
 def _device(request: EvaluationRequest) -> tuple[DeviceSpec | None, str]:
@@ -77,29 +77,3 @@ def _device(request: EvaluationRequest) -> tuple[DeviceSpec | None, str]:
 
     local = detect_local()
     return (None, local) if isinstance(local, str) else (local.spec, "")
-
-
-def unsupported_reason(target: Target, problem: Problem) -> str | None:
-    """Constraints of variant, config, problem and arch, as one sentence."""
-    why = target.variant.unsupported(problem, target.config)
-    if why is not None or target.device is None:
-        return why
-    needed = target.variant.min_compute_capability
-    has = target.device.compute_capability
-    if has < needed:
-        return (
-            f"{target.variant.id} needs compute capability {needed[0]}.{needed[1]} and "
-            f"{target.device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
-        )
-    if target.variant.arch_specific and has != needed:
-        return (
-            f"{target.variant.id} uses instructions that exist on compute capability "
-            f"{needed[0]}.{needed[1]} alone, and {target.device.name} has {has[0]}.{has[1]}: "
-            "choose another variant or GPU."
-        )
-    return None
-
-
-def target_arch(variant: Variant, device: DeviceSpec) -> str:
-    """`sm_89`, or `sm_90a` for variants that need the arch-specific instructions."""
-    return device.arch + ("a" if variant.arch_specific else "")

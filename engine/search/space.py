@@ -19,13 +19,12 @@ from engine.config import default_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem, UnknownName
+from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.request import (
     BackendChoice,
     Effort,
     EvaluationRequest,
-    Target,
-    unsupported_reason,
 )
 from engine.problem import Problem
 from engine.tensors import InputKind
@@ -184,7 +183,7 @@ def make_point(
     )
     if device is not None:  # by whichever of its names it was asked for
         request = replace(request, gpu=device.name)
-    why_not = unsupported_reason(Target(variant, dict(config), device, ""), problem)
+    why_not = unsupported_reason(variant, problem, config, device)
     return SweepPoint(point_id(request), request, why_not)
 
 

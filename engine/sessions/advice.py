@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from engine.devices import find_device, limits_for
+from engine.config import default_config
+from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, UnknownName
 from engine.evaluation import Evaluation, Latency, Occupancy, Resources, Status
 from engine.model.batch.alternatives import Option, Situation, rank_options
-from engine.model.batch.footprint import FootprintOf, compiled_footprint
-from engine.model.latency import predict
-from engine.model.occupancy import occupancy
+from engine.model.estimate import (
+    Estimate,
+    FootprintOf,
+    compiled_footprint,
+    estimate,
+    estimate_compiled,
+)
 from engine.names import find_variant
-from engine.plan import make_plan
 from engine.problem import Problem
 from engine.units import format_bytes, format_us
 from kernels.ladder import LADDER
-from kernels.variant import Variant
+from kernels.variant import Config, Variant
 
 MAX_PROBLEMS = 6  # each costs the compile of the ladder's kernels
 MAX_SUGGESTIONS = 12
@@ -43,23 +47,6 @@ class Suggestion:
     config: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Now:
-    """The fastest right kernel of one problem, as the model sees it."""
-
-    variant: Variant
-    config: dict[str, int]
-    problem: Problem
-    device: DeviceSpec
-    resources: tuple[Resources, ...]
-    occupancies: tuple[Occupancy, ...]
-    latency: Latency
-
-    @property
-    def main(self) -> Occupancy:
-        return self.occupancies[0]
-
-
 def advise(
     evaluations: Sequence[Evaluation], footprint_of: FootprintOf = compiled_footprint
 ) -> tuple[Suggestion, ...]:
@@ -67,14 +54,14 @@ def advise(
 
     Looks at the first `MAX_PROBLEMS` problems, at the fastest kernel of each that is not wrong.
     """
-    found: list[Suggestion] = []
+    suggestions: list[Suggestion] = []
     for best in _best_of_each(evaluations)[:MAX_PROBLEMS]:
-        now = _now(best, footprint_of)
+        now = _as_evaluated(best, footprint_of)
         if now is not None:
             tried = [e for e in evaluations if e.problem == now.problem]
-            found += [*_ladder(now, tried, footprint_of), *_fill(now, footprint_of)]
-            found += [*_limiter(now), *_spills(now)]
-    worth = [s for s in found if s.gain is None or s.gain >= MIN_GAIN]
+            suggestions += [*_ladder(now, tried, footprint_of), *_fill(now, footprint_of)]
+            suggestions += [*_limiter(now), *_spills(now)]
+    worth = [s for s in suggestions if s.gain is None or s.gain >= MIN_GAIN]
     return tuple(sorted(worth, key=lambda s: -(s.gain or 0.0))[:MAX_SUGGESTIONS])
 
 
@@ -107,66 +94,72 @@ def _rank(e: Evaluation) -> tuple[int, float]:
     return int(e.latency.origin == "predicted"), e.latency.median_us
 
 
-def _now(e: Evaluation, footprint_of: FootprintOf) -> _Now | None:
+@dataclass(frozen=True, slots=True)
+class _Predicted:
+    """A kernel whose latency can be predicted."""
+
+    estimate: Estimate
+    latency: Latency
+
+    @property
+    def variant(self) -> Variant:
+        return self.estimate.variant
+
+    @property
+    def device(self) -> DeviceSpec:
+        return self.estimate.device
+
+    @property
+    def problem(self) -> Problem:
+        return self.estimate.plan.problem
+
+    @property
+    def config(self) -> dict[str, int]:
+        return self.estimate.plan.config
+
+    @property
+    def main(self) -> Occupancy:
+        return self.estimate.passes[0].occupancy
+
+    @property
+    def resources(self) -> tuple[Resources, ...]:
+        return tuple(p.resources for p in self.estimate.passes)
+
+
+def _as_evaluated(e: Evaluation, footprint_of: FootprintOf) -> _Predicted | None:
+    """The evaluation's kernel, as the model sees it."""
     try:
         variant, device = find_variant(e.variant), find_device(e.device)
     except UnknownName:
         return None
-    config = {**variant.default_config(), **e.config}
-    return _seen(variant, config, e.problem, device, footprint_of)
+    return _predict(variant, e.problem, default_config(variant, e.config), device, footprint_of)
 
 
-def _seen(
+def _predict(
     variant: Variant,
-    config: dict[str, int],
     problem: Problem,
+    config: Config,
     device: DeviceSpec,
     footprint_of: FootprintOf,
-) -> _Now | None:
-    """Resources, occupancy and prediction; None where one of them cannot be had."""
+) -> _Predicted | None:
+    """None where no latency can be predicted."""
     try:
-        if variant.unsupported(problem, config) is not None:
-            return None
-        resources = footprint_of(variant, config, device)(problem)
-        return _with_resources(variant, config, problem, device, resources)
+        result = estimate_compiled(variant, problem, config, device, footprint_of)
     except AttuneError:
         return None
+    return None if result.latency is None else _Predicted(result, result.latency)
 
 
-def _with_resources(
-    variant: Variant,
-    config: dict[str, int],
-    problem: Problem,
-    device: DeviceSpec,
-    resources: tuple[Resources, ...],
-) -> _Now | None:
-    launches = make_plan(variant, problem, config).passes
-    limits = limits_for(device.compute_capability)
-    occupancies = tuple(
-        occupancy(
-            limits,
-            device.num_sms,
-            launch.ctas,
-            launch.threads,
-            r.registers_per_thread,
-            r.static_smem_bytes + launch.dynamic_smem_bytes,
-        )
-        for launch, r in zip(launches, resources, strict=True)
-    )
-    latency = predict(variant, problem, config, device, resources, occupancies)
-    if isinstance(latency, str):
-        return None
-    return _Now(variant, config, problem, device, resources, occupancies, latency)
-
-
-def _suggestion(now: _Now, title: str, gain: float, latency: Latency, reason: str) -> Suggestion:
+def _suggestion(
+    now: _Predicted, title: str, gain: float, latency: Latency, reason: str
+) -> Suggestion:
     return Suggestion(
         title, now.problem, now.device.name, gain, latency, reason, now.variant.id, now.config
     )
 
 
 def _ladder(
-    now: _Now, tried: Sequence[Evaluation], footprint_of: FootprintOf
+    now: _Predicted, tried: Sequence[Evaluation], footprint_of: FootprintOf
 ) -> Iterator[Suggestion]:
     """Other variants of the ladder, and other splits and tiles of this one, not tried yet."""
     situation = Situation(now.variant, now.config, now.problem, now.device, None, None)
@@ -181,9 +174,9 @@ def _ladder(
             yield _of_option(now, option, footprint_of)
 
 
-def _of_option(now: _Now, option: Option, footprint_of: FootprintOf) -> Suggestion:
+def _of_option(now: _Predicted, option: Option, footprint_of: FootprintOf) -> Suggestion:
     variant = find_variant(option.variant)
-    then = _seen(variant, option.config, now.problem, now.device, footprint_of)
+    then = _predict(variant, now.problem, option.config, now.device, footprint_of)
     idea = variant.idea if variant.id != now.variant.id else "The same kernel, cut differently."
     parts = [idea]
     if then is not None:
@@ -210,7 +203,7 @@ def _launched(now: Occupancy, then: Occupancy) -> str:
     )
 
 
-def _fill(now: _Now, footprint_of: FootprintOf) -> Iterator[Suggestion]:
+def _fill(now: _Predicted, footprint_of: FootprintOf) -> Iterator[Suggestion]:
     """A batch that fills the last wave, where that makes a query cheaper."""
     main = now.main
     if main.waves is None or main.wave_efficiency is None or main.wave_efficiency > 0.95:
@@ -224,7 +217,7 @@ def _fill(now: _Now, footprint_of: FootprintOf) -> Iterator[Suggestion]:
         problem = replace(now.problem, batch=batch)
     except AttuneError:
         return
-    then = _seen(now.variant, now.config, problem, now.device, footprint_of)
+    then = _predict(now.variant, problem, now.config, now.device, footprint_of)
     if then is None:
         return
     gain = now.latency.median_us / then.latency.median_us * batch / now.problem.batch
@@ -245,7 +238,7 @@ def _unfilled(main: Occupancy, capacity: int) -> str:
     return f"{main.ctas:,} CTAs are {waves:.3g} waves of {capacity:,}, and the last is not full"
 
 
-def _limiter(now: _Now) -> Iterator[Suggestion]:
+def _limiter(now: _Predicted) -> Iterator[Suggestion]:
     """One more CTA per SM, from fewer registers or less shared memory in the main pass."""
     main, used = now.main, now.resources[0]
     if main.waves is None or main.waves <= 1:
@@ -262,10 +255,9 @@ def _limiter(now: _Now) -> Iterator[Suggestion]:
     else:
         return
     for resources in candidates:
-        then = _with_resources(
-            now.variant, now.config, now.problem, now.device, (resources, *now.resources[1:])
-        )
-        if then is None or then.main.ctas_per_sm <= main.ctas_per_sm:
+        changed = (resources, *now.resources[1:])
+        then = estimate(now.variant, now.estimate.plan, changed, now.device)
+        if then.latency is None or then.passes[0].occupancy.ctas_per_sm <= main.ctas_per_sm:
             continue
         what = (
             f"{resources.registers_per_thread} registers per thread, not "
@@ -286,7 +278,7 @@ def _limiter(now: _Now) -> Iterator[Suggestion]:
         return
 
 
-def _spills(now: _Now) -> Iterator[Suggestion]:
+def _spills(now: _Predicted) -> Iterator[Suggestion]:
     spilled = sum(r.spill_bytes for r in now.resources)
     if spilled:
         yield Suggestion(

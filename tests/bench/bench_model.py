@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT)]
 from engine.compile import compile_plan, resources  # noqa: E402
 from engine.devices import find_device  # noqa: E402
 from engine.model.batch.curve import predict_curve  # noqa: E402
-from engine.model.batch.footprint import compiled_footprint  # noqa: E402
 from engine.model.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
+from engine.model.estimate import compiled_footprint  # noqa: E402
 from engine.pipeline.preview import preview  # noqa: E402
 from engine.pipeline.request import EvaluationRequest  # noqa: E402
 from engine.plan import make_plan  # noqa: E402

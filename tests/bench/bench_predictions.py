@@ -13,8 +13,8 @@ from pathlib import Path
 
 from engine.devices import find_device
 from engine.errors import AttuneError
-from engine.model.batch.footprint import compiled_footprint
 from engine.model.batch.validate import from_evaluations, validate
+from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.records.codec import loads
 

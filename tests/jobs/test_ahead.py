@@ -15,7 +15,7 @@ import pytest
 
 from engine.compile import cached_kernel
 from engine.jobs.sweep.ahead import CompileAhead
-from engine.pipeline.request import EvaluationRequest, resolve, target_arch
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
 
@@ -33,7 +33,7 @@ def is_cached(request: EvaluationRequest) -> bool:
     target = resolve(request)
     assert target.device is not None
     plan = make_plan(target.variant, request.problem, target.config)
-    return cached_kernel(plan, target_arch(target.variant, target.device)) is not None
+    return cached_kernel(plan, target.device.arch) is not None
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Resources
-from engine.model.batch.footprint import Footprint
+from engine.model.estimate import Footprint
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant

@@ -10,7 +10,7 @@ import pytest
 
 from engine.devices import find_device
 from engine.errors import InvalidProblem
-from engine.model.batch.table import batch_table, memory_feasible, recommend, step_warning
+from engine.model.batch.table import batch_table, memory_feasible, smallest_batches, step_warning
 from engine.problem import Problem
 
 L4 = find_device("L4")
@@ -111,7 +111,7 @@ def test_ordinals() -> None:
 @pytest.mark.parametrize(("target", "batch"), [(0.5, 29), (0.7, 41), (0.9, 53), (1.0, 58)])
 def test_the_smallest_batch_that_reaches_the_target(target: float, batch: int) -> None:
     table = table_of(waves_of_58(300))
-    (found,) = recommend(table, table["predicted_us"].to_numpy()[None], L4, (target,))
+    (found,) = smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, (target,))
     assert (found.batch, found.target) == (batch, target)
     assert found.share_of_plateau >= target
     assert batch == 1 or (batch - 1) / 58 < target
@@ -130,7 +130,7 @@ def test_the_interval_comes_from_the_model_being_unsure() -> None:
     batches = np.arange(1, 301)
     slow_floor = waves_of_58(300) + 500.0  # a larger launch floor: only big batches pay
     ends = np.stack([waves_of_58(300), slow_floor])
-    (found,) = recommend(table, ends, L4, (0.9,))
+    (found,) = smallest_batches(table, ends, L4, (0.9,))
     rate = batches / slow_floor
     expected = int(batches[np.argmax(rate >= 0.9 * rate.max())])
     assert (found.batch, found.low_batch, found.high_batch) == (53, 53, expected)
@@ -138,7 +138,7 @@ def test_the_interval_comes_from_the_model_being_unsure() -> None:
 
 def test_several_targets_come_in_order() -> None:
     table = table_of(waves_of_58(300))
-    found = recommend(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
+    found = smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
     assert [r.target for r in found] == [0.7, 0.95]
 
 
@@ -152,7 +152,7 @@ def test_reasons_name_what_binds() -> None:
     ]
     for total, kwargs, target, words in cases:
         table = table_of(total, **kwargs)
-        (found,) = recommend(table, total[None], L4, (target,))
+        (found,) = smallest_batches(table, total[None], L4, (target,))
         assert words in found.reason
 
 
@@ -160,7 +160,7 @@ def test_wave_quantization_is_a_reason() -> None:
     """The best batch of a curve that ends in the middle of a wave."""
     total = waves_of_58(70)
     table = batch_table(curve(total).iloc[60:].reset_index(drop=True), ONE_TILE, L4)
-    (found,) = recommend(table, total[None, 60:], L4, (1.0,))
+    (found,) = smallest_batches(table, total[None, 60:], L4, (1.0,))
     assert found.batch == 70
     assert "wave quantization" in found.reason
 
@@ -169,13 +169,13 @@ def test_wave_quantization_is_a_reason() -> None:
 def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
     table = table_of(waves_of_58(10))
     with pytest.raises(InvalidProblem, match="share of the plateau"):
-        recommend(table, table["predicted_us"].to_numpy()[None], L4, targets)
+        smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
 
 
 def test_no_target() -> None:
     table = table_of(waves_of_58(10))
     with pytest.raises(InvalidProblem, match="at least one"):
-        recommend(table, table["predicted_us"].to_numpy()[None], L4, ())
+        smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
 
 
 def test_memory_bounds_the_batch() -> None:
@@ -191,5 +191,5 @@ def test_unknown_peak_and_memory_are_not_invented() -> None:
     table = batch_table(curve(waves_of_58(60)), ONE_TILE, unknown)
     assert table["percent_of_peak"].isna().all()
     assert table["memory_share"].isna().all()
-    (found,) = recommend(table, table["predicted_us"].to_numpy()[None], unknown, (0.9,))
+    (found,) = smallest_batches(table, table["predicted_us"].to_numpy()[None], unknown, (0.9,))
     assert found.memory_share is None

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.devices import find_device
-from engine.model.batch.footprint import FootprintOf
 from engine.model.batch.validate import validate
 from engine.model.calibrate import calibrate, leave_one_out, prepare
+from engine.model.estimate import FootprintOf
 from engine.model.measurements import read_measurements
 from engine.problem import Problem
 from kernels.variant import Config, Pass, Variant, Work, ceil_div

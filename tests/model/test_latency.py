@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.devices import all_devices, find_device, limits_for
+from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.evaluation import Latency, Occupancy, Resources
+from engine.evaluation import Latency, Resources
 from engine.model.batch.curve import predict_curve
-from engine.model.latency import Explanation, explain, predict
+from engine.model.equations import Terms
+from engine.model.estimate import estimate, launch_plan, unsupported_reason
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
-from engine.model.occupancy import occupancy
-from engine.plan import make_plan
+from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
@@ -29,36 +30,29 @@ ON_L4 = [v for v in LADDER if v.min_compute_capability <= L4.compute_capability]
 
 def compiled(
     variant: Variant, problem: Problem, device: DeviceSpec = L4, registers: int = 95
-) -> tuple[tuple[Resources, ...], tuple[Occupancy, ...]]:
+) -> tuple[LaunchPlan, tuple[Resources, ...]]:
     plan = make_plan(variant, problem, variant.default_config())
-    limits = limits_for(device.compute_capability)
-    resources, occupancies = [], []
     registers = min(registers, 65536 // (-(-max(p.threads for p in plan.passes) // 128) * 128))
-    for p in plan.passes:
-        resources.append(
-            Resources(p.entry, device.arch, p.threads, registers, 0, p.dynamic_smem_bytes, 0, 0, 0)
-        )
-        occupancies.append(
-            occupancy(limits, device.num_sms, p.ctas, p.threads, registers, p.dynamic_smem_bytes)
-        )
-    return tuple(resources), tuple(occupancies)
+    return plan, tuple(
+        Resources(p.entry, device.arch, p.threads, registers, 0, p.dynamic_smem_bytes, 0, 0, 0)
+        for p in plan.passes
+    )
 
 
 def predicted(
     variant: Variant, problem: Problem, device: DeviceSpec = L4, **kwargs: int
 ) -> Latency:
-    resources, occupancies = compiled(variant, problem, device, **kwargs)
-    config = variant.default_config()
-    latency = predict(variant, problem, config, device, resources, occupancies)
-    assert isinstance(latency, Latency)
+    latency = estimate(variant, *compiled(variant, problem, device, **kwargs), device).latency
+    assert latency is not None
     return latency
 
 
-def explained(variant: Variant, problem: Problem, device: DeviceSpec = L4) -> Explanation:
-    _, occupancies = compiled(variant, problem, device)
-    found = explain(variant, problem, variant.default_config(), device, occupancies)
-    assert isinstance(found, Explanation)
-    return found
+def explained(variant: Variant, problem: Problem, device: DeviceSpec = L4) -> SimpleNamespace:
+    """The terms as plain numbers."""
+    result = estimate(variant, *compiled(variant, problem, device), device)
+    assert result.terms is not None
+    numbers = {name: getattr(result.terms, name)[0].item() for name in Terms.__slots__}
+    return SimpleNamespace(**numbers | {"binds": result.terms.binding(), "reason": result.reason})
 
 
 def test_always_labelled_with_origin_interval_and_reason() -> None:
@@ -82,7 +76,6 @@ def test_terms_add_up() -> None:
     assert e.total_us == pytest.approx(e.floor_us + max(e.compute_us, e.l2_us, e.dram_us))
     assert e.binds == "CTAs per SM"
     assert "9 CTAs, 2 at a time" in e.reason
-    assert dict(e.rows())["CTAs of the busiest SM"] == 9
 
 
 def test_time_follows_the_plan_of_the_variant_not_of_v01() -> None:
@@ -204,9 +197,9 @@ def test_the_curve_never_falls_and_equals_single_predictions(
     variant: Variant, heads: int, seqlen: int
 ) -> None:
     problem = Problem(1, heads, seqlen, 64)
-    resources, _ = compiled(variant, problem)
+    _, resources = compiled(variant, problem)
     config = variant.default_config()
-    curve = predict_curve(variant, problem, config, L4, resources, range(1, 200))
+    curve = predict_curve(variant, problem, config, L4, resources, range(1, 200)).table
     assert (np.diff(curve["predicted_us"]) >= -1e-9).all()
     assert (np.diff(curve["load_per_sm"]) >= 0).all()
     for batch in (1, 7, 199):
@@ -252,7 +245,7 @@ def test_array_and_single_evaluation_of_formulas_agree(variant: Variant) -> None
 )
 def test_a_curve_rejects_what_cannot_be_launched(batches: list[int], words: str) -> None:
     problem = Problem(1, 1, 64, 64)
-    resources, _ = compiled(V01, problem)
+    _, resources = compiled(V01, problem)
     with pytest.raises(InvalidProblem, match=words):
         predict_curve(V01, problem, V01.default_config(), L4, resources, batches)
 
@@ -270,42 +263,65 @@ def test_a_curve_rejects_what_cannot_be_launched(batches: list[int], words: str)
 def test_unknown_figures_give_a_sentence_and_no_number(field: str, words: str) -> None:
     device = replace(L4, **{field: None})
     problem = Problem(1, 1, 64, 64)
-    resources, occupancies = compiled(V01, problem)
-    config = V01.default_config()
-    for answer in (
-        predict(V01, problem, config, device, resources, occupancies),
-        explain(V01, problem, config, device, occupancies),
-    ):
-        assert isinstance(answer, str)
-        assert words in answer
+    plan, resources = compiled(V01, problem)
+    result = estimate(V01, plan, resources, device)
+    assert (result.latency, result.terms) == (None, None)
+    assert words in result.reason
     with pytest.raises(InvalidProblem, match=words):
-        predict_curve(V01, problem, config, device, resources, [1])
+        predict_curve(V01, problem, plan.config, device, resources, [1])
 
 
 def test_bf16_has_no_prediction_on_turing_tensor_cores() -> None:
     t4, problem = find_device("T4"), Problem(1, 1, 64, 64, dtype="bfloat16")
     variant = synthetic("tensor", 64, 64)
-    resources, occupancies = compiled(variant, problem, t4)
-    answer = predict(variant, problem, {}, t4, resources, occupancies)
-    assert "BF16 tensor peak" in str(answer)
+    result = estimate(variant, *compiled(variant, problem, t4), t4)
+    assert result.latency is None
+    assert "BF16 tensor peak" in result.reason
 
 
 def test_what_does_not_fit_is_not_predicted() -> None:
-    problem = Problem(1, 1, 64, 64)
-    resources, occupancies = compiled(V01, problem, registers=255)
-    nothing = tuple(replace(o, ctas_per_sm=0) for o in occupancies)
-    answer = predict(V01, problem, V01.default_config(), L4, resources, nothing)
-    assert "not even one CTA" in str(answer)
-    config = {"block_n": 17}
-    assert "block_n" in str(predict(V01, problem, config, L4, resources, occupancies))
+    plan, resources = compiled(V01, Problem(1, 1, 64, 64))
+    too_much = tuple(replace(r, static_smem_bytes=100 << 10) for r in resources)
+    result = estimate(V01, plan, too_much, L4)
+    assert result.latency is None
+    assert result.misfit.startswith(f"{plan.passes[0].entry} does not fit on L4: ")
+    assert result.reason == result.misfit
+    with pytest.raises(InvalidProblem, match="Not even one CTA of v01 fits on an SM of L4"):
+        predict_curve(V01, plan.problem, plan.config, L4, too_much, [1])
+
+
+@pytest.mark.parametrize(
+    ("variant", "gpu", "words"),
+    [
+        (V05, "L4", None),
+        (replace(V05, min_compute_capability=(9, 0)), "L4", "needs compute capability 9.0"),
+        (
+            replace(V05, min_compute_capability=(9, 0), arch_specific=True),
+            "B200",
+            "exist on compute capability 9.0 alone",
+        ),
+    ],
+)
+def test_the_compute_capability_is_checked(variant: Variant, gpu: str, words: str | None) -> None:
+    problem, device = Problem(1, 1, 64, 64), find_device(gpu)
+    config = variant.default_config()
+    why = unsupported_reason(variant, problem, config, device)
+    if words is None:
+        assert why is None
+        assert launch_plan(variant, problem, config, device).config == config
+    else:
+        assert words in str(why)
+        with pytest.raises(InvalidProblem, match=words):
+            launch_plan(variant, problem, config, device)
+    assert unsupported_reason(variant, problem, config, None) is None
+    assert "block_n" in str(unsupported_reason(variant, problem, {"block_n": 17}, None))
 
 
 def test_spills_are_mentioned() -> None:
-    problem = Problem(1, 1, 64, 64)
-    resources, occupancies = compiled(V01, problem)
+    plan, resources = compiled(V01, Problem(1, 1, 64, 64))
     spilling = tuple(replace(r, spill_store_bytes=8, spill_load_bytes=16) for r in resources)
-    latency = predict(V01, problem, V01.default_config(), L4, spilling, occupancies)
-    assert isinstance(latency, Latency)
+    latency = estimate(V01, plan, spilling, L4).latency
+    assert latency is not None
     assert "24 bytes" in latency.reason
 
 

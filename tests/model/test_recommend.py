@@ -14,9 +14,9 @@ from engine.devices import find_device
 from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing, UnknownName
 from engine.evaluation import Evaluation, Latency, Status
 from engine.model.batch import recommend
-from engine.model.batch.footprint import FootprintOf, compiled_footprint
 from engine.model.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.model.batch.validate import from_evaluations
+from engine.model.estimate import FootprintOf, compiled_footprint
 from engine.model.measurements import read_measurements
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine.devices import find_device
-from engine.model.batch.curve import launch_curve
 from engine.model.batch.recommend import BatchRequest, recommend_batch
+from engine.model.estimate import estimate_compiled
 from engine.model.launches import collect, collect_batches
 from engine.model.measurements import parse_measurements
 from engine.plan import make_plan
@@ -43,18 +43,13 @@ def test_launches_agree_with_problem_and_plan(variant) -> None:
 
 @pytest.mark.parametrize("variant_id", ["v01", "v05", "v06", "v08"])
 def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, footprint_of) -> None:
-    from engine.model.equations import machine
-    from engine.model.latency import predict_arrays
-
     variant = by_id(variant_id)
     config = variant.default_config()
-    m = machine(L4, variant, "float16")
-    assert not isinstance(m, str)
 
     def total_us(problem: Problem) -> float:
-        footprint = footprint_of(variant, config, L4)(problem)
-        launches, resident = launch_curve(variant, problem, config, L4, footprint, [problem.batch])
-        return float(predict_arrays(variant, launches, resident, m, None).terms.total_us[0])
+        latency = estimate_compiled(variant, problem, config, L4, footprint_of).latency
+        assert latency is not None
+        return latency.median_us
 
     times = [total_us(replace(DECODE, seqlen_kv=kv)) for kv in (1024, 4096, 16_384)]
     assert times[0] < times[1] < times[2]

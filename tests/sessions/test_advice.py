@@ -10,7 +10,7 @@ import pytest
 from engine.devices.spec import DeviceSpec
 from engine.errors import ToolMissing
 from engine.evaluation import Evaluation, Latency, Resources, Status
-from engine.model.batch.footprint import Footprint
+from engine.model.estimate import Footprint
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.sessions.advice import (

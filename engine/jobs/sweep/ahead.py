@@ -92,7 +92,7 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
     """Put one point's builds into the cache. What fails here fails again there, with its reason."""
     from engine.backends.cpu.build import build_kernels
     from engine.compile import compile_plan
-    from engine.pipeline.request import resolve, target_arch
+    from engine.pipeline.request import resolve
     from engine.plan import make_plan
 
     request = EvaluationRequest.from_dict(data)
@@ -100,7 +100,7 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
         target = resolve(request)
         plan = make_plan(target.variant, request.problem, target.config)
         if target.device is not None:
-            compile_plan(plan, target_arch(target.variant, target.device))
+            compile_plan(plan, target.device.arch)
         if on_cpu:
             build_kernels(plan.source, [p.entry for p in plan.passes], plan.defines, request.check)
     except AttuneError:

@@ -13,16 +13,17 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from engine.devices.limits import limits_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem
 from engine.model.batch.cost import usd_per_billion_queries
-from engine.model.batch.footprint import FootprintOf
 from engine.model.batch.waiting import WaitPlan
-from engine.model.equations import prior_covariance
-from engine.model.latency import Calibration, predict
-from engine.model.occupancy import occupancy
-from engine.plan import make_plan
+from engine.model.equations import Calibration, prior_covariance
+from engine.model.estimate import (
+    FootprintOf,
+    capability_reason,
+    estimate_compiled,
+    unsupported_reason,
+)
 from engine.problem import Problem
 from engine.units import format_us
 from kernels.variant import Config, Variant
@@ -92,11 +93,11 @@ def rank_options(
     # Nearly all the time goes into compiling, which runs outside Python's lock.
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base), others))
-    for (_, _, title), found in zip(others, answers, strict=True):
-        if isinstance(found, str):
-            notes.append(f"{title}: {found}")
+    for (_, _, title), answer in zip(others, answers, strict=True):
+        if isinstance(answer, str):
+            notes.append(f"{title}: {answer}")
         else:
-            options.append(found)
+            options.append(answer)
     if wait is not None and wait.batch > now.problem.batch:
         options.append(_waiting(now, wait, base))
     best_of_variant = _best_configs(options)
@@ -129,9 +130,7 @@ def _other_kernels(
         for config in _spreading_configs(variant):
             if variant.id == now.variant.id and config == dict(now.config):
                 continue
-            if variant.unsupported(now.problem, config) is not None:
-                continue
-            if now.device.compute_capability < variant.min_compute_capability:
+            if unsupported_reason(variant, now.problem, config, now.device) is not None:
                 continue
             calibration = None
             if variant.id == now.variant.id:
@@ -158,7 +157,7 @@ def _other_devices(
     for device in devices:
         if device.name == now.device.name or not _smaller(device, now):
             continue
-        if device.compute_capability < now.variant.min_compute_capability:
+        if capability_reason(now.variant, device) is not None:
             continue
         other = replace(
             now,
@@ -196,35 +195,16 @@ def _option(
 ) -> Option | str:
     """The option's figures, or one sentence why there are none."""
     try:
-        plan = make_plan(at.variant, at.problem, at.config)
-        resources = footprint_of(at.variant, at.config, at.device)(at.problem)
-        limits = limits_for(at.device.compute_capability)
-        occupancies = tuple(
-            occupancy(
-                limits,
-                at.device.num_sms,
-                launch.ctas,
-                launch.threads,
-                r.registers_per_thread,
-                r.static_smem_bytes + launch.dynamic_smem_bytes,
-            )
-            for launch, r in zip(plan.passes, resources, strict=True)
+        found = estimate_compiled(
+            at.variant, at.problem, at.config, at.device, footprint_of, at.calibration
         )
     except AttuneError as error:
         return str(error)
-    latency = predict(
-        at.variant,
-        at.problem,
-        at.config,
-        at.device,
-        resources,
-        occupancies,
-        at.calibration,
-    )
-    if isinstance(latency, str):
-        return latency
+    latency = found.latency
+    if latency is None:
+        return found.reason
     memory = at.device.memory_bytes
-    if memory is not None and plan.device_bytes > memory:
+    if memory is not None and found.plan.device_bytes > memory:
         return f"The problem does not fit in {at.device.name}'s memory."
     per_query_us = latency.median_us / _queries(at.problem)
     speedup = 1.0 if base is None else base.per_query_us / per_query_us

@@ -16,23 +16,28 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.model.batch.alternatives import Option, Situation, rank_options
 from engine.model.batch.cost import Saving, cost, saving
-from engine.model.batch.curve import curve_frame, launch_curve
-from engine.model.batch.footprint import Footprint, FootprintOf, compiled_footprint
-from engine.model.batch.question import BatchRequest, BatchResult, Calibrated, Point
+from engine.model.batch.curve import predict_curve
 from engine.model.batch.table import (
     Recommendation,
     batch_table,
     memory_feasible,
-    recommend,
+    smallest_batches,
     step_warning,
 )
+from engine.model.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.model.batch.waiting import WaitPlan, plan_waiting
 from engine.model.calibrate import calibrate, leave_one_out, prepare
-from engine.model.equations import Machine, machine
-from engine.model.latency import predict_arrays
-from engine.model.launches import unlaunchable
+from engine.model.equations import machine
+from engine.model.estimate import (
+    Footprint,
+    FootprintOf,
+    compiled_footprint,
+    estimate,
+    launch_plan,
+)
 from engine.model.measurements import Measurement, read_measurements
 from engine.names import find_variant
+from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
@@ -86,14 +91,11 @@ def recommend_batch(
     config = found.values
     problem = _problem(request)
     _check(request, variant, device, problem, config)
-    m = machine(device, variant, problem.dtype)
-    if isinstance(m, str):
-        raise InvalidProblem(m)
     footprint = footprint_of(variant, config, device)
     if calibrated is None:
         calibrated = calibrate_for(request, footprint_of)
     calibration = calibrated.calibration
-    notes = [found.trouble] if found.trouble else []
+    notes = [found.error] if found.error else []
     if found.tuned is not None:
         notes.append(f"The config: {found.says()}.")
     if calibration is None:
@@ -102,19 +104,18 @@ def recommend_batch(
     most = _largest_launchable(variant, config, problem, request.max_batch)
     if most < request.max_batch:
         notes.append(f"Batches end at {most:,}: {variant.id} cannot launch more.")
-    launches, resident = launch_curve(
-        variant, problem, config, device, footprint(problem), range(1, most + 1)
+    batches = range(1, most + 1)
+    curve = predict_curve(
+        variant, problem, config, device, footprint(problem), batches, calibration
     )
-    fitting = memory_feasible(launches.device_bytes, device)
+    fitting = memory_feasible(curve.table["device_bytes"].to_numpy(), device)
     if fitting < most:
         notes.append(f"Batches end at {fitting:,}: more do not fit in {device.name}'s memory.")
     if device.memory_bytes is None:
         notes.append(f"The memory of {device.name} is unknown: no batch was ruled out by it.")
-    keep = np.arange(most) < fitting
-    launches, resident = launches.take(keep), resident[:, keep]
-    spread = predict_arrays(variant, launches, resident, m, calibration)
-    table = batch_table(curve_frame(launches, resident, m, spread), problem, device)
-    recommendations = recommend(table, spread.ends_us, device, request.targets)
+    curve = curve.head(fitting)
+    table = batch_table(curve.table, problem, device)
+    recommendations = smallest_batches(table, curve.ends_us, device, request.targets)
 
     batch_now = min(request.batch_now, fitting)
     price = request.price_usd_per_hour
@@ -135,7 +136,7 @@ def recommend_batch(
         config=config,
         problem=replace(problem, batch=batch_now),
         table=table,
-        points=_points(request, variant, config, device, m, footprint, calibrated),
+        points=_points(request, variant, config, device, footprint, calibrated),
         recommendations=recommendations,
         calibration=calibration,
         loo=calibrated.loo,
@@ -183,14 +184,8 @@ def _check(
         raise InvalidProblem(
             f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}."
         )
-    if (why := unlaunchable(variant, config, problem)) is not None:
-        raise InvalidProblem(why)
-    needed, has = variant.min_compute_capability, device.compute_capability
-    if has < needed:
-        raise InvalidProblem(
-            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and {device.name} has "
-            f"{has[0]}.{has[1]}: choose another variant or GPU."
-        )
+    machine(device, variant, problem.dtype)  # raises where a prediction lacks figures
+    launch_plan(variant, problem, config, device)
 
 
 def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
@@ -208,9 +203,10 @@ def _largest_launchable(
     low, high = 1, max_batch
     while low < high:
         middle = (low + high + 1) // 2
-        if unlaunchable(variant, config, replace(problem, batch=middle)) is None:
+        try:
+            make_plan(variant, replace(problem, batch=middle), config)
             low = middle
-        else:
+        except InvalidProblem:
             high = middle - 1
     return low
 
@@ -220,7 +216,6 @@ def _points(
     variant: Variant,
     config: Mapping[str, int],
     device: DeviceSpec,
-    m: Machine,
     footprint: Footprint,
     calibrated: Calibrated,
 ) -> tuple[Point, ...]:
@@ -241,13 +236,14 @@ def _points(
         )
     points = []
     for problem, measured_us, sdpa_us in wanted:
-        if (why := unlaunchable(variant, config, problem)) is not None:
-            raise InvalidProblem(f"{problem.label()}: {why}")
-        launches, resident = launch_curve(
-            variant, problem, config, device, footprint(problem), [problem.batch]
-        )
-        spread = predict_arrays(variant, launches, resident, m, calibrated.calibration)
-        predicted_us = float(spread.terms.total_us[0])
+        try:
+            plan = launch_plan(variant, problem, config, device)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{problem.label()}: {error}") from None
+        result = estimate(variant, plan, footprint(problem), device, calibrated.calibration)
+        latency = result.latency
+        if latency is None:
+            raise InvalidProblem(result.reason)
         points.append(
             Point(
                 batch=problem.batch,
@@ -255,12 +251,12 @@ def _points(
                 seqlen=problem.seqlen,
                 head_dim=problem.head_dim,
                 seqlen_kv=problem.seqlen_kv,
-                ctas=int(launches.ctas[0, 0]),
-                predicted_us=predicted_us,
-                low_us=float(spread.low_us[0]),
-                high_us=float(spread.high_us[0]),
+                ctas=plan.passes[0].ctas,
+                predicted_us=latency.median_us,
+                low_us=latency.low_us,
+                high_us=latency.high_us,
                 measured_us=measured_us,
-                difference=None if measured_us is None else predicted_us / measured_us - 1,
+                difference=None if measured_us is None else latency.median_us / measured_us - 1,
                 sdpa_us=sdpa_us,
             )
         )

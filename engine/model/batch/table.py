@@ -34,7 +34,7 @@ def batch_table(curve: pd.DataFrame, problem: Problem, device: DeviceSpec) -> pd
     """The curve with everything derived from it.
 
     Args:
-        curve: of `engine.model.batch.curve.predict_curve`, batches ascending from 1.
+        curve: the table of `engine.model.batch.curve.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
 
@@ -112,13 +112,13 @@ class Recommendation:
     warning: str  # empty, or why a neighbouring batch is better
 
 
-def recommend(
+def smallest_batches(
     table: pd.DataFrame,
     ends_us: FloatArray,
     device: DeviceSpec,
     targets: Sequence[float] = DEFAULT_TARGETS,
 ) -> tuple[Recommendation, ...]:
-    """One recommendation per target.
+    """The smallest batch that reaches each target.
 
     Args:
         table: of `batch_table`, only batches that fit in memory.

@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem
 from engine.evaluation import Evaluation
-from engine.model.batch.footprint import Footprint
 from engine.model.calibrate import prepare
-from engine.model.equations import machine
-from engine.model.latency import Calibration, predict_arrays
+from engine.model.equations import Calibration, machine, predict_arrays
+from engine.model.estimate import Footprint
 from engine.model.measurements import Measurement
 from kernels.variant import Config, Variant
 
@@ -85,8 +83,6 @@ def validate(
     """
     points = prepare(variant, config, device, measurements, footprint)
     m = machine(device, variant, measurements[0].problem.dtype)
-    if isinstance(m, str):
-        raise InvalidProblem(m)
     spread = predict_arrays(variant, points.launches, points.resident, m, calibration)
     rows = []
     for i, point in enumerate(points.measurements):

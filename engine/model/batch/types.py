@@ -13,8 +13,7 @@ from engine.model.batch.cost import Saving
 from engine.model.batch.table import DEFAULT_TARGETS, Recommendation
 from engine.model.batch.waiting import WaitPlan
 from engine.model.calibrate import LeaveOneOut
-from engine.model.equations import PARAMETER_NAMES, Parameters
-from engine.model.latency import Calibration
+from engine.model.equations import PARAMETER_NAMES, Calibration, Parameters
 from engine.model.measurements import Measurement
 from engine.problem import Problem
 from kernels.variant import Dtype

@@ -1,0 +1,245 @@
+"""The one estimate: launch plan → resources → occupancy → predicted latency of a launch on a GPU.
+
+Previews, evaluations, advice, alternatives and batch sizes all get their figures here. A latency is
+always labelled *predicted*; the equations are in `engine.model.equations`, where one launch is an
+array of one. Curves over many launches go through the same equations (`engine.model.batch.curve`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from engine.devices.limits import limits_for
+from engine.devices.spec import DeviceSpec
+from engine.errors import InvalidProblem
+from engine.evaluation import Latency, PassReport, Resources
+from engine.model.equations import Calibration, Terms, machine, predict_arrays
+from engine.model.launches import Launches, collect
+from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
+from engine.plan import LaunchPlan, make_plan
+from engine.problem import Problem
+from engine.units import format_us
+from kernels.variant import Config, Variant
+
+# Resources of each pass for a problem, as compiled for the device at hand.
+Footprint: TypeAlias = Callable[[Problem], tuple[Resources, ...]]
+# Where footprints come from: the compiler, or a stand-in where there is none.
+FootprintOf: TypeAlias = Callable[[Variant, Config, DeviceSpec], Footprint]
+
+
+def capability_reason(variant: Variant, device: DeviceSpec) -> str | None:
+    """Why the device's compute capability cannot run the variant: a sentence, or None."""
+    needed, has = variant.min_compute_capability, device.compute_capability
+    if has < needed:
+        return (
+            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and "
+            f"{device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
+        )
+    if variant.arch_specific and has != needed:
+        return (
+            f"{variant.id} uses instructions that exist on compute capability "
+            f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
+            "choose another variant or GPU."
+        )
+    return None
+
+
+def unsupported_reason(
+    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
+) -> str | None:
+    """Constraints of variant, config, problem and GPU: a sentence, or None when all hold.
+
+    Args:
+        device: None leaves the compute capability unchecked.
+    """
+    why = variant.unsupported(problem, config)
+    return why if why is not None or device is None else capability_reason(variant, device)
+
+
+def launch_plan(
+    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
+) -> LaunchPlan:
+    """The launch plan, where variant and GPU take the problem.
+
+    Raises:
+        InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
+    """
+    plan = make_plan(variant, problem, config)
+    if device is not None and (why := capability_reason(variant, device)) is not None:
+        raise InvalidProblem(why)
+    return plan
+
+
+def compiled_footprint(variant: Variant, config: Config, device: DeviceSpec) -> Footprint:
+    """Resources by the real compiler for the device's arch; no GPU needed.
+
+    The footprint raises what the compiler raises: CompileError, ToolMissing, UnknownName, and
+    InvalidProblem where the variant does not take the problem.
+    """
+    compiled: dict[tuple[tuple[str, str], ...], tuple[Resources, ...]] = {}
+
+    def footprint(problem: Problem) -> tuple[Resources, ...]:
+        from engine.compile import compile_plan, resources
+
+        # Everything the compiler sees of a problem is in the defines.
+        key = variant.defines(problem, config)
+        if key not in compiled:
+            plan = make_plan(variant, problem, config)
+            compiled[key] = resources(plan, compile_plan(plan, device.arch))
+        return compiled[key]
+
+    return footprint
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one launch uses of a GPU, and how long it is predicted to take."""
+
+    variant: Variant
+    device: DeviceSpec
+    plan: LaunchPlan
+    passes: tuple[PassReport, ...]
+    misfit: str  # why not even one CTA of a pass fits on an SM; empty when all fit
+    latency: Latency | None  # predicted, warm
+    terms: Terms | None  # of that latency; arrays of one
+    reason: str  # what binds, or why no latency is predicted
+
+
+def estimate(
+    variant: Variant,
+    plan: LaunchPlan,
+    resources: tuple[Resources, ...],
+    device: DeviceSpec,
+    calibration: Calibration | None = None,
+) -> Estimate:
+    """Occupancy and predicted latency of a launch.
+
+    Args:
+        resources: of each pass, as compiled for `device`.
+        calibration: of the same variant and device; None uses the priors, and the interval is wide.
+
+    Raises:
+        UnknownName: the SM limits of the device's compute capability are not known.
+    """
+    limits = limits_for(device.compute_capability)
+    passes = tuple(
+        PassReport(
+            r,
+            occupancy(
+                limits,
+                device.num_sms,
+                launch.ctas,
+                launch.threads,
+                r.registers_per_thread,
+                r.static_smem_bytes + launch.dynamic_smem_bytes,
+            ),
+        )
+        for launch, r in zip(plan.passes, resources, strict=True)
+    )
+    for p in passes:
+        if p.occupancy.ctas_per_sm == 0:
+            why = f"{p.resources.entry} does not fit on {device.name}: {p.occupancy.reason}"
+            return Estimate(variant, device, plan, passes, why, None, None, why)
+    try:
+        m = machine(device, variant, plan.problem.dtype)
+    except InvalidProblem as error:
+        return Estimate(variant, device, plan, passes, "", None, None, str(error))
+    resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
+    launches = collect(variant, plan.config, [plan.problem])
+    spread = predict_arrays(variant, launches, resident, m, calibration)
+    reason = f"{_binding_sentence(spread.terms, device)} {_calibration_note(calibration)}"
+    if spilled := sum(r.spill_bytes for r in resources):
+        reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
+    latency = Latency(
+        origin="predicted",
+        median_us=float(spread.terms.total_us[0]),
+        low_us=float(spread.low_us[0]),
+        high_us=float(spread.high_us[0]),
+        reason=reason,
+    )
+    return Estimate(variant, device, plan, passes, "", latency, spread.terms, reason)
+
+
+def estimate_compiled(
+    variant: Variant,
+    problem: Problem,
+    config: Config,
+    device: DeviceSpec,
+    footprint_of: FootprintOf = compiled_footprint,
+    calibration: Calibration | None = None,
+) -> Estimate:
+    """The estimate of a kernel that is compiled for it.
+
+    Raises:
+        InvalidProblem: as `launch_plan`.
+        UnknownName: as `estimate`.
+        CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
+    """
+    plan = launch_plan(variant, problem, config, device)
+    resources = footprint_of(variant, config, device)(problem)
+    return estimate(variant, plan, resources, device, calibration)
+
+
+def resident_ctas(
+    variant: Variant, launches: Launches, resources: tuple[Resources, ...], device: DeviceSpec
+) -> IntArray:
+    """CTAs per SM of each pass of many launches, `[passes, n]`.
+
+    Args:
+        resources: of each pass, as compiled for `device`; one compile serves all the launches.
+
+    Raises:
+        InvalidProblem: not even one CTA fits on an SM.
+        UnknownName: the SM limits of the device's compute capability are not known.
+    """
+    limits = limits_for(device.compute_capability)
+    resident: IntArray = np.stack(
+        [
+            ctas_per_sm(
+                limits,
+                launches.threads[i],
+                r.registers_per_thread,
+                r.static_smem_bytes + launches.dynamic_smem_bytes[i],
+            ).resident
+            for i, r in enumerate(resources)
+        ]
+    )
+    if (resident == 0).any():
+        raise InvalidProblem(f"Not even one CTA of {variant.id} fits on an SM of {device.name}.")
+    return resident
+
+
+def _calibration_note(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return "Not calibrated: the interval is wide, because nothing of this kernel was measured."
+    s = "s" if calibration.points > 1 else ""
+    return f"Calibrated on {calibration.points} measured point{s}."
+
+
+def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
+    """The term that binds the one launch, in words."""
+    binds = terms.binding()
+    if binds == "launch floor":
+        return f"The launch itself takes most of it ({format_us(terms.floor_us[0])})."
+    if binds == "one CTA":
+        idle = (device.num_sms or 0) - int(terms.ctas[0])
+        rest = f" while {idle:,} of {device.num_sms} SMs idle" if idle > 0 else ""
+        return f"One CTA's own serial work takes most of it ({format_us(terms.cta_us[0])}){rest}."
+    if binds == "CTAs per SM":
+        load, resident = int(terms.load_per_sm[0]), int(terms.ctas_per_sm[0])
+        return (
+            f"The busiest SM works through {load:,} CTAs, {min(load, resident)} at a time "
+            f"({format_us(terms.compute_us[0])})."
+        )
+    what, time_us = {
+        "math peak": ("The math units at their peak bind", terms.peak_us),
+        "exp peak": ("The exponential units at their peak bind", terms.exp_us),
+        "L2": ("L2 bandwidth binds", terms.l2_us),
+        "DRAM": ("DRAM bandwidth binds", terms.dram_us),
+        "fusion pass": ("Fusing the partial results binds", terms.fuse_us),
+    }[binds]
+    return f"{what} ({format_us(time_us[0])})."
