@@ -235,7 +235,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
         with client_of(made) as client:
             client.wait_for_workers(3, timeout=60)
         said: list[str] = []
-        with connect(made.address, request, say=said.append) as found:
+        with connect(made.address, request, report=said.append) as found:
             assert found.workers == 1
         assert sum("left out" in sentence for sentence in said) == 2
 
@@ -260,7 +260,7 @@ def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) ->
                 os.kill(only, signal.SIGKILL)
 
         book = SweepJournal(path)
-        with connect(made.address, first_request(TINY), say=say) as found:
+        with connect(made.address, first_request(TINY), report=say) as found:
             end, _ = sweep_on(found, TINY, book, on_progress)
     assert end == "finished"
     assert [sentence[:8] for sentence in said] == ["1 worker", "No worke", "1 worker"], said
@@ -283,7 +283,7 @@ def test_a_lost_scheduler_ends_the_sweep_and_nothing_is_lost(tmp_path: Path) -> 
 
         with (
             pytest.raises(ClusterError, match=r"is gone\. What is evaluated is kept"),
-            connect(made.address, first_request(TINY), say=said.append, timeout_s=1.0) as found,
+            connect(made.address, first_request(TINY), report=said.append, timeout_s=1.0) as found,
         ):
             sweep_on(found, TINY, book, on_progress)
     kept = SweepJournal.open(path).rows

@@ -56,10 +56,10 @@ class Bench:
 
     def leave(self, address: str) -> None:
         del self.members[address]
-        self.tasks.bury(address)
+        self.tasks.worker_died(address)
 
-    def ask(self, name: str, problem: Problem = SMALL, lane: str | None = None) -> Future[Any]:
-        return self.tasks.add((name,), problem, lane)
+    def ask(self, name: str, problem: Problem = SMALL, gpu: str | None = None) -> Future[Any]:
+        return self.tasks.add((name,), problem, gpu)
 
     def handed_out(self) -> list[tuple[str, str]]:
         """(worker, call) since the last time."""
@@ -70,8 +70,13 @@ class Bench:
 
     def answer(self, address: str) -> None:
         """The worker has finished the first of its calls."""
-        task = self.tasks._running[address][0]
-        self.tasks._settle(task, f"{task.call[0]} done")
+        task = self.running(address)
+        self.tasks._resolve(task, f"{task.call[0]} done")
+
+    def running(self, address: str) -> Any:
+        """The call that the worker was sent first of those that are not answered."""
+        sent = [t for t in self.tasks._tasks if t.worker == address and not t.answer.done()]
+        return min(sent, key=lambda task: task.turn)
 
 
 @pytest.fixture
@@ -119,12 +124,12 @@ def test_an_answer_that_comes_late_changes_nothing(bench: Bench) -> None:
     bench.join("w1", "A")
     answer = bench.ask("a")
     bench.handed_out()
-    (late,) = bench.tasks._running["w1"]
+    late = bench.running("w1")
     bench.leave("w1")
     bench.join("w2", "A")
     assert bench.handed_out() == [("w2", "a")]
     bench.answer("w2")
-    bench.tasks._settle(late, "once more")
+    bench.tasks._resolve(late, "once more")
     assert answer.result(0) == "a done"
 
 
@@ -156,7 +161,7 @@ def test_a_gpu_that_stays_away_is_replaced_but_not_at_once(bench: Bench) -> None
 def test_a_final_goes_to_its_own_gpu_or_nowhere(bench: Bench) -> None:
     bench.join("w1", "A")
     bench.join("w2", "B")
-    final = bench.ask("final", lane="B")
+    final = bench.ask("final", gpu="B")
     assert bench.handed_out() == [("w2", "final")]
     bench.leave("w2")
     bench.now += 29
@@ -172,11 +177,10 @@ def test_what_the_scheduler_forgot_is_sent_again_without_suspicion(bench: Bench)
     bench.ask("a")
     for again in range(MAX_DEATHS + 1):
         assert bench.handed_out() == [("w", "a")], again
-        bench.tasks._running["w"][0].leave()
-        bench.tasks.send_again()
+        bench.running("w").take_back()
 
 
-@pytest.mark.parametrize("give_up", [Tasks.recall, Tasks.bury])
+@pytest.mark.parametrize("give_up", [Tasks.take_back, Tasks.worker_died])
 def test_a_worker_without_calls_is_let_go(
     bench: Bench, give_up: Callable[[Tasks, str], None]
 ) -> None:

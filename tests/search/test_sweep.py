@@ -284,7 +284,7 @@ def test_a_measurement_is_better_than_any_prediction(tmp_path: Path) -> None:
 def test_problems_side_by_side(tmp_path: Path) -> None:
     """An exhaustive sweep that keeps two GPUs busy, one problem on each."""
     asked = Landscape(bowl)
-    run_sweep(SPEC, asked, SweepJournal(tmp_path / "s.jsonl"), lanes=2)
+    run_sweep(SPEC, asked, SweepJournal(tmp_path / "s.jsonl"), problems_at_once=2)
     assert [r.problem.seqlen for r in asked.asked] == [128, 512] * (POINTS // 2)
     alone = Landscape(bowl)
     run_sweep(SPEC, alone, SweepJournal(tmp_path / "a.jsonl"))

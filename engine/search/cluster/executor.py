@@ -2,7 +2,7 @@
 
 All points of a problem go to one GPU, so that its times can be compared; other problems go to
 others. A worker that dies with a point costs a repetition; a point that kills several is CRASHED.
-Who asked is answered once, whoever evaluates and however often: no row is lost or made twice.
+However often a point is evaluated, it is answered once: no row is lost or made twice.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def connect(
     address: str,
     request: EvaluationRequest,
     rows: Iterable[SweepRow] = (),
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     timeout_s: float = CONNECT_S,
 ) -> Iterator[Cluster]:
-    """The cluster of the scheduler at this address; whatever is under way at the end is released.
+    """Connect to the cluster of a scheduler; what is under way at the end is cancelled.
 
     Args:
         request: one like those that will be evaluated.
-        rows: of the sweep, from before: a problem goes on where it was measured.
-        say: gets a sentence about whatever changes: who takes part, who is left out, who is gone.
+        rows: that the sweep has already: a problem stays on the GPU it was measured on.
+        report: gets a sentence whenever the workers that take part, or are left out, change.
         timeout_s: for the scheduler to answer, now and when the connection is lost.
 
     Raises:
         ToolMissing: distributed is not installed.
         InvalidProblem: not an address.
-        ClusterError: nobody answers there, or no worker can take part.
+        ClusterError: the scheduler is unreachable, or no worker can take part.
     """
     address = parse_address(address)
     try:
@@ -69,19 +69,19 @@ def connect(
             f"{address} needs certificates: name them as distributed.comm.tls in Dask's "
             "configuration, as the scheduler's are."
         )
-    # What it logs about a lost scheduler is said here, in a sentence.
+    # What it logs about a lost scheduler is reported here, in a sentence.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         client = Client(address, timeout=timeout_s, set_as_default=False, name="attune-sweep")
-    except Exception as error:  # what else may listen there makes it fail in many ways
+    except Exception as error:  # another program may listen there: it fails in many ways
         raise ClusterError(
             f"No Dask scheduler answers at {address} within {timeout_s:g} s: start one with `dask "
-            "scheduler`, or mend the address, firewall or tunnel."
+            "scheduler`, or correct the address, firewall or tunnel."
         ) from error
     try:
-        members = Members(client, address, request, say)
-        members.gather(_DESCRIBE_S)
-        cluster = Cluster(client, address, members, rows, say)
+        members = Members(client, address, request, report)
+        members.wait_for_first(_DESCRIBE_S)
+        cluster = Cluster(client, address, members, rows, report)
         try:
             yield cluster
         finally:
@@ -111,7 +111,7 @@ def sweep_on(
         executor=cluster,
         in_flight=cluster.in_flight,
         workers=lambda: cluster.workers,
-        lanes=cluster.lanes,
+        problems_at_once=cluster.gpus,
         on_gpu=cluster.measures,
     )
     if end == "cancelled":
@@ -122,7 +122,7 @@ def sweep_on(
 
 
 class Cluster(Executor):
-    """An executor for `run_sweep`; somebody has to ask `watching` all the while, as that does."""
+    """An executor for `run_sweep`. It works while the function of `watching` is called."""
 
     def __init__(
         self,
@@ -130,18 +130,18 @@ class Cluster(Executor):
         address: str,
         members: Members,
         rows: Iterable[SweepRow],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._client = client
         self._address = address
         self._members = members
-        self._say = say
-        lanes = {row.problem: row.measured_on for row in rows if row.measured_on}
-        self._tasks = Tasks(client, members.by_address, lanes)
+        self._report = report
+        gpu_of = {row.problem: row.measured_on for row in rows if row.measured_on}
+        self._tasks = Tasks(client, members.by_address, gpu_of)
         self._next_refresh = 0.0
         self._interrupted = False
-        self._said = ""
-        self._tell()
+        self._last_report = ""
+        self._report_workers()
 
     @property
     def workers(self) -> int:
@@ -149,9 +149,9 @@ class Cluster(Executor):
         return len(self._members.by_address)
 
     @property
-    def lanes(self) -> int:
-        """Problems that can be evaluated beside each other without mixing GPUs."""
-        return len({member.lane for member in self._members.by_address.values()}) or 1
+    def gpus(self) -> int:
+        """GPUs that take part: so many problems can be measured at once."""
+        return len({member.gpu_key for member in self._members.by_address.values()}) or 1
 
     @property
     def measures(self) -> bool:
@@ -163,7 +163,7 @@ class Cluster(Executor):
 
         The searches of a problem's variants take turns before those of the next problem.
         """
-        ahead = len(LADDER) * self.lanes if self.lanes > 1 else 0
+        ahead = len(LADDER) * self.gpus if self.gpus > 1 else 0
         return max(1, 2 * self.workers) + ahead
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
@@ -175,13 +175,13 @@ class Cluster(Executor):
         return answer
 
     def watching(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
-        """The same question; whoever asks it looks after the cluster as well."""
+        """`should_stop` that looks after the cluster at every call."""
 
-        def asked() -> bool:
+        def watch_and_ask() -> bool:
             self._watch()
             return should_stop()
 
-        return asked
+        return watch_and_ask
 
     def finals(
         self,
@@ -199,29 +199,29 @@ class Cluster(Executor):
             if ranking_origin(group) != "measured":
                 continue
             (gpu,) = {row.measured_on for row in group if row.origin == "measured"}
-            if gpu:  # else it was not recorded, and nobody knows who could time them again
+            if gpu:  # where it was not recorded, no worker can time them again
                 call = (worker.final, name, group)
                 racing[name, problem] = self._tasks.add(call, problem, gpu)
         if racing:
-            self._say(f"{len(racing)} finals, each on the GPU that its points were measured on.")
+            self._report(f"{len(racing)} finals, each on the GPU that its points were measured on.")
         stop = self.watching(should_stop)
         while wait(racing.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED).not_done:
             if stop():
                 return []
-        found = [
+        results = (
             _final(name, group, racing.get((name, problem)))
             for (name, problem), group in groups.items()
-        ]
-        return [result for result in found if result is not None]
+        )
+        return [result for result in results if result is not None]
 
     def release(self) -> None:
-        """Take back everything that waits or runs on the cluster."""
+        """Cancel everything that waits or runs on the cluster."""
         sent = self._tasks.release()
         if sent and self._client.status == "running":
             self._client.cancel(sent)
 
     def _watch(self) -> None:
-        """Notice who has come and gone, and hand out what waits.
+        """Follow the workers that come and go, and hand out what waits.
 
         Raises:
             ClusterError: the scheduler is gone and has not come back in time.
@@ -236,44 +236,43 @@ class Cluster(Executor):
             return
         if self._interrupted:  # the scheduler has dropped what this client had asked for
             self._interrupted = False
-            self._tasks.recall(*self._members.by_address)
+            self._tasks.take_back(*self._members.by_address)
         while self._tasks.unfit:
             address, why = self._tasks.unfit.popitem()
             self._members.leave_out(address, why)
-            self._tasks.recall(address)
+            self._tasks.take_back(address)
         if time.monotonic() >= self._next_refresh:
             for address in self._members.refresh():
-                self._tasks.bury(address)
-            self._tasks.send_again()
+                self._tasks.worker_died(address)
             self._next_refresh = time.monotonic() + _REFRESH_S
-            self._tell()
+            self._report_workers()
         self._tasks.hand_out()
 
-    def _tell(self) -> None:
-        """Say how many take part when that has changed."""
+    def _report_workers(self) -> None:
+        """Report how many take part when that has changed."""
         if self.workers == 0:
             sentence = (
                 f"No worker is left at {self._address}: waiting for one to come. What is evaluated "
                 "is kept."
             )
         else:
-            several = self.measures and self.lanes > 1
+            several = self.measures and self.gpus > 1
             sentence = f"{self.workers} worker{'s' if self.workers > 1 else ''} at {self._address}"
             sentence += (
-                f" on {self.lanes} GPUs; each problem is measured on one of them, so that its "
+                f" on {self.gpus} GPUs; each problem is measured on one of them, so that its "
                 "times can be compared."
                 if several
                 else "."
             )
-        if sentence != self._said:
-            self._said = sentence
-            self._say(sentence)
+        if sentence != self._last_report:
+            self._last_report = sentence
+            self._report(sentence)
 
 
 def _final(
     name: str, group: Sequence[SweepRow], racing: Future[TuneResult | None] | None
 ) -> TuneResult | None:
-    """What a worker found, or the sweep's own times and why there is no more."""
+    """The worker's result, or the sweep's own times and why there is no final."""
     own = tune_group(name, group)
     if racing is None or own is None:
         return own

@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster that take part in a sweep: who they are, who joins, who is gone.
+"""The workers of a Dask cluster that take part in a sweep: who joins, who is left out, who is gone.
 
 A worker takes part once it has described itself and its sources are this machine's: results of
 different sources are never mixed. Where one worker measures on a GPU, those that could only predict
@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +39,10 @@ class Call:
 
 
 def send(client: Any, address: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Have this worker, and no other, call the function once; the Dask future of what it returns.
+    """Have this worker, and no other, call the function once. Returns the Dask future.
 
     Args:
-        function: known by its name on the worker.
+        function: importable under its name on the worker.
     """
     return client.submit(
         pickle.loads,
@@ -62,45 +62,53 @@ class Member:
     about: Description
 
     @property
-    def lane(self) -> str:
-        """Whose results can be compared with each other: one GPU's, or one GPU's predictions."""
+    def gpu_key(self) -> str:
+        """Equal for workers whose times can be compared: on one GPU, or predicted for one model."""
         return self.about.gpu if self.about.measures else self.about.device
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls it is sent at once: one runs and one waits behind it.
+
+        With several threads only one: which of two is running could not be told.
+        """
+        return 2 if self.threads == 1 else 1
 
 
 class Members:
-    """Asks the scheduler who is there. `say` gets a sentence about whoever is left out."""
+    """The members by address. `report` gets a sentence about each worker that is left out."""
 
     def __init__(
-        self, client: Any, address: str, request: EvaluationRequest, say: Callable[[str], None]
+        self, client: Any, address: str, request: EvaluationRequest, report: Callable[[str], None]
     ) -> None:
         self._client = client
         self._address = address
         self._request = request
-        self._say = say
+        self._report = report
         self._measuring = request.backend == "cuda"
-        self._probes: dict[str, tuple[int, Any]] = {}  # threads, future
+        self._probes: dict[str, tuple[int, Any]] = {}  # threads, Dask future of a `Description`
         self._left_out: dict[str, str] = {}  # by address: why
         self.by_address: dict[str, Member] = {}
 
-    def gather(self, timeout_s: float) -> None:
-        """The first round: everybody who is there and answers in time.
+    def wait_for_first(self, timeout_s: float) -> None:
+        """Admit the workers that are there and answer in time.
 
         Raises:
-            ClusterError: nobody is there, or nobody who will do.
+            ClusterError: no worker is there, or none can take part.
         """
-        self._notice(self._workers())
+        self._probe_new(self._workers())
         if not self._probes:
             raise ClusterError(
                 f"The scheduler at {self._address} has no workers: start one for each GPU with "
                 f"`CUDA_VISIBLE_DEVICES=N dask worker {self._address} --nthreads 1`."
             )
         end = time.monotonic() + timeout_s
-        answers: dict[str, tuple[int, Description]] = {}
+        candidates: list[Member] = []
         while self._probes and time.monotonic() < end:
-            answers |= self._answers()
+            candidates += self._answered()
             time.sleep(_POLL_S)
-        self._measuring = self._measuring or any(about.measures for _, about in answers.values())
-        self._admit(answers)
+        self._measuring = self._measuring or any(c.about.measures for c in candidates)
+        self._admit(candidates)
         if not self.by_address:
             waiting = [f"{a} has not answered within {timeout_s:g} s." for a in self._probes]
             raise ClusterError(
@@ -109,48 +117,47 @@ class Members:
             )
 
     def refresh(self) -> list[str]:
-        """Look who has come; the addresses of the members that are gone."""
-        there = self._workers()
-        gone = [address for address in self.by_address if address not in there]
-        for address in gone:
-            del self.by_address[address]
-        for known in (self._probes, self._left_out):
-            for address in [a for a in known if a not in there]:
+        """Admit workers that have come; returns the addresses of members that are gone."""
+        workers = self._workers()
+        gone = [address for address in self.by_address if address not in workers]
+        for known in (self.by_address, self._probes, self._left_out):
+            for address in [a for a in known if a not in workers]:
                 del known[address]
-        self._notice(there)
-        self._admit(self._answers())
+        self._probe_new(workers)
+        self._admit(self._answered())
         return gone
 
     def leave_out(self, address: str, why: str) -> None:
-        """This worker takes part no more."""
+        """This worker takes no part, or no longer."""
         self.by_address.pop(address, None)
         if address not in self._left_out:
             self._left_out[address] = f"The worker {address} is left out: {why}"
-            self._say(self._left_out[address])
+            self._report(self._left_out[address])
 
     def _workers(self) -> Mapping[str, Any]:
         workers: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
-    def _notice(self, there: Mapping[str, Any]) -> None:
-        for address, worker in there.items():
-            known = (self.by_address, self._probes, self._left_out)
-            if not any(address in group for group in known):
-                ask = (cluster_worker.describe, cluster_worker.fingerprint(), self._request)
+    def _probe_new(self, workers: Mapping[str, Any]) -> None:
+        """Have each worker that is not known describe itself."""
+        ask = (cluster_worker.describe, cluster_worker.fingerprint(), self._request)
+        known = {*self.by_address, *self._probes, *self._left_out}
+        for address, worker in workers.items():
+            if address not in known:
                 probe = send(self._client, address, *ask)
                 self._probes[address] = (int(worker["nthreads"]), probe)
 
-    def _answers(self) -> dict[str, tuple[int, Description]]:
-        """Of the workers asked, those that have answered since."""
-        found: dict[str, tuple[int, Description]] = {}
+    def _answered(self) -> list[Member]:
+        """The workers that have described themselves since the last call."""
+        candidates = []
         for address, (threads, probe) in list(self._probes.items()):
             if not probe.done():
                 continue
             del self._probes[address]
             try:
-                found[address] = (threads, probe.result(timeout=_ASK_S))
+                about = probe.result(timeout=_ASK_S)
             except (CancelledError, TimeoutError):
-                continue  # it is gone, or the scheduler: whoever is there is asked again
+                continue  # it is gone, or the scheduler: if it is still there, it is asked again
             except AttuneError as error:
                 self.leave_out(address, str(error))
             except Exception as error:  # without Attune, or with another, it fails in many ways
@@ -159,29 +166,33 @@ class Members:
                     f"it has no Attune of this version ({type(error).__name__}: {error}). Install "
                     "it there and start the worker again.",
                 )
-        return found
+            else:
+                candidates.append(Member(address, threads, about))
+        return candidates
 
-    def _admit(self, answers: Mapping[str, tuple[int, Description]]) -> None:
-        for address, (threads, about) in answers.items():
+    def _admit(self, candidates: Iterable[Member]) -> None:
+        for member in candidates:
+            about = member.about
             if about.measures != self._measuring:
                 what = "no GPU" if self._measuring else "a GPU"
                 doing = "measures" if self._measuring else "predicts"
                 self.leave_out(
-                    address,
+                    member.address,
                     f"{about.host} has {what} there for this sweep, which {doing}; measurements "
                     "and predictions are never mixed.",
                 )
                 continue
-            self.by_address[address] = Member(address, threads, about)
-            self._mention(address, about)
+            self.by_address[member.address] = member
+            self._report_unusual(member)
 
-    def _mention(self, address: str, about: Description) -> None:
-        here = cluster_worker.versions()
+    def _report_unusual(self, member: Member) -> None:
+        """Report other versions than this machine's, and workers that share a GPU."""
+        about, here = member.about, cluster_worker.versions()
         if about.versions != here:
-            self._say(f"The worker {address} runs {about.versions}; this machine {here}.")
-        sharing = sum(member.about.gpu == about.gpu for member in self.by_address.values())
+            self._report(f"The worker {member.address} runs {about.versions}; this machine {here}.")
+        sharing = sum(other.about.gpu == about.gpu for other in self.by_address.values())
         if about.measures and sharing > 1:
-            self._say(
+            self._report(
                 f"{sharing} workers on {about.host} use one GPU and wait for each other: start "
                 "each with its own CUDA_VISIBLE_DEVICES."
             )

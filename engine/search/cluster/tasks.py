@@ -1,13 +1,21 @@
-"""Calls that wait for a worker, or run on one: who gets which, and what becomes of them.
+"""Calls that wait for a worker or run on one: which worker gets which, and how each ends.
+
+Dask's own means do not serve here. Its restrictions name a worker by its address, which a nanny's
+new process does not keep; resources that a running worker is given wake no task that waits for
+them; and a worker that dies makes every task sent to it suspect, the one behind included. So each
+call is sent to one worker and deaths are counted here.
 
 Bookkeeping is done by the caller's thread; answers come in on the Dask client's own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,18 +23,19 @@ from typing import Any
 from engine.errors import ClusterError
 from engine.problem import Problem
 from engine.search.cluster.members import Member, send
-from engine.search.cluster.worker import OtherSources, StartsAnew
+from engine.search.cluster.worker import SourcesDiffer, WorkerRestarts
 
 MAX_DEATHS = 3  # of workers, at one call
-_LANE_PATIENCE_S = 30.0  # for a nanny to start a GPU's worker again, before another GPU takes over
+_GPU_PATIENCE_S = 30.0  # for a nanny to restart a GPU's worker, before another GPU takes over
+_RETRY_S = 1.0  # after a worker refused a call because it restarts
 
 
 class KilledWorkers(BrokenExecutor):
-    """A call has taken one worker after another with it."""
+    """A call has killed one worker after another."""
 
 
 class _Answer(Future[Any]):
-    """Can be cancelled while its call is not on the cluster, at first or again."""
+    """Can be cancelled while its call is not on the cluster."""
 
     is_sent = False
 
@@ -36,128 +45,109 @@ class _Answer(Future[Any]):
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    """One call that somebody waits for."""
+    """One call."""
 
     call: tuple[Any, ...]
     problem: Problem
-    lane: str | None  # None: the lane of its problem
+    gpu: str | None  # None: the GPU of its problem
     answer: _Answer = field(default_factory=_Answer)
+    worker: str = ""  # whose queue it is in; empty while it waits here
     sent: Any = None  # the Dask future, while it is on the cluster
+    turn: int = 0  # calls are run by a worker in the order of their turns
     deaths: int = 0
 
-    def leave(self) -> None:
-        """It is not on the cluster any more."""
-        self.sent, self.answer.is_sent = None, False
+    def take_back(self) -> None:
+        """It waits again."""
+        self.sent, self.answer.is_sent, self.worker = None, False, ""
 
 
 class Tasks:
-    """What has been asked for and is not answered yet.
+    """The calls that are not answered yet, in the order in which they were added.
 
     Args:
         members: by address; the caller keeps it up to date.
-        lanes: of problems, from before.
+        gpu_of: the GPU of each problem that was measured before.
     """
 
     def __init__(
-        self, client: Any, members: Mapping[str, Member], lanes: Mapping[Problem, str]
+        self, client: Any, members: Mapping[str, Member], gpu_of: Mapping[Problem, str]
     ) -> None:
         self._client = client
         self._members = members
-        self._waiting: list[_Task] = []
-        self._running: dict[str, list[_Task]] = {}  # by worker, in the order they are run there
-        self._lanes = dict(lanes)
-        self._seen = {lane: time.monotonic() for lane in lanes.values()}  # when it had a worker
-        self._settling = threading.Lock()
-        self.unfit: dict[str, str] = {}  # workers that turned out to be so, and why
+        self._tasks: list[_Task] = []
+        self._gpu_of = dict(gpu_of)
+        self._seen_at = {gpu: time.monotonic() for gpu in gpu_of.values()}  # when it had a worker
+        self._turns = itertools.count()
+        self._resolving = threading.Lock()
+        self.unfit: dict[str, str] = {}  # workers whose sources differ after all, and the sentence
 
-    def add(self, call: tuple[Any, ...], problem: Problem, lane: str | None = None) -> Future[Any]:
-        """Have `call[0](*call[1:])` run, on a worker of the problem's lane unless one is named."""
-        task = _Task(call, problem, lane)
-        self._waiting.append(task)
+    def add(self, call: tuple[Any, ...], problem: Problem, gpu: str | None = None) -> Future[Any]:
+        """Have `call[0](*call[1:])` run by a worker of the problem's GPU, or of this one."""
+        task = _Task(call, problem, gpu)
+        self._tasks.append(task)
         return task.answer
 
     def hand_out(self) -> None:
         """Send what waits to workers that have room."""
         now = time.monotonic()
-        self._seen |= {member.lane: now for member in self._members.values()}
-        for address, tasks in self._running.items():
-            self._running[address] = [t for t in tasks if not t.answer.done()]
-        for task in self._waiting[:]:
-            if task.answer.done():  # cancelled
-                self._waiting.remove(task)
-                continue
-            lane = self._lane(task, now)
-            free = [m for m in self._members.values() if m.lane == lane and self._room(m) > 0]
+        self._seen_at |= {member.gpu_key: now for member in self._members.values()}
+        self._tasks = [task for task in self._tasks if not task.answer.done()]
+        load = Counter(task.worker for task in self._tasks)
+
+        def room(member: Member) -> int:
+            return member.max_calls - load[member.address]
+
+        for task in [task for task in self._tasks if not task.worker]:
+            gpu = self._place(task, now)
+            free = [m for m in self._members.values() if m.gpu_key == gpu and room(m) > 0]
             if free:
-                self._waiting.remove(task)
-                self._send(task, max(free, key=self._room))
+                member = max(free, key=room)
+                load[member.address] += 1
+                self._send(task, member)
 
-    def bury(self, address: str) -> None:
-        """A worker is gone. What it was evaluating may be why; what waited behind that is not."""
-        lost = [t for t in self._running.pop(address, []) if not t.answer.done()]
-        for task in lost[:1]:
-            task.deaths += 1
-            if task.deaths >= MAX_DEATHS:
-                self._settle(task, error=_killed(task.deaths))
-        self._take_back(lost)
+    def worker_died(self, address: str) -> None:
+        """Take back its calls. The one it was running may be why; those behind that are not."""
+        running = [t for t in self._tasks if t.worker == address and not t.answer.done()]
+        if running:
+            suspect = min(running, key=lambda task: task.turn)
+            suspect.deaths += 1
+            if suspect.deaths >= MAX_DEATHS:
+                self._resolve(suspect, error=_killed(suspect.deaths))
+        self.take_back(address)
 
-    def recall(self, *addresses: str) -> None:
-        """Take everything back from these workers, with no suspicion."""
-        self._take_back([t for address in addresses for t in self._running.pop(address, [])])
-
-    def send_again(self) -> None:
-        """Take up what the scheduler has forgotten, or a worker would not do."""
-        for address, tasks in list(self._running.items()):
-            forgotten = [t for t in tasks if t.sent is None and not t.answer.done()]
-            self._running[address] = [t for t in tasks if t not in forgotten]
-            self._take_back(forgotten)
+    def take_back(self, *addresses: str) -> None:
+        """Let the calls of these workers wait again."""
+        again = [t for t in self._tasks if t.worker in addresses and not t.answer.done()]
+        sent = [task.sent for task in again]
+        for task in again:
+            task.take_back()
+        if sent:
+            self._client.cancel(sent)
 
     def release(self) -> list[Any]:
-        """Forget everything; the Dask futures of what is on the cluster."""
-        sent = [t.sent for tasks in self._running.values() for t in tasks if t.sent is not None]
-        self._waiting.clear()
-        self._running.clear()
+        """Forget everything; returns the Dask futures of what is on the cluster."""
+        sent = [task.sent for task in self._tasks if task.sent is not None]
+        self._tasks.clear()
         return sent
 
-    def _lane(self, task: _Task, now: float) -> str | None:
-        """Where the task may run; a lane without workers is waited for, but not for ever."""
-        lane = task.lane or self._lanes.get(task.problem)
-        if lane is not None and now - self._seen.get(lane, 0.0) < _LANE_PATIENCE_S:
-            return lane
-        if task.lane is not None:
-            self._settle(task, error=ClusterError("its GPU has left the cluster."))
+    def _place(self, task: _Task, now: float) -> str | None:
+        """The GPU that the task may run on. One without workers is waited for, but not for ever."""
+        gpu = task.gpu or self._gpu_of.get(task.problem)
+        if gpu is not None and now - self._seen_at.get(gpu, 0.0) < _GPU_PATIENCE_S:
+            return gpu
+        if task.gpu is not None:
+            self._resolve(task, error=ClusterError("its GPU has left the cluster."))
             return None
-        load = self._load()
-        if not load:
+        workers = Counter(member.gpu_key for member in self._members.values())
+        if not workers:
             return None
-        self._lanes[task.problem] = min(load, key=lambda name: load[name])
-        return self._lanes[task.problem]
-
-    def _load(self) -> dict[str, float]:
-        """Of each lane that has workers: calls under way or to come, per worker."""
-        workers: dict[str, int] = {}
-        for member in self._members.values():
-            workers[member.lane] = workers.get(member.lane, 0) + 1
-        calls = dict.fromkeys(workers, 0)
-        tasks = [*self._waiting, *(t for group in self._running.values() for t in group)]
-        for task in tasks:
-            lane = task.lane or self._lanes.get(task.problem)
-            if lane in calls:
-                calls[lane] += 1
-        return {lane: calls[lane] / workers[lane] for lane in workers}
-
-    def _room(self, member: Member) -> int:
-        """How many calls more the worker may be sent.
-
-        One waits behind the one that runs. Not where there are several threads: which of the two is
-        being evaluated could not be told.
-        """
-        most = 2 if member.threads == 1 else 1
-        return most - len(self._running.get(member.address, ()))
+        calls = Counter(t.gpu or self._gpu_of.get(t.problem) for t in self._tasks)
+        self._gpu_of[task.problem] = min(workers, key=lambda key: calls[key] / workers[key])
+        return self._gpu_of[task.problem]
 
     def _send(self, task: _Task, member: Member) -> None:
         task.answer.is_sent = True
-        self._running.setdefault(member.address, []).append(task)
+        task.worker, task.turn = member.address, next(self._turns)
         task.sent = send(self._client, member.address, *task.call)
         self._client.loop.add_callback(self._collect, task, task.sent, member.address)
 
@@ -166,38 +156,30 @@ class Tasks:
 
         try:
             answer = await self._client.gather(sent, asynchronous=True)
-        except (CancelledError, StartsAnew):  # by us, or it is to be sent again
+        except (CancelledError, WorkerRestarts) as error:  # taken back, or to be sent again
+            if isinstance(error, WorkerRestarts):
+                await asyncio.sleep(_RETRY_S)
             if task.sent is sent:
-                task.leave()
-        except OtherSources as error:
+                task.take_back()
+        except SourcesDiffer as error:
             self.unfit[address] = str(error)
-        except KilledWorker as error:
-            self._settle(task, error=_killed(error.allowed_failures + 1))
+        except KilledWorker as error:  # the scheduler allows fewer deaths than we do
+            self._resolve(task, error=_killed(error.allowed_failures + 1))
         except Exception as error:
-            self._settle(task, error=error)
+            self._resolve(task, error=error)
         else:
-            self._settle(task, answer)
+            self._resolve(task, answer)
 
-    def _settle(self, task: _Task, answer: Any = None, error: Exception | None = None) -> None:
-        """Answer once, whatever comes in later."""
-        with self._settling:
-            task.leave()
+    def _resolve(self, task: _Task, answer: Any = None, error: Exception | None = None) -> None:
+        """Answer once; what comes in later changes nothing."""
+        with self._resolving:
             if task.answer.done():
                 return
             if error is not None:
                 task.answer.set_exception(error)
             else:
                 task.answer.set_result(answer)
-
-    def _take_back(self, tasks: Iterable[_Task]) -> None:
-        """To the front of the queue, in their order."""
-        again = [t for t in tasks if not t.answer.done()]
-        sent = [t.sent for t in again if t.sent is not None]
-        for task in again:
-            task.leave()
-        if sent:
-            self._client.cancel(sent)
-        self._waiting[:0] = again
+            task.sent = None
 
 
 def _killed(workers: int) -> KilledWorkers:

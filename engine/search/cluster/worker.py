@@ -1,7 +1,7 @@
 """What runs inside a Dask worker: one evaluation at a time, by one evaluator per process.
 
-Everything here is sent by name, so that a worker runs its own copy of Attune; `describe` says which
-that is. The evaluator stays open between sweeps: its backends are dear to start.
+Everything here is sent by name, so that a worker runs its own copy of Attune; `describe` checks
+which that is. The evaluator stays open between sweeps: its backends are slow to start.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ _ROOT = Path(__file__).resolve().parents[3]
 _NOT_COMPARED = frozenset({"cli", "jobs", "sessions"})
 _SOURCES = frozenset({".py", ".cu", ".cuh", ".cpp", ".hpp", ".h"})
 
-_HAND_IN_S = 1.0
+_RESTART_DELAY_S = 1.0
 
 # A worker may have several threads; a GPU and the CPU backend's child serve one caller at a time.
 _one_at_a_time = threading.Lock()
 _evaluator: Evaluator | None = None
 
 
-class OtherSources(ClusterError):
-    """This process runs another Attune, or has other kernels, than whoever asks."""
+class SourcesDiffer(ClusterError):
+    """This process runs another Attune, or has other kernels, than the machine that asks."""
 
 
-class StartsAnew(ClusterError):
-    """This process can use its GPU no more, and is about to end."""
+class WorkerRestarts(ClusterError):
+    """This process can use its GPU no more; a new one is about to take its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a worker says about itself."""
+    """The properties of a worker that decide whether it takes part."""
 
     host: str
     measures: bool  # evaluations run on its GPU
     gpu: str  # which one that is, best its UUID; empty where it predicts
     device: str  # the model that evaluations are for, or "unknown"
-    versions: str  # of what may differ without harm
+    versions: str  # of Python and libraries, which may differ
 
 
 def describe(expected: str, request: EvaluationRequest) -> Description:
-    """This process, as far as it matters for evaluations like this one.
+    """Describe this process for evaluations like this one.
 
     Raises:
-        OtherSources, UnknownName: as `evaluate`.
+        SourcesDiffer, UnknownName: as `evaluate`.
     """
     _check_sources(expected)
     target = resolve(request)
@@ -88,7 +88,7 @@ def versions() -> str:
 
 def _check_sources(expected: str) -> None:
     if fingerprint() != expected:
-        raise OtherSources(
+        raise SourcesDiffer(
             f"the sources of Attune or of the kernels on {platform.node()} are not this machine's "
             f"({fingerprint()} there, {expected} here), and their results are never mixed. Bring "
             "both to one commit and start the worker again."
@@ -111,15 +111,15 @@ def evaluate(expected: str, request: EvaluationRequest) -> Evaluation:
     """One evaluation. On a GPU it holds that GPU's lock, as everywhere.
 
     Args:
-        expected: the `fingerprint` of whoever asks.
+        expected: the `fingerprint` of the machine that asks.
 
     Raises:
-        OtherSources: this process has others.
-        StartsAnew: this process can evaluate nothing more.
+        SourcesDiffer: this process's sources have another fingerprint.
+        WorkerRestarts: this process can use its GPU no more.
         UnknownName: the variant or GPU is not in its list.
     """
     _check_sources(expected)
-    with _the_evaluator() as evaluator:
+    with _exclusive_evaluator() as evaluator:
         return evaluator.evaluate(request).evaluation
 
 
@@ -127,45 +127,42 @@ def final(device: str, rows: Sequence[SweepRow]) -> TuneResult | None:
     """The best of one problem's rows, timed side by side on the GPU that they were measured on.
 
     Raises:
-        StartsAnew: as `evaluate`.
+        WorkerRestarts: as `evaluate`.
         MeasureError: the GPU failed.
     """
-    with _the_evaluator() as evaluator:
-        return tune_group(device, rows, gpu_entrants(evaluator), should_stop=_is_dropped())
+    with _exclusive_evaluator() as evaluator:
+        return tune_group(device, rows, gpu_entrants(evaluator), should_stop=_cancellation())
 
 
 @contextmanager
-def _the_evaluator() -> Iterator[Evaluator]:
-    """This process's one, for one caller at a time."""
+def _exclusive_evaluator() -> Iterator[Evaluator]:
+    """This process's evaluator, for one caller at a time."""
     global _evaluator
     with _one_at_a_time:
         if _evaluator is None:
             _evaluator = Evaluator()
         if _evaluator.lost is not None:
-            raise StartsAnew(f"The worker is about to be started anew: {_evaluator.lost}")
+            raise WorkerRestarts(f"The worker is about to be restarted: {_evaluator.lost}")
         try:
             yield _evaluator
         finally:
             if _evaluator.lost is not None:
-                _start_anew()
+                _restart_soon()
 
 
-def _start_anew() -> None:
-    """Let the nanny start a new process: this one can use its GPU no more.
-
-    Not at once, for what has been found out has to be handed in.
-    """
+def _restart_soon() -> None:
+    """Let the nanny start a new process, once the results of this one have been fetched."""
     from distributed import get_worker
 
     worker = get_worker()
     leave = functools.partial(
         worker.close_gracefully, restart=True, reason="this process can use its GPU no more"
     )
-    worker.loop.add_callback(worker.loop.call_later, _HAND_IN_S, leave)
+    worker.loop.add_callback(worker.loop.call_later, _RESTART_DELAY_S, leave)
 
 
-def _is_dropped() -> Callable[[], bool]:
-    """Whether the task that runs now has been cancelled since."""
+def _cancellation() -> Callable[[], bool]:
+    """Returns a function that tells whether the task that runs now has been cancelled."""
     from distributed import get_worker
 
     worker = get_worker()

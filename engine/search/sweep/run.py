@@ -78,7 +78,7 @@ def run_sweep(
     executor: Executor | None = None,
     in_flight: Callable[[], int] = lambda: 1,
     workers: Callable[[], int] = lambda: 1,
-    lanes: int = 1,
+    problems_at_once: int = 1,
     on_gpu: bool = False,
 ) -> SweepEnd:
     """Run a sweep, or go on with the one whose rows the journal holds.
@@ -91,7 +91,7 @@ def run_sweep(
         executor: where `evaluate` runs (a pool, `engine.search.cluster.executor`); here when None.
         in_flight: how many evaluations to give it at once; asked again and again.
         workers: how many it runs beside each other, for the estimate and to be shown.
-        lanes: how many problems an exhaustive sweep goes through at the same time.
+        problems_at_once: how many problems an exhaustive sweep goes through side by side.
         on_gpu: whether evaluations measure on a GPU, for the estimate alone.
 
     Raises:
@@ -100,7 +100,7 @@ def run_sweep(
     """
     points = spec.space.points(spec.options)
     if spec.strategy == "exhaustive":
-        points = _side_by_side(points, lanes)
+        points = _side_by_side(points, problems_at_once)
     with sweep_journal.claim():
         sweep_journal.poll()
         sweep_journal.begin(spec)
@@ -179,16 +179,16 @@ def _is_better(row: SweepRow, best: SweepRow) -> bool:
     return (row.median_us or 0.0) < (best.median_us or 0.0)
 
 
-def _side_by_side(points: Sequence[SweepPoint], lanes: int) -> list[SweepPoint]:
-    """The points of `lanes` problems in turns, then those of the next ones."""
+def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint]:
+    """The points of `at_once` problems in turns, then those of the next ones."""
     groups: dict[Problem, list[SweepPoint]] = {}
     for point in points:
         groups.setdefault(point.request.problem, []).append(point)
     problems = list(groups.values())
     return [
         point
-        for first in range(0, len(problems), lanes)
-        for turn in zip_longest(*problems[first : first + lanes])
+        for first in range(0, len(problems), at_once)
+        for turn in zip_longest(*problems[first : first + at_once])
         for point in turn
         if point is not None
     ]
