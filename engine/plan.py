@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Literal
 
 from engine.errors import InvalidProblem
 from engine.problem import Problem
-from kernels.variant import Config, Tensor, Variant
+from kernels.variant import Config, ScalarType, ScratchFill, ScratchType, Variant
 
-# CUDA limits of the launch grid.
-MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +23,16 @@ class TensorArg:
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
     name: str
-    ctype: Literal["int32", "float32"]
+    ctype: ScalarType
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchBuffer:
     name: str
-    dtype: Literal["float32", "int32"]
+    dtype: ScratchType
     shape: tuple[int, ...]
-    fill: Literal["poison", "zero"]
+    fill: ScratchFill
 
     @property
     def size_bytes(self) -> int:
@@ -78,44 +76,42 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
 
     Raises:
         InvalidProblem: the variant does not take (problem, config) (callers who want a SKIPPED row
-            ask `variant.unsupported` first), or the grid exceeds CUDA's limits.
+            ask `variant.unsupported` first), or its formulas yield a launch that cannot exist.
     """
     if (why := variant.unsupported(problem, config)) is not None:
         raise InvalidProblem(why)
-    passes = []
-    for p in variant.passes:
-        grid = p.grid(problem, config)
-        for axis, size, limit in zip("xyz", grid, MAX_GRID, strict=True):
-            if not 1 <= size <= limit:
-                raise InvalidProblem(
-                    f"{variant.id} would launch a grid of {size:,} CTAs in {axis}, and CUDA "
-                    f"allows 1 to {limit:,}: choose a smaller problem."
-                )
-        args = tuple(
-            TensorArg(a.name)
-            if isinstance(a, Tensor)
-            else ScalarArg(a.name, a.ctype, a.value(problem, config))
-            for a in p.args
+    scratch = tuple(
+        ScratchBuffer(s.name, s.dtype, s.shape(problem, config), s.fill) for s in variant.scratch
+    )
+    passes = tuple(
+        PassLaunch(
+            entry=p.entry,
+            grid=p.grid(problem, config),
+            threads=p.threads(problem, config),
+            dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
+            args=tuple(
+                TensorArg(a)
+                if isinstance(a, str)
+                else ScalarArg(a.name, a.ctype, a.value(problem, config))
+                for a in p.args
+            ),
         )
-        passes.append(
-            PassLaunch(
-                entry=p.entry,
-                grid=grid,
-                threads=p.threads(problem, config),
-                dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
-                args=args,
+        for p in variant.passes
+    )
+    for p in passes:
+        if min(p.grid) < 1 or not 1 <= p.threads <= MAX_THREADS or p.dynamic_smem_bytes < 0:
+            raise InvalidProblem(
+                f"{variant.id} would launch {p.entry} with a grid of {p.grid}, {p.threads} threads "
+                f"and {p.dynamic_smem_bytes} bytes of shared memory, which CUDA does not allow: "
+                f"see the formulas in {variant.source.name}."
             )
-        )
     return LaunchPlan(
         variant=variant.id,
         problem=problem,
         config=dict(config),
         source=variant.source,
         defines=variant.defines(problem, config),
-        scratch=tuple(
-            ScratchBuffer(s.name, s.dtype, s.shape(problem, config), s.fill)
-            for s in variant.scratch
-        ),
-        passes=tuple(passes),
+        scratch=scratch,
+        passes=passes,
         arch_specific=variant.arch_specific,
     )

@@ -1,37 +1,122 @@
-"""The ladder: the only list of variants, in order."""
+"""The ladder: the numbered `.cu` files of this folder, in order, as their blocks describe them."""
 
 from __future__ import annotations
 
-from kernels.entries import (
-    v01_fa1_baseline,
-    v02_all_threads,
-    v03_vectorized,
-    v04_small_tiles,
-    v05_kv_split,
-    v06_kv_split_onepass,
-    v08_mma_sync,
-    v12_one_shot,
-)
-from kernels.variant import Variant
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
-LADDER: tuple[Variant, ...] = (
-    v01_fa1_baseline.VARIANT,
-    v02_all_threads.VARIANT,
-    v03_vectorized.VARIANT,
-    v04_small_tiles.VARIANT,
-    v05_kv_split.VARIANT,
-    v06_kv_split_onepass.VARIANT,
-    v08_mma_sync.VARIANT,
-    v12_one_shot.VARIANT,
-)
+from kernels.variant import KERNELS_DIR, Variant
+
+if TYPE_CHECKING:
+    from kernels.toml_block import KernelDescriptionError
+
+_NUMBERED = re.compile(r"(?P<id>v\d\d)_\w+\.cu")
+_SETTLED_NS = 1_000_000_000
 
 
-def by_id(variant_id: str) -> Variant:
-    """The variant whose id (`v01`) or name (`v01_fa1_baseline`) this is; KeyError otherwise."""
-    for variant in LADDER:
-        if variant_id in (variant.id, variant.name):
-            return variant
-    raise KeyError(variant_id)
+class _File:
+    """One `.cu` file: its variant as last read without a mistake, and the mistake of now."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.variant: Variant | None = None
+        self.error: KernelDescriptionError | None = None
+        self._stamp: tuple[int, int, int] | None = None  # None: to be read again
+        self._described: tuple[str, ...] | None = None
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed. An equal description keeps the variant object."""
+        try:
+            stat = self.path.stat()
+        except OSError:  # removed: the next listing lacks it
+            self.variant = self.error = self._stamp = self._described = None
+            return
+        stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if stamp == self._stamp:
+            return
+        # A file that was written just now may change again within the clock's resolution.
+        is_settled = time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
+        self._stamp = stamp if is_settled else None
+        from kernels import description
+        from kernels.toml_block import KernelDescriptionError
+
+        try:
+            text = description.read_text(self.path)
+            described = description.description_of(text)
+            if described != self._described or self.error is not None:
+                self._described, self.error = described, None
+                self.variant = description.parse_variant(text, self.path)
+        except KernelDescriptionError as error:
+            self.error = error
+
+
+class Ladder(Sequence[Variant]):
+    """The variants of a folder's numbered files, sorted; files that change are read again.
+
+    Nothing is read before the first access. A file with a mistake in its description takes no other
+    file down: it is listed as it was last read without one, or not at all, and `errors` holds the
+    sentence.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _File] = {}  # by file name, sorted
+        self._lock = threading.Lock()
+
+    def variants(self) -> tuple[Variant, ...]:
+        """All variants of this moment."""
+        return tuple(f.variant for f in self._read() if f.variant is not None)
+
+    @property
+    def errors(self) -> tuple[KernelDescriptionError, ...]:
+        """The mistakes of this moment, at most one for each file."""
+        return tuple(f.error for f in self._read() if f.error is not None)
+
+    def by_id(self, name: str) -> Variant:
+        """The variant whose id (`v01`) or name (`v01_fa1_baseline`) this is; KeyError otherwise."""
+        with self._lock:
+            for file in self._files.values():
+                if file.variant is not None and name in (file.variant.id, file.variant.name):
+                    file.refresh()
+                    if file.variant is not None:
+                        return file.variant
+        for variant in self.variants():  # it is new, or there is none
+            if name in (variant.id, variant.name):
+                return variant
+        raise KeyError(name)
+
+    def error_of(self, name: str) -> KernelDescriptionError | None:
+        """The mistake in the file with this id or name, or None if there is no such mistake."""
+        return next((e for e in self.errors if name in (e.path.stem, e.path.stem[:3])), None)
+
+    def _read(self) -> list[_File]:
+        with self._lock:
+            names = sorted(p.name for p in self._folder.iterdir() if _NUMBERED.fullmatch(p.name))
+            self._files = {n: self._files.get(n) or _File(self._folder / n) for n in names}
+            for file in self._files.values():
+                file.refresh()
+            return list(self._files.values())
+
+    def __len__(self) -> int:
+        return len(self.variants())
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self.variants())
+
+    @overload
+    def __getitem__(self, index: int) -> Variant: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Variant, ...]: ...
+    def __getitem__(self, index: int | slice) -> Variant | tuple[Variant, ...]:
+        return self.variants()[index]
+
+
+LADDER = Ladder(KERNELS_DIR)
+by_id = LADDER.by_id
 
 
 def markdown_table() -> str:

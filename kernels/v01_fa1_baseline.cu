@@ -6,6 +6,29 @@
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.
+/* attune
+idea = "FlashAttention-1 order: sequential K/V tiles under an online softmax, a thread per row."
+head_dims = [4, 32, 64, 96, 128]
+min_compute_capability = 7.5
+let.block_m = 64
+
+[tunables]
+block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+threads = 256
+# Q, K and V, and the scores S as floats.
+smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "fma"
+math_threads = "block_m"
+query_rows = "block_m"
+kv_rows = "round_up(seqlen_kv, block_n)"
+*/
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;       // query rows per CTA, one computing thread each

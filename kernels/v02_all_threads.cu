@@ -6,6 +6,29 @@
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 64 threads_per_row threads.
 // Source: the warp-shuffle reduction of CUDA's programming guide, on FlashAttention's algorithm 1.
 // Weakness: as few CTAs as v01 at small B * H; each FMA still costs one or two shared loads.
+/* attune
+idea = "Several threads share each query row and combine by shuffles, so none is idle."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 7.5
+let.block_m = 64
+
+[tunables]
+block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
+threads_per_row = {values = [2, 4, 8], default = 4, meaning = "threads that share one query row"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+threads = "block_m * threads_per_row"
+# Q, K and V, and the scores S as floats.
+smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "fma"
+query_rows = "block_m"
+kv_rows = "round_up(seqlen_kv, block_n)"
+*/
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA

@@ -6,6 +6,33 @@
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 1024 / rows_per_thread each.
 // Source: the register-tiled SGEMM of CUTLASS and SGEMM_CUDA, applied to both products.
 // Weakness: 64-row tiles leave most SMs idle at small B * H; P crosses shared memory as float.
+/* attune
+idea = "16-byte loads, padded shared memory and register tiles: one load serves several FMAs."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 7.5
+let.block_m = 64
+
+[tunables]
+block_n = {values = [32, 64], default = 32, meaning = "K/V rows per tile"}
+rows_per_thread.values = [2, 4, 8]
+rows_per_thread.default = 4
+rows_per_thread.meaning = "query rows in a thread's register tile"
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+threads = "block_m // rows_per_thread * 16"
+# Q, K and V in rows padded by 8 elements, and S in rows padded by 4 floats.
+smem_bytes = """(block_m + 2 * block_n) * (head_dim + 8) * element_bytes
+                + block_m * (block_n + 4) * 4"""
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "fma"
+query_rows = "block_m"
+kv_rows = "round_up(seqlen_kv, block_n)"
+conflict_ways = 1
+*/
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;      // query rows per CTA

@@ -6,6 +6,33 @@
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / block_m)).
 // Source: wave quantization as in NVIDIA's "Matrix Multiplication Background" guide.
 // Weakness: each CTA reads all K/V for fewer rows: 2 to 4 times v03's L2 traffic once SMs are full.
+/* attune
+idea = "16 or 32 query rows per CTA: more CTAs, so fewer idle SMs when B·H is small."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 7.5
+
+[tunables]
+block_m = {values = [16, 32], default = 16, meaning = "query rows per CTA"}
+block_n = {values = [32, 64], default = 32, meaning = "K/V rows per tile"}
+rows_per_thread.values = [1, 2, 4]
+rows_per_thread.default = 2
+rows_per_thread.meaning = "query rows in a thread's register tile"
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+threads = "block_m // rows_per_thread * 16"
+# Q, K and V in rows padded by 8 elements, and S in rows padded by 4 floats.
+smem_bytes = """(block_m + 2 * block_n) * (head_dim + 8) * element_bytes
+                + block_m * (block_n + 4) * 4"""
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "fma"
+query_rows = "block_m"
+kv_rows = "round_up(seqlen_kv, block_n)"
+conflict_ways = 1
+*/
 #include "element.cuh"
 
 constexpr int ROW_THREADS = 16;  // threads that share a row: half a warp

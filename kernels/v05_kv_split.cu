@@ -6,6 +6,43 @@
 // Passes: 2, attention_partial (num_heads * num_splits, batch, ceil(S / 64)), attention_fuse.
 // Source: Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023), applied to full query tiles.
 // Weakness: num_splits * (4 D + 8) bytes a row; unequal causal chunks; 1 query pays for 64 rows.
+/* attune
+idea = "CTAs share a query tile by K/V chunks; a second pass fuses (O, m, l) by log-sum-exp."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 7.5
+let.block_m = 64
+
+[tunables]
+block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
+threads_per_row = {values = [2, 4, 8], default = 4, meaning = "threads that share one query row"}
+num_splits = {values = [1, 2, 4, 8, 16, 32], default = 4, meaning = "K/V chunks per query tile"}
+
+[scratch]
+o_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen", "head_dim"]}
+m_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+l_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+
+[[passes]]
+entry = "attention_partial"
+grid = ["num_heads * num_splits", "batch", "ceil_div(seqlen, block_m)"]
+threads = "block_m * threads_per_row"
+# Q, K and V, and the scores S as floats.
+smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
+args = ["q", "k", "v", "o_partial", "m_partial", "l_partial",
+        "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[[passes]]
+entry = "attention_fuse"
+grid = ["ceil_div(seqlen, 4)", "num_heads", "batch"]  # a warp fuses a row
+threads = "32 * 4"
+args = ["o_partial", "m_partial", "l_partial", "out", "seqlen"]
+
+[work]
+math_unit = "fma"
+query_rows = "block_m"
+# Whole tiles, so that seams fall on multiples of block_n.
+kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
+*/
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA

@@ -6,6 +6,39 @@
 // Passes: 1, attention_forward; grid (num_heads * num_splits, batch, ceil(S / 64)).
 // Source: the threadFenceReduction sample of the CUDA toolkit; stream-K's fix-up does the same.
 // Weakness: two launches at once must not share the counters; every CTA pays a fence and an atomic.
+/* attune
+idea = "The CTA that finishes a query tile last fuses its splits: one launch instead of two."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 7.5
+let.block_m = 64
+let.query_tiles = "ceil_div(seqlen, block_m)"
+
+[tunables]
+block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
+threads_per_row = {values = [2, 4, 8], default = 4, meaning = "threads that share one query row"}
+num_splits = {values = [1, 2, 4, 8, 16, 32], default = 4, meaning = "K/V chunks per query tile"}
+
+[scratch]
+o_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen", "head_dim"]}
+m_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+l_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+arrivals = {dtype = "int32", shape = ["batch", "num_heads", "query_tiles"], fill = "zero"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads * num_splits", "batch", "query_tiles"]
+threads = "block_m * threads_per_row"
+# Q, K and V, and the scores S as floats.
+smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
+args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals",
+        "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "fma"
+query_rows = "block_m"
+# Whole tiles, so that seams fall on multiples of block_n.
+kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
+*/
 #include "element.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA

@@ -6,6 +6,30 @@
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / (16 num_warps))), 32 num_warps.
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), section 3.3: warps split Q, not K.
 // Weakness: no copy runs ahead of the maths; padding costs 16 bytes a row; 4-byte output stores.
+/* attune
+idea = "Tensor cores by mma.m16n8k16 and ldmatrix; P stays in registers and warps split Q."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 8.0
+let.block_m = "16 * num_warps"
+
+[tunables]
+block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
+num_warps = {values = [1, 2, 4, 8], default = 4, meaning = "warps per CTA, 16 query rows each"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+threads = "32 * num_warps"
+# K and V in rows padded by 8 elements; Q lives in registers.
+smem_bytes = "2 * block_n * (head_dim + 8) * element_bytes"
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "tensor"
+query_rows = "block_m"
+kv_rows = "round_up(seqlen_kv, block_n)"
+conflict_ways = 1
+*/
 #include "mma.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile

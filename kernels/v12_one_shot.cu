@@ -6,6 +6,37 @@
 // Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 16)), 32 * num_warps threads.
 // Source: Flash-Decoding's split and log-sum-exp merge (v05), inside one CTA.
 // Weakness: KV <= 512; there D = 64 takes 109 KB, too much for sm_86 and sm_89; causal warps idle.
+/* attune
+idea = "Short S: the warps of a CTA split the keys, take them at once, merge on chip."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 8.0
+let.block_m = 16
+let.max_keys = "num_warps * keys_per_warp"
+
+[tunables]
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which split the keys"}
+keys_per_warp = {values = [16, 32, 64], default = 32, meaning = "keys each warp takes at once"}
+
+[[constraints]]
+condition = "seqlen_kv <= max_keys"
+sentence = """v12 keeps all keys of a head in one CTA, here {max_keys}, and there are \
+              {seqlen_kv:,}: raise num_warps or keys_per_warp, or choose a variant that loops."""
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+threads = "32 * num_warps"
+# Of each warp: V in rows padded by 8 elements, O in rows padded by 8 floats, m and l as floats.
+smem_bytes = """num_warps * (keys_per_warp * (head_dim + 8) * element_bytes
+                             + block_m * (head_dim + 8) * 4 + 2 * block_m * 4)"""
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "tensor"
+query_rows = "block_m"
+kv_rows = "max_keys"
+conflict_ways = 1
+*/
 #include "async_copy.cuh"
 #include "mma.cuh"
 

@@ -1,9 +1,9 @@
-"""What a kernel variant is: pure data and formulas, no CUDA and no engine.
+"""What a kernel variant is: its data and formulas, without CUDA and without the engine.
 
-A `Variant` describes one numbered `.cu` file: which problems it takes, which compile-time choices
-it offers, which passes it launches and with what grid, threads, shared memory and arguments. The
-engine turns it into a launch plan; every derived figure (CTAs, waves, batch size) comes from these
-formulas.
+A `Variant` says of one `.cu` file which problems it takes, which compile-time choices it offers,
+and which passes it launches with what grid, threads, shared memory and arguments. It is read from
+the description block in that file (`kernels.description`). The engine turns it into a launch plan,
+and every derived figure (CTAs, waves, batch size) comes from these formulas.
 
 Macros given to every kernel by `-D`: `HEAD_DIM`, `IS_CAUSAL` (0/1), `IS_BF16` (0/1) and each
 tunable's name in capitals (`block_m` → `BLOCK_M`).
@@ -19,6 +19,10 @@ from typing import Literal, Protocol, TypeAlias
 KERNELS_DIR = Path(__file__).resolve().parent
 
 Dtype: TypeAlias = Literal["float16", "bfloat16"]
+MathUnit: TypeAlias = Literal["fma", "tensor"]
+ScalarType: TypeAlias = Literal["int32", "float32"]
+ScratchType: TypeAlias = Literal["float32", "int32"]
+ScratchFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
 
 
@@ -51,6 +55,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def round_up(a: int, b: int) -> int:
+    """The smallest multiple of b that is at least a, for positive b."""
+    return -(-a // b) * b
+
+
 @dataclass(frozen=True, slots=True)
 class Tunable:
     """One compile-time choice of a variant."""
@@ -78,18 +87,11 @@ class Scratch:
     """A temporary global buffer shared by the passes of one launch."""
 
     name: str
-    dtype: Literal["float32", "int32"]
+    dtype: ScratchType
     shape: ShapeFormula
     # "poison": every word a NaN pattern, so that reading an unwritten element shows up as NaN.
     # "zero": cleared once before the first launch (self-resetting counters), never in between.
-    fill: Literal["poison", "zero"] = "poison"
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A pointer argument: `q`, `k`, `v`, `out`, or the name of a scratch buffer."""
-
-    name: str
+    fill: ScratchFill = "poison"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Scalar:
     """A by-value argument."""
 
     name: str
-    ctype: Literal["int32", "float32"]
+    ctype: ScalarType
     value: Callable[[ProblemLike, Config], float]
 
 
@@ -109,14 +111,16 @@ class Pass:
     grid: GridFormula
     threads: IntFormula  # per CTA, one-dimensional
     dynamic_smem_bytes: IntFormula
-    args: tuple[Tensor | Scalar, ...]  # in the order of the kernel's parameters
+    # In the order of the kernel's parameters; a name stands for a pointer: to `q`, `k`, `v`, `out`
+    # or the scratch buffer of that name.
+    args: tuple[str | Scalar, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one CTA of the main pass does; the latency model needs it and no compiler reports it."""
 
-    math_unit: Literal["fma", "tensor"]
+    math_unit: MathUnit
     math_threads: IntFormula  # threads per CTA that execute the inner products
     query_rows: IntFormula  # query rows per CTA
     kv_rows: IntFormula  # K/V rows one CTA visits at most (a split visits fewer)
@@ -127,7 +131,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One rung of the ladder. `kernels/ladder.py` holds the only list."""
+    """One algorithm: a `.cu` file and what its description block says."""
 
     id: str  # "v01"
     name: str  # "v01_fa1_baseline", also the file's stem
@@ -137,16 +141,12 @@ class Variant:
     dtypes: tuple[Dtype, ...]
     min_compute_capability: tuple[int, int]
     tunables: tuple[Tunable, ...]
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[Constraint, ...]  # those of the block, then CUDA's grid limits
     scratch: tuple[Scratch, ...]
     passes: tuple[Pass, ...]
     work: Work
+    source: Path  # the `.cu` file
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
-
-    @property
-    def source(self) -> Path:
-        """The variant's `.cu` file."""
-        return KERNELS_DIR / f"{self.name}.cu"
 
     def default_config(self) -> dict[str, int]:
         return {t.name: t.default for t in self.tunables}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.model.occupancy import WARP_SIZE, IntArray
-from engine.plan import MAX_GRID, make_plan
+from engine.plan import make_plan
 from engine.problem import BYTES_PER_ELEMENT, Problem
 from kernels.variant import Config, Dtype, ProblemLike, Variant
 
@@ -117,11 +117,7 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
     fixed.batch = int(shape.batch[0])
     if variant.unsupported(fixed, config) is not None:
         return False
-    return all(np.all(c.holds(shape, config)) for c in variant.constraints) and all(
-        np.all(np.asarray(size) <= limit)
-        for launch in variant.passes
-        for size, limit in zip(launch.grid(shape, config), MAX_GRID, strict=True)
-    )
+    return all(np.all(c.holds(shape, config)) for c in variant.constraints)
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:

@@ -1,0 +1,263 @@
+"""Formulas of a kernel's description: whole-number arithmetic over a problem and a config.
+
+A formula is a Python expression of `+ - * // %`, comparisons, `and or not`, `x if condition else y`
+and the functions `ceil_div`, `round_up`, `min` and `max`. It is parsed with `ast`, checked node by
+node against that list and compiled once to a plain Python function; free text is never evaluated.
+The function takes NumPy arrays in the problem as well, where the formula does not branch on them.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any, Final, TypeAlias
+
+from kernels.variant import round_up
+
+# Names of the problem, and the attribute that each of them reads.
+PROBLEM_NAMES: Final[Mapping[str, str]] = {
+    "batch": "batch",
+    "num_heads": "num_heads",
+    "seqlen": "seqlen",
+    "seqlen_kv": "num_keys",  # rows of K and V, also where the problem has one length
+    "head_dim": "head_dim",
+    "causal": "causal",
+}
+CONSTANTS: Final[Mapping[str, int]] = {"element_bytes": 2}  # FP16 and BF16
+FUNCTIONS: Final[Mapping[str, range]] = {  # and how many arguments each takes
+    "ceil_div": range(2, 3),
+    "round_up": range(2, 3),
+    "min": range(2, 9),
+    "max": range(2, 9),
+}
+RESERVED: Final = frozenset({*PROBLEM_NAMES, *CONSTANTS, *FUNCTIONS})
+
+MAX_TEXT = 400  # characters of one formula
+MAX_NODES = 300  # of its syntax tree, derived names written out
+MAX_CONSTANT = 2**40
+
+_GLOBALS: Final[dict[str, Any]] = {
+    "__builtins__": {}, "min": min, "max": max, "round_up": round_up,
+}  # fmt: skip
+_ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
+}  # fmt: skip
+_COMPARISONS: Final = frozenset({ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE})
+
+Function: TypeAlias = Callable[[Any, Any], Any]  # of (problem, config)
+
+
+class FormulaError(ValueError):
+    """A formula that is not one; the text is a sentence without its place in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression over the arguments `problem` and `config` of a function to come."""
+
+    node: ast.expr
+    text: str = ""
+    size: int = 1  # nodes of the tree
+    is_positive: bool = False  # certainly above 0, whatever the problem and config
+    is_condition: bool = False  # true or false rather than a number
+
+
+class Scope:
+    """The names that the formulas of one kernel may use, and the compiler of those formulas."""
+
+    def __init__(self, file: str, tunables: Mapping[str, Iterable[int]]) -> None:
+        """`tunables`: the values of each; `file`: what tracebacks name."""
+        self._file = file
+        self._names = {name: _of_problem(name) for name in PROBLEM_NAMES}
+        self._names |= {
+            name: Expression(ast.Constant(value), is_positive=value > 0)
+            for name, value in CONSTANTS.items()
+        }
+        self._names |= {name: _of_config(name, values) for name, values in tunables.items()}
+
+    def define(self, name: str, expression: Expression) -> None:
+        """Make `name` stand for an expression in all formulas that follow."""
+        self._names[name] = expression
+
+    def expression(self, formula: object) -> Expression:
+        """A formula of either kind: an int, or an expression as text.
+
+        Raises:
+            FormulaError: it is no formula; the text says why.
+        """
+        if type(formula) is int:
+            formula = str(formula)
+        if not isinstance(formula, str):
+            raise FormulaError(f"{formula!r} is neither a whole number nor a formula in quotes")
+        if len(formula) > MAX_TEXT:
+            raise FormulaError(f"a formula has at most {MAX_TEXT} characters")
+        text = " ".join(formula.split())
+        try:
+            tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            raise FormulaError(f"`{text}` is not an expression") from None
+        if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
+            raise FormulaError(f"`{text}` is too long: name a part of it under [let]")
+        checked = self._check(tree)
+        return Expression(
+            checked.node, text, checked.size, checked.is_positive, checked.is_condition
+        )
+
+    def number(self, formula: object) -> Expression:
+        """A formula that yields a whole number. Raises FormulaError as `expression`."""
+        expression = self.expression(formula)
+        if expression.is_condition:
+            raise FormulaError(f"`{formula}` is a condition, and a number is needed")
+        return expression
+
+    def condition(self, formula: object) -> Expression:
+        """A formula that is true or false. Raises FormulaError as `expression`."""
+        expression = self.expression(formula)
+        if not expression.is_condition:
+            raise FormulaError(f"`{formula}` is a number, and a condition such as a <= b is needed")
+        return expression
+
+    def at_most(self, number: Expression, limit: int) -> Expression:
+        """The condition that a number does not exceed a limit."""
+        node = ast.Compare(number.node, [ast.LtE()], [ast.Constant(limit)])
+        return Expression(node, is_condition=True)
+
+    def sentence(self, text: str) -> Expression:
+        """A text with `{expression}` in it, or `{expression:,}` to group digits by thousands.
+
+        Raises:
+            FormulaError: as `expression`.
+        """
+        try:
+            pieces = list(Formatter().parse(text))
+        except ValueError as error:
+            raise FormulaError(f"its braces do not match ({error})") from None
+        values: list[ast.expr] = []
+        for literal, formula, format_spec, conversion in pieces:
+            values.append(ast.Constant(literal))
+            if formula is None:
+                continue
+            if conversion is not None or format_spec not in ("", ","):
+                raise FormulaError(f"`{{{formula}…}}` may end in `:,` and in no other format")
+            spec = ast.JoinedStr([ast.Constant(format_spec)]) if format_spec else None
+            values.append(ast.FormattedValue(self.number(formula).node, -1, spec))
+        return Expression(ast.JoinedStr(values), text)
+
+    def function(self, expression: Expression) -> Function:
+        """The compiled function of (problem, config)."""
+        return self._compile(expression.node)
+
+    def tuple_function(self, expressions: Iterable[Expression]) -> Function:
+        """One function of (problem, config) that yields a tuple of all the expressions."""
+        return self._compile(ast.Tuple([e.node for e in expressions], ast.Load()))
+
+    def _compile(self, body: ast.expr) -> Function:
+        names = [ast.arg("problem"), ast.arg("config")]
+        arguments = ast.arguments([], names, None, [], [], None, [])
+        tree = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, body)))
+        constants = compile(tree, self._file, "eval").co_consts
+        code = next(c for c in constants if isinstance(c, types.CodeType))
+        return types.FunctionType(code, _GLOBALS)
+
+    def _check(self, node: ast.expr) -> Expression:
+        """The expression of one node, if it and all below it are on the list."""
+        match node:
+            case ast.Constant(value) if type(value) is int:
+                if value > MAX_CONSTANT:
+                    raise FormulaError(f"{value} is larger than any size here")
+                return Expression(node, is_positive=value > 0)
+            case ast.Name(name):
+                return self._named(name)
+            case ast.UnaryOp(ast.USub() | ast.Not() as op, operand):
+                inner = self._check(operand)
+                return _joined(ast.UnaryOp(op, inner.node), inner, condition=type(op) is ast.Not)
+            case ast.BinOp(left, op, right):
+                return self._binary(left, op, right)
+            case ast.BoolOp(op, values):
+                parts = [self._check(value) for value in values]
+                return _joined(ast.BoolOp(op, [p.node for p in parts]), *parts, condition=True)
+            case ast.Compare(left, ops, comparators) if _COMPARISONS.issuperset(map(type, ops)):
+                parts = [self._check(part) for part in (left, *comparators)]
+                tree = ast.Compare(parts[0].node, ops, [p.node for p in parts[1:]])
+                return _joined(tree, *parts, condition=True)
+            case ast.IfExp(test, body, orelse):
+                parts = [self._check(part) for part in (test, body, orelse)]
+                return _joined(
+                    ast.IfExp(*(p.node for p in parts)),
+                    *parts,
+                    positive=all(p.is_positive for p in parts[1:]),
+                    condition=all(p.is_condition for p in parts[1:]),
+                )
+            case ast.Call(ast.Name(name), arguments, []):
+                return self._call(name, arguments)
+        raise FormulaError(f"`{ast.unparse(node)}` is not allowed in a formula")
+
+    def _binary(self, left: ast.expr, op: ast.operator, right: ast.expr) -> Expression:
+        if isinstance(op, ast.Div):
+            raise FormulaError("`/` yields fractions: write `//` or ceil_div(a, b)")
+        if type(op) not in _ARITHMETIC:
+            raise FormulaError(f"only {' '.join(_ARITHMETIC.values())} are known as operators")
+        a, b = self._check(left), self._check(right)
+        if isinstance(op, ast.FloorDiv | ast.Mod):
+            _require_divisor(b, right)
+        positive = a.is_positive and b.is_positive and isinstance(op, ast.Add | ast.Mult)
+        return _joined(ast.BinOp(a.node, op, b.node), a, b, positive=positive)
+
+    def _named(self, name: str) -> Expression:
+        if name in self._names:
+            return self._names[name]
+        near = difflib.get_close_matches(name, self._names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(self._names)}"
+        raise FormulaError(f"there is no {name}: {hint}")
+
+    def _call(self, name: str, arguments: list[ast.expr]) -> Expression:
+        if name not in FUNCTIONS:
+            raise FormulaError(f"there is no function {name}: known are {', '.join(FUNCTIONS)}")
+        if len(arguments) not in FUNCTIONS[name]:
+            raise FormulaError(f"{name} takes {FUNCTIONS[name][0]} arguments, not {len(arguments)}")
+        parts = [self._check(argument) for argument in arguments]
+        signs = [p.is_positive for p in parts]
+        if name in ("ceil_div", "round_up"):
+            _require_divisor(parts[1], arguments[1])
+        if name == "ceil_div":
+            return _ceil_div(*parts)
+        tree = ast.Call(ast.Name(name, ast.Load()), [p.node for p in parts], [])
+        return _joined(tree, *parts, positive=any(signs) if name == "max" else all(signs))
+
+
+def _of_problem(name: str) -> Expression:
+    node = ast.Attribute(ast.Name("problem", ast.Load()), PROBLEM_NAMES[name], ast.Load())
+    condition = name == "causal"
+    return Expression(node, name, 2, is_positive=not condition, is_condition=condition)
+
+
+def _of_config(name: str, values: Iterable[int]) -> Expression:
+    node = ast.Subscript(ast.Name("config", ast.Load()), ast.Constant(name), ast.Load())
+    return Expression(node, name, 3, is_positive=min(values) > 0)
+
+
+def _joined(
+    node: ast.expr, *parts: Expression, positive: bool = False, condition: bool = False
+) -> Expression:
+    size = 1 + sum(part.size for part in parts)
+    if size > MAX_NODES:
+        raise FormulaError(f"it has more than {MAX_NODES} terms once its names are written out")
+    return Expression(node, "", size, positive, condition)
+
+
+def _ceil_div(a: Expression, b: Expression) -> Expression:
+    """`-(-a // b)`, written out: a function call costs as much as the rest of a short formula."""
+    negative = ast.UnaryOp(ast.USub(), a.node)
+    tree = ast.UnaryOp(ast.USub(), ast.BinOp(negative, ast.FloorDiv(), b.node))
+    return _joined(tree, a, b, positive=a.is_positive)
+
+
+def _require_divisor(divisor: Expression, written: ast.expr) -> None:
+    """Division by 0 is ruled out when the file is read, so that no formula fails on a problem."""
+    if not divisor.is_positive:
+        shown = ast.unparse(written)
+        raise FormulaError(f"it divides by `{shown}`, which may be 0: write max(1, {shown})")

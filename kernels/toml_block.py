@@ -1,0 +1,158 @@
+"""A TOML block inside a source file, read key by key; every mistake names the file and its line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+MAX_BLOCK: Final = 20_000  # characters
+
+_TABLE_HEAD = re.compile(r"\s*(?P<open>\[\[?)\s*(?P<keys>[\w.\s-]+?)\s*\]")
+_KEY = re.compile(r"\s*(?P<keys>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
+
+_T = TypeVar("_T", bound=str)
+_KeyPath = tuple[str | int, ...]
+
+
+class KernelDescriptionError(Exception):
+    """A description block that cannot be used: one sentence that starts with `file.cu:line`."""
+
+    def __init__(self, path: Path, line: int, sentence: str) -> None:
+        super().__init__(f"{path.name}:{line}: {sentence}")
+        self.path = path
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file's block, for sentences: which line each key stands in."""
+
+    path: Path
+    lines: dict[_KeyPath, int]
+
+    def error(self, keys: _KeyPath, sentence: str) -> NoReturn:
+        """Raise for a key, or for the nearest table around it that stands in a line of its own."""
+        while keys not in self.lines:
+            keys = keys[:-1]
+        raise KernelDescriptionError(self.path, self.lines[keys], sentence)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One TOML table; its methods take a key of the type they are named after.
+
+    All raise KernelDescriptionError for a value of another type, or a missing one without default.
+    """
+
+    place: Place
+    values: dict[str, Any]
+    keys: _KeyPath
+
+    def error(self, key: str, sentence: str) -> NoReturn:
+        """Raise a sentence about one key of the table, or about the table for an empty key."""
+        if key:
+            self.place.error((*self.keys, key), f"{key}: {sentence}.")
+        self.place.error(self.keys, f"{sentence}.")
+
+    def allow(self, *known: str) -> None:
+        """Raise for a key that is none of these."""
+        for key in self.values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+                self.place.error((*self.keys, key), f"there is no key `{key}` here: {hint}")
+
+    def with_default(self, key: str, value: object) -> Table:
+        """The table with a value for this key, if it has none."""
+        return Table(self.place, {key: value, **self.values}, self.keys)
+
+    def get(
+        self, key: str, kind: type | tuple[type, ...], expected: str, default: Any = ...
+    ) -> Any:
+        value = self.values.get(key, default)
+        if value is ...:
+            self.error("", f"`{key}` is missing: it is {expected}")
+        if value is default and key not in self.values:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.error(key, f"it is {expected}, not {value!r}")
+        return value
+
+    def string(self, key: str, default: Any = ...) -> str:
+        return cast(str, self.get(key, str, "a text in quotes", default))
+
+    def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str:
+        if not pattern.fullmatch(text := self.string(key)):
+            self.error(key, f"it is {expected}, not {text!r}")
+        return text
+
+    def choice(self, key: str, choices: Collection[_T], default: _T | None = None) -> _T:
+        value = self.string(key, ... if default is None else default)
+        if value not in choices:
+            self.error(key, f"it is one of {', '.join(choices)}, not {value!r}")
+        return cast(_T, value)
+
+    def items(self, key: str, expected: str, default: Any = ...) -> list[Any]:
+        return cast(list[Any], self.get(key, list, expected, default))
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Whole numbers from 0, ascending, at least one."""
+        values = self.items(key, "a list of whole numbers")
+        if not values or not all(type(v) is int and v >= 0 for v in values):
+            self.error(key, f"it is a list of whole numbers, not {values!r}")
+        if values != sorted(set(values)):
+            self.error(key, "its values ascend")
+        return tuple(values)
+
+    def table(self, key: str, default: Any = ...) -> Table:
+        return Table(self.place, self.get(key, dict, "a table", default), (*self.keys, key))
+
+    def tables(self, key: str, default: Any = ...) -> Iterator[Table]:
+        """The tables of a list."""
+        for number, values in enumerate(self.items(key, "a list of tables", default)):
+            if not isinstance(values, dict):
+                self.error(key, f"it is a list of tables, and holds {values!r}")
+            yield Table(self.place, values, (*self.keys, key, number))
+
+
+def load_block(path: Path, toml: str, first_line: int) -> Table:
+    """The block as its outermost table. `first_line` is the file's line where the TOML begins.
+
+    Raises:
+        KernelDescriptionError: it is not TOML.
+    """
+    if len(toml) > MAX_BLOCK:
+        sentence = f"a description block has at most {MAX_BLOCK:,} characters."
+        raise KernelDescriptionError(path, first_line, sentence)
+    try:
+        values = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
+        line = int(where[1]) if where and where[1] else toml.count("\n")
+        sentence = str(error).replace(where[0], "") if where else str(error)
+        raise KernelDescriptionError(path, first_line + line - 1, f"{sentence}.") from None
+    except RecursionError:
+        raise KernelDescriptionError(path, first_line, "its values nest too deeply.") from None
+    return Table(Place(path, _key_lines(toml, first_line)), values, ())
+
+
+def _key_lines(toml: str, first_line: int) -> dict[_KeyPath, int]:
+    """The line of each table and key that starts a line; `()` is the line before the block."""
+    found: dict[_KeyPath, int] = {(): first_line - 1}
+    counts: dict[_KeyPath, int] = {}
+    table: _KeyPath = ()
+    for line, text in enumerate(toml.splitlines(), start=first_line):
+        if head := _TABLE_HEAD.match(text):
+            table = tuple(re.split(r"\s*\.\s*", head["keys"]))
+            if head["open"] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            found.setdefault(table, line)
+        elif key := _KEY.match(text):
+            found.setdefault((*table, *re.split(r"\s*\.\s*", key["keys"])), line)
+    return found
