@@ -19,6 +19,10 @@ class UnknownName(AttuneError):
     """A variant, device, backend or preset that is not in its list; names the nearest ones."""
 
 
+class InvalidKernel(AttuneError):
+    """A kernel whose description block has a mistake; the text starts with `file.cu:line`."""
+
+
 class CompileError(AttuneError):
     """A kernel did not compile. `log` holds the compiler's output with `file.cu(line)`."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 
-from engine.errors import UnknownName
-from kernels.ladder import LADDER, by_id
+from engine.errors import InvalidKernel, UnknownName
+from kernels.ladder import LADDER
 from kernels.variant import Variant
 
 
@@ -26,8 +28,32 @@ def find_variant(name: str) -> Variant:
 
     Raises:
         UnknownName: not on the ladder; the nearest names are in the text.
+        InvalidKernel: there is a mistake in its description.
     """
+    if (mistake := LADDER.error_of(name)) is not None:
+        raise InvalidKernel(str(mistake))
     try:
-        return by_id(name)
+        return LADDER.by_id(name)
     except KeyError:
         raise unknown("variant", name, (v.id for v in LADDER)) from None
+
+
+def variant_from(source: Path, name: str) -> Variant:
+    """The variant that a `.cu` file describes, to be launched from that file.
+
+    Sources of older snapshots have no description block: they take that of variant `name`.
+
+    Raises:
+        UnknownName: as `find_variant`, for a source without a block.
+        InvalidKernel: the file cannot be read, or there is a mistake in its description.
+    """
+    from kernels.description import has_block, parse_variant, read_text
+    from kernels.toml_block import KernelDescriptionError
+
+    try:
+        text = read_text(source)
+        if has_block(text):
+            return parse_variant(text, source)
+    except KernelDescriptionError as mistake:
+        raise InvalidKernel(str(mistake)) from None
+    return replace(find_variant(name), source=source)

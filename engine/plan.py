@@ -64,6 +64,8 @@ class LaunchPlan:
     scratch: tuple[ScratchBuffer, ...]
     passes: tuple[PassLaunch, ...]
     arch_specific: bool = False  # the kernel needs the "a" target of its arch (sm_90a)
+    query_rows: int = 64  # of one CTA of the main pass
+    kv_rows: int | None = None  # K/V rows such a CTA visits at most; None: all of them
 
     @property
     def device_bytes(self) -> int:
@@ -114,4 +116,6 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         scratch=scratch,
         passes=passes,
         arch_specific=variant.arch_specific,
+        query_rows=variant.work.query_rows(problem, config),
+        kv_rows=variant.work.kv_rows(problem, config),
     )

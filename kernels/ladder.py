@@ -23,21 +23,24 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.names = (path.stem[:3], path.stem)  # id and name of the variant
         self.variant: Variant | None = None
         self.error: KernelDescriptionError | None = None
         self._stamp: tuple[int, int, int] | None = None  # None: to be read again
         self._described: tuple[str, ...] | None = None
 
-    def refresh(self) -> None:
-        """Read the file again if it has changed. An equal description keeps the variant object."""
+    def refresh(self) -> bool:
+        """Read the file again if it has changed; False if it is gone.
+
+        An equal description keeps the variant object, so that it may serve as a key.
+        """
         try:
             stat = self.path.stat()
-        except OSError:  # removed: the next listing lacks it
-            self.variant = self.error = self._stamp = self._described = None
-            return
+        except OSError:
+            return False
         stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         if stamp == self._stamp:
-            return
+            return True
         # A file that was written just now may change again within the clock's resolution.
         is_settled = time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
         self._stamp = stamp if is_settled else None
@@ -52,6 +55,7 @@ class _File:
                 self.variant = description.parse_variant(text, self.path)
         except KernelDescriptionError as error:
             self.error = error
+        return True
 
 
 class Ladder(Sequence[Variant]):
@@ -78,28 +82,29 @@ class Ladder(Sequence[Variant]):
 
     def by_id(self, name: str) -> Variant:
         """The variant whose id (`v01`) or name (`v01_fa1_baseline`) this is; KeyError otherwise."""
-        with self._lock:
-            for file in self._files.values():
-                if file.variant is not None and name in (file.variant.id, file.variant.name):
-                    file.refresh()
-                    if file.variant is not None:
-                        return file.variant
-        for variant in self.variants():  # it is new, or there is none
-            if name in (variant.id, variant.name):
-                return variant
-        raise KeyError(name)
+        file = self._find(name)
+        if file is None or file.variant is None:
+            raise KeyError(name)
+        return file.variant
 
     def error_of(self, name: str) -> KernelDescriptionError | None:
-        """The mistake in the file with this id or name, or None if there is no such mistake."""
-        return next((e for e in self.errors if name in (e.path.stem, e.path.stem[:3])), None)
+        """The mistake in the file of this id or name, or None where there is none."""
+        file = self._find(name)
+        return file.error if file is not None else None
+
+    def _find(self, name: str) -> _File | None:
+        """The file of an id or name; a file that was seen before costs one look at its stamp."""
+        with self._lock:
+            known = next((f for f in self._files.values() if name in f.names), None)
+            if known is not None and known.refresh():
+                return known
+        return next((f for f in self._read() if name in f.names), None)
 
     def _read(self) -> list[_File]:
         with self._lock:
             names = sorted(p.name for p in self._folder.iterdir() if _NUMBERED.fullmatch(p.name))
             self._files = {n: self._files.get(n) or _File(self._folder / n) for n in names}
-            for file in self._files.values():
-                file.refresh()
-            return list(self._files.values())
+            return [file for file in self._files.values() if file.refresh()]
 
     def __len__(self) -> int:
         return len(self.variants())

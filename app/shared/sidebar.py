@@ -90,6 +90,8 @@ def _variant() -> Variant:
     )
     variant = by_id(chosen)
     st.caption(variant.idea)
+    for mistake in LADDER.errors:
+        st.error(str(mistake))
     return variant
 
 

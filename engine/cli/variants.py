@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from engine.cli.output import print_json, print_table
@@ -16,6 +17,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    mistakes = LADDER.errors
+    for mistake in mistakes:
+        print(f"error: {mistake}", file=sys.stderr)
     if args.json:
         print_json(
             [
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
                 for v in LADDER
             ]
         )
-        return 0
+        return 1 if mistakes else 0
     print_table(
         "Variants",
         ("variant", "idea", "head_dim", "tunables (default)"),
@@ -55,4 +59,4 @@ def run(args: argparse.Namespace) -> int:
             for v in LADDER
         ),
     )
-    return 0
+    return 1 if mistakes else 0

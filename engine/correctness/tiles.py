@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from kernels.ladder import by_id
 from kernels.variant import ceil_div
 
 _USUAL_TILE = 64
@@ -55,15 +54,14 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
     keys = problem.num_keys
     if plan is None:
         return Tiles(problem.seqlen, keys, _USUAL_TILE, _USUAL_TILE, 1, keys, 128, 1, False)
-    work = by_id(plan.variant).work
     num_splits = plan.config.get("num_splits", 1)
     return Tiles(
         seqlen=problem.seqlen,
         num_keys=keys,
-        block_m=work.query_rows(problem, plan.config),
+        block_m=plan.query_rows,
         block_n=plan.config.get("block_n", _USUAL_TILE),
         num_splits=num_splits,
-        chunk_rows=work.kv_rows(problem, plan.config) if num_splits > 1 else keys,
+        chunk_rows=plan.kv_rows if num_splits > 1 and plan.kv_rows else keys,
         threads=plan.passes[0].threads,
         num_passes=len(plan.passes),
         has_scratch=bool(plan.scratch),

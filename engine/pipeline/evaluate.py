@@ -95,13 +95,15 @@ class Evaluator:
         """Run the whole pipeline. Expected failures come back as statuses.
 
         Args:
-            source: a `.cu` file to take in place of the variant's own, its headers beside it.
+            source: a `.cu` file to take in place of the variant's own, its headers beside it. What
+                it says of itself counts; a file without a description takes the variant's.
 
         Raises:
             UnknownName: the variant or GPU is not in its list.
+            InvalidKernel: there is a mistake in the kernel's description.
         """
         stage = on_stage or (lambda _: None)
-        return _Run(self, request, resolve(request), stage, source).outcome()
+        return _Run(self, request, resolve(request, source), stage).outcome()
 
 
 def evaluate(request: EvaluationRequest, on_stage: OnStage | None = None) -> EvaluationOutcome:
@@ -119,10 +121,8 @@ class _Run:
         request: EvaluationRequest,
         resolved: ResolvedRequest,
         stage: OnStage,
-        source: Path | None,
     ) -> None:
         self.evaluator = evaluator
-        self.source = source
         self.request = request
         self.resolved = resolved
         self.stage = stage
@@ -156,8 +156,6 @@ class _Run:
             )
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
-        if self.source is not None:
-            plan = replace(plan, source=self.source)
         stopped = self._compile(plan)
         if stopped is not None:
             return stopped

@@ -49,6 +49,7 @@ def preview(request: EvaluationRequest) -> Preview:
 
     Raises:
         UnknownName: the variant or GPU is not in its list.
+        InvalidKernel: there is a mistake in the kernel's description.
     """
     from engine.compile import cached_kernel, resources
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from engine.backends.base import Schedule
 from engine.config import ResolvedConfig, resolve_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.names import find_variant
+from engine.names import find_variant, variant_from
 from engine.problem import Problem
 from engine.tensors import InputKind
 from kernels.variant import Variant
@@ -60,8 +61,18 @@ class ResolvedRequest:
     config_origin: ResolvedConfig  # where each value of `config` comes from
 
 
-def resolve(request: EvaluationRequest) -> ResolvedRequest:
-    variant = find_variant(request.variant)
+def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedRequest:
+    """Look up the names of a request.
+
+    Args:
+        source: a `.cu` file to take in place of the variant's own, description included.
+
+    Raises:
+        UnknownName: the variant or GPU is not in its list.
+        InvalidKernel: there is a mistake in the kernel's description.
+    """
+    name = request.variant
+    variant = find_variant(name) if source is None else variant_from(source, name)
     device, why = _device(request)
     found = resolve_config(
         variant, request.config, request.problem, device.name if device is not None else None

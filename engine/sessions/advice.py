@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from engine.config import default_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError, UnknownName
+from engine.errors import AttuneError, InvalidKernel, UnknownName
 from engine.evaluation import Evaluation, Latency, Occupancy, Resources, Status
 from engine.model.batch.alternatives import Option, Situation, rank_options
 from engine.model.estimate import (
@@ -130,7 +130,7 @@ def _as_evaluated(e: Evaluation, footprint_of: FootprintOf) -> _Predicted | None
     """The evaluation's kernel, as the model sees it."""
     try:
         variant, device = find_variant(e.variant), find_device(e.device)
-    except UnknownName:
+    except (InvalidKernel, UnknownName):
         return None
     return _predict(variant, e.problem, default_config(variant, e.config), device, footprint_of)
 

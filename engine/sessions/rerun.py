@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.devices import find_device
-from engine.errors import SnapshotError, UnknownName
+from engine.errors import InvalidKernel, SnapshotError, UnknownName
 from engine.evaluation import Evaluation
-from engine.names import find_variant
+from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.records.snapshot import Snapshot, Source
-from kernels.variant import KERNELS_DIR
+from kernels.variant import KERNELS_DIR, Variant
 
 # What a header may be called when it is laid beside a source: never a path.
 _HEADER = re.compile(r"[A-Za-z0-9_]{1,100}\.(cuh|h)")
@@ -67,7 +67,7 @@ def _repeat(e: Evaluation, gpu: str | None, backend: BackendChoice) -> Repeat:
     try:
         find_variant(e.variant)
         device = find_device(gpu or e.device).name
-    except UnknownName as error:
+    except (UnknownName, InvalidKernel) as error:
         return Repeat(e, None, str(error))
     how = e.execution
     return Repeat(
@@ -127,23 +127,26 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
     source = source_of(snapshot, evaluation)
     if source is None:
         raise SnapshotError(f"The snapshot holds no source for {evaluation.variant}.")
-    _check_parameters(source.text, evaluation.variant)
     place = folder / source.sha256[:16]
     place.mkdir(exist_ok=True)
     for header in headers(snapshot):
         (place / header.name).write_text(header.text, encoding="utf-8")
     path = place / f"{find_variant(evaluation.variant).name}.cu"
     path.write_text(source.text, encoding="utf-8")
+    try:
+        _check_parameters(source.text, variant_from(path, evaluation.variant))
+    except InvalidKernel as error:
+        raise SnapshotError(f"The snapshot's source does not describe itself: {error}") from None
     return path
 
 
-def _check_parameters(text: str, variant: str) -> None:
+def _check_parameters(text: str, variant: Variant) -> None:
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    for launch in find_variant(variant).passes:
+    for launch in variant.passes:
         found = re.search(rf"\b{launch.entry}\s*\(([^()]*)\)\s*\{{", code)
         # Where there is no such kernel the compiler says so.
         if found is not None and (count := found[1].count(",") + 1) != len(launch.args):
             raise SnapshotError(
-                f"The snapshot's {launch.entry} of {variant} takes {count} arguments and is given "
-                f"{len(launch.args)} here: repeat it with this machine's source."
+                f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and is "
+                f"given {len(launch.args)} here: repeat it with this machine's source."
             )

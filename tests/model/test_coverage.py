@@ -52,6 +52,7 @@ FA2 = Variant(
         query_rows=lambda _p, _c: ROWS,
         kv_rows=lambda p, _: ceil_div(p.seqlen, 64) * 64,
     ),
+    source=Path("fa2.cu"),
 )
 
 

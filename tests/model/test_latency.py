@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -137,6 +138,7 @@ def synthetic(math_unit: str, kv_rows: int, head_dim: int, rows: int = 64) -> Va
             kv_rows=lambda _p, _c: kv_rows,
             conflict_ways=lambda _p, _c: 1,
         ),
+        source=Path("vXX_synthetic.cu"),
     )
 
 
