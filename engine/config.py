@@ -23,17 +23,17 @@ class ResolvedConfig:
     tuned: TunedConfig | None = None  # the entry that values were taken from
     error: str = ""  # why the tuned configs could not be read; one sentence
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """`default`, `tuned for B1 H8 S128 D64 fp16 (12.3 µs measured)`, `num_splits given, …`."""
         if not self.origins:
             return "no tunables"
-        found = set(self.origins.values())
-        rest = "tuned" if "tuned" in found else "default"
+        origins = set(self.origins.values())
+        rest = "tuned" if "tuned" in origins else "default"
         if self.tuned is not None:
-            rest = f"tuned for {self.tuned.says()}"
-        if "given" not in found:
+            rest = f"tuned for {self.tuned.describe()}"
+        if "given" not in origins:
             return rest
-        if len(found) == 1:
+        if len(origins) == 1:
             return "given"
         given = ", ".join(name for name, origin in self.origins.items() if origin == "given")
         return f"{given} given, the rest {rest}"

@@ -29,8 +29,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nothing_tuned_takes_defaults(file: Path) -> None:
     found = resolve_config(V05, {"num_splits": 8}, PROBLEM, "L4")
     assert found.values == {**V05.default_config(), "num_splits": 8}
-    assert found.says() == "num_splits given, the rest default"
-    assert resolve_config(V05, {}, PROBLEM, None).says() == "default"
+    assert found.describe() == "num_splits given, the rest default"
+    assert resolve_config(V05, {}, PROBLEM, None).describe() == "default"
     assert not file.exists()
 
 
@@ -39,10 +39,10 @@ def test_missing_values_are_the_tuned_ones(file: Path) -> None:
     found = resolve_config(V05, {}, PROBLEM, "L4")
     assert found.values == ENTRY.config
     assert set(found.origins.values()) == {"tuned"}
-    assert found.says() == "tuned for B1 H1 S128 D64 fp16 (12.5 µs measured)"
+    assert found.describe() == "tuned for B1 H1 S128 D64 fp16 (12.5 µs measured)"
     found = resolve_config(V05, {"num_splits": 4}, PROBLEM, "L4")
     assert found.values == {**ENTRY.config, "num_splits": 4}
-    assert found.says().startswith("num_splits given, the rest tuned for B1 H1 S128")
+    assert found.describe().startswith("num_splits given, the rest tuned for B1 H1 S128")
     for problem, gpu in ((replace(PROBLEM, seqlen=512), "L4"), (PROBLEM, "L40S")):
         assert resolve_config(V05, {}, problem, gpu).values == V05.default_config()
 
@@ -51,7 +51,7 @@ def test_a_complete_config_is_never_changed(file: Path) -> None:
     file.write_text("damaged")  # and not even looked up
     config = {"block_n": 64, "threads_per_row": 4, "num_splits": 1}
     found = resolve_config(V05, config, PROBLEM, "L4")
-    assert (found.values, found.says(), found.error) == (config, "given", "")
+    assert (found.values, found.describe(), found.error) == (config, "given", "")
 
 
 def test_given_values_that_do_not_go_with_the_tuned_ones_take_defaults(file: Path) -> None:

@@ -49,7 +49,7 @@ def draw(variant: Variant, config: dict[str, int], problem: Problem | None, gpu:
 
 def _help(kept: TunedConfig) -> str:
     return (
-        f"{TERMS['tuned']} This one is of {plain_markdown(kept.says())}, by "
+        f"{TERMS['tuned']} This one is of {plain_markdown(kept.describe())}, by "
         f"{kept.strategy} search of {kept.evaluations:,} points, {kept.when[:16].replace('T', ' ')}"
         " UTC."
     )

@@ -57,7 +57,7 @@ def _line(number: int, entry: TunedConfig, kept: TunedConfig | None) -> None:
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
         with st.container(width="stretch", gap=None):
             st.text(f"{entry.variant} on {entry.gpu}, {entry.problem_class}: {entry.values()}")
-            st.caption(f"{plain_markdown(entry.says())}. {_now(kept)}")
+            st.caption(f"{plain_markdown(entry.describe())}. {_now(kept)}")
         if kept is not None:
             st.button(
                 "Forget",
@@ -80,7 +80,7 @@ def _line(number: int, entry: TunedConfig, kept: TunedConfig | None) -> None:
 def _now(kept: TunedConfig | None) -> str:
     if kept is None:
         return "Nothing is kept yet."
-    return f"Kept now: {plain_markdown(kept.values())}, of {plain_markdown(kept.says())}."
+    return f"Kept now: {plain_markdown(kept.values())}, of {plain_markdown(kept.describe())}."
 
 
 def _why_not(entry: TunedConfig, kept: TunedConfig | None) -> str | None:

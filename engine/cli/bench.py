@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
                 except MeasureError as error:
                     failures += 1
                     print(f"error: {error}", file=sys.stderr)
-                    if evaluator.lost is not None:
+                    if evaluator.gpu_error is not None:
                         break
                     continue
                 results.append(found)

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         origins = dict(config.origins) if config is not None else {}
         print_json(evaluation.to_dict() | {"config_origins": origins})
     else:
-        _print_human(evaluation, config.says() if config is not None else "given")
+        _print_human(evaluation, config.describe() if config is not None else "given")
     if args.save:
         from engine.sessions.session import save_outcome
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
                 entry.gpu,
                 entry.problem_class,
                 entry.values(),
-                entry.says(),
+                entry.describe(),
                 f"{entry.strategy}, {entry.evaluations:,} tried",
                 entry.when,
             )

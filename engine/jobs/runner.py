@@ -116,7 +116,7 @@ class JobRunner:
         The process keeps its id, so that it is not taken for dead; a long job is not over and is
         taken up where its journal ends.
         """
-        if self.evaluator.lost is None:
+        if self.evaluator.gpu_error is None:
             return
         self.evaluator.close()
         os.execv(sys.executable, [sys.executable, "-m", "engine.jobs.worker", str(self.run.root)])

@@ -24,10 +24,11 @@ FULL = SamplerSettings(kinds=ALL_KINDS)
 QUICK = SamplerSettings(kinds=("device_warm",), min_rounds=10, max_s=2.0)
 
 
-class Field:
-    """Who takes part. A context manager; leaving it frees their device memory.
+class TimingGroup:
+    """Kernels and baselines that are timed in one run, by name.
 
-    `failures` says of those that cannot take part why not.
+    A context manager; leaving it frees their device memory. `failures` gives the reason for each
+    that cannot be timed.
     """
 
     def __init__(self, read_state: Callable[[], GpuState]) -> None:
@@ -70,9 +71,10 @@ class Field:
         on_round: Callable[[Sequence[Sample]], None] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> SamplingRun:
-        """Measure everybody (or only `candidates`) beside the incumbent, which runs twice a round.
+        """Measure all (or only `candidates`) beside the incumbent, which runs twice a round.
 
-        Who launched into one another gives another output than alone is in `failures` afterwards.
+        One whose many launches give another output than a single launch is in `failures`
+        afterwards.
 
         Raises:
             MeasureError: the GPU failed.

@@ -10,7 +10,7 @@ from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import BaselineTiming, Evaluation, Status
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import FULL, QUICK, Field
+from engine.measure.side_by_side import FULL, QUICK, TimingGroup
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 
@@ -42,45 +42,45 @@ def time_evaluation(
     assert passed.correctness is not None
     name = plan.variant
     baselines = tuple(BACKENDS) if full else ()
-    with Field(read_state) as field:
-        if not field.add(name, backend.timer(plan, inputs, passed.correctness)):
-            raise MeasureError(field.failures[name])
+    with TimingGroup(read_state) as group:
+        if not group.add(name, backend.timer(plan, inputs, passed.correctness)):
+            raise MeasureError(group.failures[name])
         for each in baselines:
-            field.add(each, baseline(each, plan.problem, inputs))
-        run = field.run(name, settings or (FULL if full else QUICK))
-        return with_times(passed, field, run, name, baselines)
+            group.add(each, baseline(each, plan.problem, inputs))
+        run = group.run(name, settings or (FULL if full else QUICK))
+        return with_times(passed, group, run, name, baselines)
 
 
 def with_times(
-    passed: Evaluation, field: Field, run: SamplingRun, name: str, baselines: Sequence[str]
+    passed: Evaluation, group: TimingGroup, run: SamplingRun, name: str, baselines: Sequence[str]
 ) -> Evaluation:
     """`passed` with what a run says of it and of the baselines.
 
     THROTTLED when the GPU slowed down too often; what was measured stays in it.
 
     Args:
-        name: of this evaluation in the field.
-        baselines: names in the field; one that could not take part has its reason.
+        name: of this evaluation in the group.
+        baselines: names in the group; one that could not take part has its reason.
 
     Raises:
         MeasureError: it has no time.
     """
-    latencies = field.latencies(run, name)
+    latencies = group.latencies(run, name)
     if not latencies:
-        raise MeasureError(field.failures.get(name, "The run ended before it was measured."))
+        raise MeasureError(group.failures.get(name, "The run ended before it was measured."))
     return replace(
         passed,
         status=Status.THROTTLED if run.throttled else passed.status,
         reason=run.throttled or passed.reason,
         latency=latencies[0],
         other_latencies=latencies[1:],
-        baselines=tuple(_baseline(field, run, each) for each in baselines),
+        baselines=tuple(_baseline(group, run, each) for each in baselines),
     )
 
 
-def _baseline(field: Field, run: SamplingRun, name: str) -> BaselineTiming:
-    latencies = field.latencies(run, name)
+def _baseline(group: TimingGroup, run: SamplingRun, name: str) -> BaselineTiming:
+    latencies = group.latencies(run, name)
     if not latencies:
-        reason = field.failures.get(name, "The run ended before it was measured.")
+        reason = group.failures.get(name, "The run ended before it was measured.")
         return BaselineTiming(name, None, reason)
     return BaselineTiming(name, latencies[0], other_latencies=latencies[1:])

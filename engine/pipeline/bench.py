@@ -12,7 +12,7 @@ from engine.evaluation import Evaluation, Latency, Status
 from engine.measure.local_gpu import measuring
 from engine.measure.sample import LatencyKind
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import ALL_KINDS, Field
+from engine.measure.side_by_side import ALL_KINDS, TimingGroup
 from engine.measure.timed import with_times
 from engine.measure.verdict import Comparison
 from engine.model.estimate import unsupported_reason
@@ -143,30 +143,34 @@ class _Bench:
         chosen = self._ladder() if entrants is None else [self._tuned(e) for e in entrants]
         checked = {entrant.name: (entrant, self._check(entrant)) for entrant in chosen}
         purpose = f"bench, {self.problem.label()}"
-        with measuring(purpose, self.stage) as read_state, Field(read_state) as field:
-            return self._measure(field, checked, limited=entrants is None)
+        with measuring(purpose, self.stage) as read_state, TimingGroup(read_state) as group:
+            return self._measure(group, checked, limited=entrants is None)
 
     def _measure(
-        self, field: Field, checked: Mapping[str, tuple[Entrant, Evaluation]], *, limited: bool
+        self,
+        group: TimingGroup,
+        checked: Mapping[str, tuple[Entrant, Evaluation]],
+        *,
+        limited: bool,
     ) -> BenchResult:
         from engine.backends.sdpa import BACKENDS, baseline
 
         inputs = make_inputs(self.problem)
         for entrant, evaluation in checked.values():
-            self._enter(field, entrant, evaluation, inputs)
-        finalists = list(field.names)
+            self._enter(group, entrant, evaluation, inputs)
+        finalists = list(group.names)
         if limited and len(finalists) > MAX_FINALISTS:
-            finalists = self._heat(field)
+            finalists = self._heat(group)
         if not finalists:
-            raise MeasureError(self._nobody(field))
+            raise MeasureError(self._none_ready(group))
         for name in BACKENDS:
             self.stage(f"Preparing SDPA {name}")
-            field.add(name, baseline(name, self.problem, inputs))
+            group.add(name, baseline(name, self.problem, inputs))
         self.stage(f"Measuring {self.problem.label()}")
-        backends = [name for name in BACKENDS if name in field.names]
-        run = field.run(finalists[0], self.settings, [*finalists[1:], *backends])
+        backends = [name for name in BACKENDS if name in group.names]
+        run = group.run(finalists[0], self.settings, [*finalists[1:], *backends])
         wanted = finalists if limited else checked
-        return self._result(field, run, {n: checked[n][1] for n in wanted}, tuple(BACKENDS))
+        return self._result(group, run, {n: checked[n][1] for n in wanted}, tuple(BACKENDS))
 
     def _ladder(self) -> list[Entrant]:
         """Every variant that takes the problem here."""
@@ -188,7 +192,7 @@ class _Bench:
             self.notes.append(found.error)
         if found.tuned is None:
             return entrant
-        self.notes.append(f"The config of {variant.id}: {found.says()}.")
+        self.notes.append(f"The config of {variant.id}: {found.describe()}.")
         return replace(entrant, config=found.values)
 
     def _check(self, entrant: Entrant) -> Evaluation:
@@ -198,24 +202,26 @@ class _Bench:
         )
         return self.evaluator.evaluate(request).evaluation
 
-    def _enter(self, field: Field, entrant: Entrant, checked: Evaluation, inputs: Inputs) -> None:
+    def _enter(
+        self, group: TimingGroup, entrant: Entrant, checked: Evaluation, inputs: Inputs
+    ) -> None:
         if checked.status is not Status.PASSED or checked.correctness is None:
-            field.failures[entrant.name] = f"{checked.status}: {checked.reason}"
+            group.failures[entrant.name] = f"{checked.status}: {checked.reason}"
             return
         variant = find_variant(entrant.variant)
         plan = make_plan(variant, self.problem, default_config(variant, checked.config))
         backend = cast("CudaBackend", self.evaluator.backend("cuda"))
-        field.add(entrant.name, backend.timer(plan, inputs, checked.correctness))
+        group.add(entrant.name, backend.timer(plan, inputs, checked.correctness))
 
-    def _heat(self, field: Field) -> list[str]:
+    def _heat(self, group: TimingGroup) -> list[str]:
         """The fastest of a short run."""
         self.stage("A first short run")
-        names = list(field.names)
-        run = field.run(names[0], _HEAT, names[1:])
+        names = list(group.names)
+        run = group.run(names[0], _HEAT, names[1:])
         medians = {
             name: found.median
             for name in names
-            if name not in field.failures
+            if name not in group.failures
             and (found := run.table.interval(name, "device_warm")) is not None
         }
         ordered = sorted(medians, key=lambda name: medians[name])
@@ -224,18 +230,18 @@ class _Bench:
                 f"{name} took {medians[name]:.4g} µs in a first run of {run.rounds} rounds "
                 f"(the fastest {medians[ordered[0]]:.4g} µs) and was not measured further."
             )
-        self.notes += [f"{name}: {why}" for name, why in field.failures.items()]
+        self.notes += [f"{name}: {why}" for name, why in group.failures.items()]
         return ordered[:MAX_FINALISTS]
 
-    def _nobody(self, field: Field) -> str:
-        if not field.failures:
+    def _none_ready(self, group: TimingGroup) -> str:
+        if not group.failures:
             return f"No variant of the ladder takes {self.problem.label()} on this GPU."
-        name, why = next(iter(field.failures.items()))
+        name, why = next(iter(group.failures.items()))
         return f"None of our kernels can be measured on {self.problem.label()}; {name}: {why}"
 
     def _result(
         self,
-        field: Field,
+        group: TimingGroup,
         run: SamplingRun,
         checked: Mapping[str, Evaluation],
         backends: tuple[str, ...],
@@ -244,15 +250,15 @@ class _Bench:
         medians = {
             name: latency.median_us
             for name in backends
-            if name in field.names and (latency := run.latency(name, kind)) is not None
+            if name in group.names and (latency := run.latency(name, kind)) is not None
         }
         best = min(medians, key=lambda name: medians[name], default=None)
-        lines = [self._line(field, run, name, name in backends, best) for name in checked]
-        lines += [self._line(field, run, name, True, best) for name in backends]
+        lines = [self._line(group, run, name, name in backends, best) for name in checked]
+        lines += [self._line(group, run, name, True, best) for name in backends]
         evaluations = []
         for name, evaluation in checked.items():
             try:
-                evaluations.append(with_times(evaluation, field, run, name, backends))
+                evaluations.append(with_times(evaluation, group, run, name, backends))
             except MeasureError as error:
                 notes = (*evaluation.notes, f"Not measured: {error}")
                 evaluations.append(replace(evaluation, notes=notes))
@@ -269,9 +275,9 @@ class _Bench:
         )
 
     def _line(
-        self, field: Field, run: SamplingRun, name: str, is_baseline: bool, best: str | None
+        self, group: TimingGroup, run: SamplingRun, name: str, is_baseline: bool, best: str | None
     ) -> BenchLine:
-        by_kind: dict[LatencyKind, Latency] = {x.kind: x for x in field.latencies(run, name)}
+        by_kind: dict[LatencyKind, Latency] = {x.kind: x for x in group.latencies(run, name)}
         device = by_kind.get(self.settings.kinds[0])
         tflops = self.problem.flops / device.median_us / 1e6 if device else None
         peak = _peak_tflops(self.spec, self.problem)
@@ -288,7 +294,7 @@ class _Bench:
             peak_share=tflops / peak if tflops is not None and peak else None,
             gb_per_s=self.problem.io_bytes / device.median_us / 1e3 if device else None,
             against_best=comparison,
-            reason="" if device else field.failures.get(name, "It was not measured."),
+            reason="" if device else group.failures.get(name, "It was not measured."),
         )
 
 

@@ -68,10 +68,10 @@ class Evaluator:
         self._backends.clear()
 
     @property
-    def lost(self) -> str | None:
+    def gpu_error(self) -> str | None:
         """Why this process can use the GPU no more, or None; only a new process helps."""
         cuda = cast("CudaBackend | None", self._backends.get("cuda"))
-        return cuda.lost if cuda is not None else None
+        return cuda.gpu_error if cuda is not None else None
 
     def backend(self, name: Literal["cpu", "cuda"]) -> Backend:
         if name not in self._backends:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from engine.evaluation import Correctness
 from engine.measure.local_gpu import gpu_lock, gpu_states
-from engine.measure.side_by_side import Field
+from engine.measure.side_by_side import TimingGroup
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.search.autotune import OpenEntrants
@@ -40,7 +40,7 @@ def gpu_entrants(
         with (
             gpu_lock(f"the final of {problem.label()}", on_wait),
             gpu_states() as read_state,
-            Field(read_state) as field,
+            TimingGroup(read_state) as group,
         ):
             here = local_gpu_id()
             for row in rows:
@@ -48,8 +48,8 @@ def gpu_entrants(
                     continue
                 plan = make_plan(find_variant(row.variant), problem, row.config)
                 timer = backend.timer(plan, inputs, _verdict(row.result["correctness"]))
-                field.add(row.point, timer)
-            yield field
+                group.add(row.point, timer)
+            yield group
 
     return opened
 

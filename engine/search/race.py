@@ -17,7 +17,7 @@ HEAT_ROUNDS = (6, 12, 24)
 
 
 class Entrants(Protocol):
-    """Candidates ready to be timed side by side, as `engine.measure.side_by_side.Field` is."""
+    """Candidates ready to be timed in one run, as `engine.measure.side_by_side.TimingGroup` is."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -61,36 +61,36 @@ def race(
     Raises:
         ValueError: no candidates.
     """
-    field = list(entrants.names)
-    if not field:
+    group = list(entrants.names)
+    if not group:
         raise ValueError("a race needs a candidate")
     left: dict[str, int] = {}
     for heat, rounds in enumerate(HEAT_ROUNDS, start=1):
-        if len(field) <= finalists or should_stop():
+        if len(group) <= finalists or should_stop():
             break
-        staying = _survivors(entrants, field, rounds, settings, finalists, should_stop)
-        left |= {c: heat for c in field if c not in staying}
-        field = staying
-    left |= {c: len(HEAT_ROUNDS) for c in field[finalists:]}
-    field = field[:finalists]
-    final = entrants.run(field[0], settings, field[1:], should_stop=should_stop)
+        staying = _survivors(entrants, group, rounds, settings, finalists, should_stop)
+        left |= {c: heat for c in group if c not in staying}
+        group = staying
+    left |= {c: len(HEAT_ROUNDS) for c in group[finalists:]}
+    group = group[:finalists]
+    final = entrants.run(group[0], settings, group[1:], should_stop=should_stop)
     places = rank_run(final, without=entrants.failures)
     return RaceResult(tuple(places), final, left, final.throttled)
 
 
 def _survivors(
     entrants: Entrants,
-    field: Sequence[str],
+    group: Sequence[str],
     rounds: int,
     settings: SamplerSettings,
     finalists: int,
     should_stop: Callable[[], bool],
 ) -> list[str]:
-    """The field after one heat, fastest first."""
+    """The group after one heat, fastest first."""
     heat = replace(settings, kinds=settings.kinds[:1], min_rounds=rounds, max_rounds=rounds)
-    run = entrants.run(field[0], heat, field[1:], should_stop=should_stop)
+    run = entrants.run(group[0], heat, group[1:], should_stop=should_stop)
     if run.stop == "cancelled":
-        return list(field)
+        return list(group)
     kind = heat.kinds[0]
     ordered = [place.point for place in rank_run(run, without=entrants.failures)]
     half = max(finalists, (len(ordered) + 1) // 2)
@@ -100,4 +100,4 @@ def _survivors(
         if position < half
         or run.table.compare(candidate, ordered[0], kind).verdict is not Verdict.SLOWER
     ]
-    return staying or list(field[:1])
+    return staying or list(group[:1])

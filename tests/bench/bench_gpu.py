@@ -30,7 +30,7 @@ from engine.devices.nvml import GpuState  # noqa: E402
 from engine.evaluation import Correctness, Latency  # noqa: E402
 from engine.measure.local_gpu import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
-from engine.measure.side_by_side import FULL, Field  # noqa: E402
+from engine.measure.side_by_side import FULL, TimingGroup  # noqa: E402
 from engine.plan import LaunchPlan, TensorArg, make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.sessions.importers.common import ImportOptions  # noqa: E402
@@ -61,11 +61,11 @@ def false_verdicts(backend: CudaBackend, read: Callable[[], GpuState], pairs_wan
     verdicts: Counter[str] = Counter()
     floors = []
     while verdicts.total() < pairs_wanted:
-        with Field(read) as field:
+        with TimingGroup(read) as group:
             for name in names:
-                if not field.add(name, backend.timer(plan, inputs, correctness)):
-                    raise SystemExit(field.failures[name])
-            run = field.run(names[0], SamplerSettings(kinds=("device_warm",)))
+                if not group.add(name, backend.timer(plan, inputs, correctness)):
+                    raise SystemExit(group.failures[name])
+            run = group.run(names[0], SamplerSettings(kinds=("device_warm",)))
             floors.append(expm1(run.table.floor("device_warm")))
             for a, b in itertools.combinations(names, 2):
                 verdicts[str(run.table.compare(a, b, "device_warm").verdict)] += 1
@@ -86,10 +86,10 @@ def sampled(
     backend: CudaBackend, read: Callable[[], GpuState], plan: LaunchPlan
 ) -> dict[str, Latency]:
     inputs = make_inputs(plan.problem)
-    with Field(read) as field:
-        if not field.add("k", backend.timer(plan, inputs, right(backend, plan, inputs))):
-            raise SystemExit(field.failures["k"])
-        return {x.kind: x for x in field.latencies(field.run("k", FULL), "k")}
+    with TimingGroup(read) as group:
+        if not group.add("k", backend.timer(plan, inputs, right(backend, plan, inputs))):
+            raise SystemExit(group.failures["k"])
+        return {x.kind: x for x in group.latencies(group.run("k", FULL), "k")}
 
 
 def by_cuda_bench(plan: LaunchPlan, arch: str, folder: Path) -> dict[str, Latency]:

@@ -273,7 +273,7 @@ real = engine.pipeline.evaluate.Evaluator.evaluate
 
 def evaluate(self, request, on_stage=None):
     outcome = real(self, request, on_stage)
-    engine.pipeline.evaluate.Evaluator.lost = "the context is gone"
+    engine.pipeline.evaluate.Evaluator.gpu_error = "the context is gone"
     return outcome
 
 engine.pipeline.evaluate.Evaluator.evaluate = evaluate

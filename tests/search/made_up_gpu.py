@@ -38,7 +38,7 @@ def install() -> None:
         if special == DEADLY_SEQLEN:
             os.kill(os.getpid(), signal.SIGKILL)
         if special == LOSING_SEQLEN:
-            Evaluator.lost = "The context is gone."  # type: ignore[assignment, method-assign]
+            Evaluator.gpu_error = "The context is gone."  # type: ignore[assignment, method-assign]
         slower = 1.5 if uuid.endswith("b") else 1.0
         made = evaluation(request, slower * bowl(request), device=found.spec.name)
         on_gpu = Execution("cuda", "device", "device", 0, None)

@@ -43,7 +43,7 @@ class CudaBackend:
                     "holds it."
                 ) from error
         self._calls = calls
-        self._lost: str | None = None  # why no further CUDA call of this process can succeed
+        self._gpu_error: str | None = None  # why no further CUDA call of this process can succeed
 
     @property
     def name(self) -> BackendName:
@@ -98,19 +98,19 @@ class CudaBackend:
             yield timer
 
     @property
-    def lost(self) -> str | None:
+    def gpu_error(self) -> str | None:
         """Why no further CUDA call of this process can succeed; only a new process helps."""
-        return self._lost
+        return self._gpu_error
 
     def close(self) -> None:
         """Give cached device memory back. Safe to call twice."""
-        if self._lost is None:
+        if self._gpu_error is None:
             self._calls.close()
 
     def _prepare(self, plan: LaunchPlan) -> CompiledKernel:
         """Compile, and make sure that it can be launched, before anything is allocated."""
-        if self._lost is not None:
-            raise _Stopped(Failure(Status.LAUNCH_ERROR, self._lost))
+        if self._gpu_error is not None:
+            raise _Stopped(Failure(Status.LAUNCH_ERROR, self._gpu_error))
         try:
             compiled = compile_plan(plan, self._calls.arch)
         except CompileError as error:
@@ -201,7 +201,7 @@ class CudaBackend:
         return failure
 
     def _lose(self, why: str) -> None:
-        self._lost = f"{why}: restart Attune's worker to use the GPU again."
+        self._gpu_error = f"{why}: restart Attune's worker to use the GPU again."
 
 
 class _Stopped(Exception):

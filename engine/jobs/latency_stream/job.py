@@ -120,17 +120,17 @@ class _Stream:
             time.sleep(_YIELD_S)
 
     def _turn(self, read_state: Callable[[], GpuState]) -> None:
-        from engine.measure.side_by_side import Field
+        from engine.measure.side_by_side import TimingGroup
 
         assert self.checked.correctness is not None
         backend = cast("CudaBackend", self.runner.evaluator.backend("cuda"))
         name = self.plan.variant
-        with Field(read_state) as field:
-            field.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
-            if name not in field.failures:
-                field.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)
-            if name in field.failures:
-                raise MeasureError(f"The kernel stopped working: {field.failures[name]}")
+        with TimingGroup(read_state) as group:
+            group.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
+            if name not in group.failures:
+                group.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)
+            if name in group.failures:
+                raise MeasureError(f"The kernel stopped working: {group.failures[name]}")
 
     def _emit(self, samples: Sequence[Sample]) -> None:
         now = time.time()

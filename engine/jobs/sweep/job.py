@@ -94,7 +94,7 @@ class _Sweep:
 
             def should_stop() -> bool:
                 # Between two points: here nothing is under way.
-                if runner.evaluator.lost is not None:
+                if runner.evaluator.gpu_error is not None:
                     ahead.close()
                     runner.restart_if_gpu_unusable()
                 runner.serve_waiting_evaluations()
@@ -145,7 +145,7 @@ class _Sweep:
                 result = tune_group(name, group, opened, should_stop=self._is_cancelled)
             except MeasureError as error:
                 self._stage(f"No final of {problem.label()}: {error}")
-                if self.runner.evaluator.lost is not None:
+                if self.runner.evaluator.gpu_error is not None:
                     break
                 continue
             if result is not None:

@@ -97,7 +97,7 @@ def recommend_batch(
     calibration = calibrated.calibration
     notes = [found.error] if found.error else []
     if found.tuned is not None:
-        notes.append(f"The config: {found.says()}.")
+        notes.append(f"The config: {found.describe()}.")
     if calibration is None:
         notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
 

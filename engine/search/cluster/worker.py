@@ -141,12 +141,12 @@ def _exclusive_evaluator() -> Iterator[Evaluator]:
     with _one_at_a_time:
         if _evaluator is None:
             _evaluator = Evaluator()
-        if _evaluator.lost is not None:
-            raise WorkerRestarts(f"The worker is about to be restarted: {_evaluator.lost}")
+        if _evaluator.gpu_error is not None:
+            raise WorkerRestarts(f"The worker is about to be restarted: {_evaluator.gpu_error}")
         try:
             yield _evaluator
         finally:
-            if _evaluator.lost is not None:
+            if _evaluator.gpu_error is not None:
                 _restart_soon()
 
 

@@ -57,7 +57,7 @@ class TunedConfig:
             if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"not a config: {self.config}")
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """`B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
         return f"{self.problem} ({format_us(self.median_us)} {self.origin})"
 

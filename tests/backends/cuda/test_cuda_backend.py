@@ -156,7 +156,7 @@ def test_an_illegal_address_names_its_pass_and_loses_the_context(inputs: Inputs)
     again = backend.run(make_plan(), inputs, OPTIONS)
     assert again.status is Status.LAUNCH_ERROR
     assert "broke this process's CUDA context (finish read" in again.reason
-    assert backend.lost is not None
+    assert backend.gpu_error is not None
     with (
         pytest.raises(MeasureError, match="broke this process's CUDA context"),
         backend.timer(make_plan(), inputs, verdict(passed=True)),

@@ -20,7 +20,7 @@ from engine.compile import compile_plan, resources
 from engine.devices import limits_for
 from engine.evaluation import Latency, Status
 from engine.measure.local_gpu import gpu_states
-from engine.measure.side_by_side import Field
+from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan, PassLaunch, TensorArg, make_plan
@@ -252,10 +252,10 @@ os._exit(0)  # an orderly end would wait for the kernel
 
 
 def timed(backend: CudaBackend, plan: LaunchPlan, inputs: Inputs) -> tuple[Latency, ...]:
-    with gpu_states() as read_state, Field(read_state) as field:
-        assert field.add("k", backend.timer(plan, inputs, PASSED)), field.failures
-        latencies = field.latencies(field.run("k"), "k")
-        assert latencies, field.failures
+    with gpu_states() as read_state, TimingGroup(read_state) as group:
+        assert group.add("k", backend.timer(plan, inputs, PASSED)), group.failures
+        latencies = group.latencies(group.run("k"), "k")
+        assert latencies, group.failures
         return latencies
 
 
@@ -287,10 +287,10 @@ def test_one_kernel_twice_is_not_a_winner(backend: CudaBackend) -> None:
     problem = Problem(1, 8, 256, 64)
     plan = make_plan(variant, problem, variant.default_config())
     inputs = make_inputs(problem)
-    with gpu_states() as read_state, Field(read_state) as field:
+    with gpu_states() as read_state, TimingGroup(read_state) as group:
         for name in ("a", "b"):
-            assert field.add(name, backend.timer(plan, inputs, PASSED)), field.failures
-        found = field.run("a").comparison("b")
+            assert group.add(name, backend.timer(plan, inputs, PASSED)), group.failures
+        found = group.run("a").comparison("b")
     assert found.verdict in (Verdict.SAME, Verdict.UNDECIDED), found.reason
 
 
@@ -303,12 +303,12 @@ def test_the_baselines_are_named_and_timed(backend: CudaBackend) -> None:
     problem = Problem(1, 2, 128, 64)
     plan = make_plan(variant, problem, variant.default_config())
     inputs = make_inputs(problem)
-    with gpu_states() as read_state, Field(read_state) as field:
-        assert field.add("k", backend.timer(plan, inputs, PASSED)), field.failures
+    with gpu_states() as read_state, TimingGroup(read_state) as group:
+        assert group.add("k", backend.timer(plan, inputs, PASSED)), group.failures
         for name in BACKENDS:
-            field.add(name, baseline(name, problem, inputs))
-        run = field.run("k")
-        assert "math" in field.names, field.failures
-        kinds = [x.kind for x in field.latencies(run, "math")]
+            group.add(name, baseline(name, problem, inputs))
+        run = group.run("k")
+        assert "math" in group.names, group.failures
+        kinds = [x.kind for x in group.latencies(run, "math")]
         assert kinds == ["device_warm", "device_cold", "end_to_end"]
-        assert all(field.failures[name] for name in set(BACKENDS) - set(field.names))
+        assert all(group.failures[name] for name in set(BACKENDS) - set(group.names))

@@ -14,7 +14,7 @@ from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Latency, Status
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import ALL_KINDS, Field
+from engine.measure.side_by_side import ALL_KINDS, TimingGroup
 from engine.measure.timed import time_evaluation
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
@@ -31,12 +31,12 @@ def steady() -> GpuState:
 
 def measure(
     gpu: FakeGpu, inputs: Inputs, plan: LaunchPlan | None = None
-) -> tuple[tuple[Latency, ...], SamplingRun, Field]:
-    with Field(steady) as field:
+) -> tuple[tuple[Latency, ...], SamplingRun, TimingGroup]:
+    with TimingGroup(steady) as group:
         opened = CudaBackend(gpu).timer(plan or make_plan(), inputs, verdict(passed=True))
-        assert field.add("k", opened), field.failures
-        run = field.run("k", SHORT)
-        return field.latencies(run, "k"), run, field
+        assert group.add("k", opened), group.failures
+        run = group.run("k", SHORT)
+        return group.latencies(run, "k"), run, group
 
 
 def slow_gpu(**kernels: object) -> FakeGpu:
@@ -80,9 +80,9 @@ def test_a_kernel_that_is_right_only_alone_has_no_time(inputs: Inputs) -> None:
             gpu.view(int(args[2]), 2).view(np.uint16)[0] += 1
 
     gpu = slow_gpu(finish=forgets_to_reset)
-    latencies, _, field = measure(gpu, inputs)
+    latencies, _, group = measure(gpu, inputs)
     assert latencies == ()
-    assert "another output than a single one" in field.failures["k"]
+    assert "another output than a single one" in group.failures["k"]
     assert gpu.allocations == 0
 
 
@@ -106,11 +106,11 @@ def test_running_out_of_memory_is_a_sentence_and_frees_what_there_was(inputs: In
         raise MemoryError("no memory")
 
     gpu = gpu_with(finish=exhausts)
-    with Field(steady) as field:
+    with TimingGroup(steady) as group:
         opened = CudaBackend(gpu).timer(make_plan(), inputs, verdict(passed=True))
-        assert not field.add("k", opened)
-        assert "GPU ran out of memory" in field.failures["k"]
-        assert field.names == ()
+        assert not group.add("k", opened)
+        assert "GPU ran out of memory" in group.failures["k"]
+        assert group.names == ()
         assert gpu.allocations == 0
 
 
@@ -126,11 +126,11 @@ def test_a_failure_in_mid_run_is_a_sentence(inputs: Inputs) -> None:
 
     gpu = slow_gpu(finish=breaks_down)
     backend = CudaBackend(gpu)
-    with Field(steady) as field:
-        field.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
+    with TimingGroup(steady) as group:
+        group.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
         with pytest.raises(MeasureError, match="t01 read or wrote memory"):
-            field.run("k", SHORT)
-    assert backend.lost is not None
+            group.run("k", SHORT)
+    assert backend.gpu_error is not None
 
 
 def passed() -> Evaluation:
@@ -199,10 +199,10 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(inputs: Inp
         readings += 1
         return replace(STEADY, sm_clock_mhz=1000 if readings % 12 == 0 else 1900 + readings % 5)
 
-    with Field(mostly_fast) as field:
-        field.add("k", CudaBackend(slow_gpu()).timer(make_plan(), inputs, verdict(passed=True)))
-        run = field.run("k", SHORT)
-        latencies = field.latencies(run, "k")
+    with TimingGroup(mostly_fast) as group:
+        group.add("k", CudaBackend(slow_gpu()).timer(make_plan(), inputs, verdict(passed=True)))
+        run = group.run("k", SHORT)
+        latencies = group.latencies(run, "k")
     assert not run.throttled
     assert sum(len(x.samples_us) for x in latencies) == len(run.samples) - 3
     for latency in latencies:
