@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from engine.correctness.maps import NOT_COMPARED, ErrorMap, ErrorMaps
+from engine.correctness.maps import NOT_COMPARED, ErrorMap, maps_from_arrays
 from engine.jobs.manager import manager
 from engine.records.snapshot import ErrorMap as StoredMap
 
@@ -52,7 +52,7 @@ def raw_of_job(job_id: str) -> tuple[ErrorMap, ...]:
     if arrays is None:
         return ()
     try:
-        return ErrorMaps.from_arrays(arrays).maps()
+        return maps_from_arrays(arrays)
     except KeyError:
         return ()  # left by another version
 

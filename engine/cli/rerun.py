@@ -149,10 +149,9 @@ def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: boo
         target=snapshot.target,
         environment=collect_environment(),
         error_maps=[
-            make_error_map(index, found)
+            make_error_map(index, error_map)
             for index, outcome in enumerate(outcomes)
-            if outcome.maps is not None
-            for found in outcome.maps.maps()
+            for error_map in outcome.maps
         ],
         sources=sources.values(),
     )

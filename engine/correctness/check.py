@@ -22,7 +22,7 @@ from engine.backends.base import RunResult
 from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
 from engine.correctness.diagnosis.diagnose import diagnose
 from engine.correctness.emulate import emulated_attention
-from engine.correctness.maps import ErrorMaps
+from engine.correctness.maps import ErrorMap
 from engine.correctness.reference import (
     Coverage,
     Float64Array,
@@ -72,7 +72,7 @@ def check_with_maps(
     result: RunResult,
     plan: LaunchPlan | None = None,
     sdpa: tuple[FloatArray, str] | None = None,
-) -> tuple[Correctness, ErrorMaps]:
+) -> tuple[Correctness, tuple[ErrorMap, ...]]:
     """As `check_output`, with the error maps."""
     if result.out is None:
         raise ValueError("a run without an output cannot be checked")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.correctness.attribution import error_by_key_tile
 from engine.correctness.compared_output import ComparedOutput
@@ -20,6 +20,12 @@ MAX_MAP_SIDE = 256
 # a NaN or infinity of the kernel.
 NOT_COMPARED = -1.0
 
+_AXES = {
+    "batch_by_head": ("batch", "head"),
+    "query_tile_by_key_tile": ("query tile", "key tile"),
+    "row_by_column": ("query row", "column d"),
+}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorMap:
@@ -28,75 +34,52 @@ class ErrorMap:
     name: str
     row_axis: str
     column_axis: str
-    values: Float64Array  # [rows, columns]
-    rows_per_cell: int
-    columns_per_cell: int
+    values: Float64Array  # [rows, columns], at most 256 × 256
+    rows_per_cell: int = 1
+    columns_per_cell: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ErrorMaps:
-    """Largest |out − reference|; at most 256 cells along any axis.
+def error_maps(
+    inputs: Inputs, compared: ComparedOutput, tiles: Tiles
+) -> tuple[ErrorMap, ErrorMap, ErrorMap]:
+    """The maps of one output: batch × head, query tile × key tile, row × column.
 
-    `query_tile_by_key_tile` is of one (batch, head), the worst one; see `error_by_key_tile` for how
-    an error of the output is traced to key tiles.
+    The second is of one (batch, head), the worst one; see `error_by_key_tile` for how an error of
+    the output is traced to key tiles.
     """
-
-    batch_by_head: Float64Array
-    query_tile_by_key_tile: Float64Array
-    row_by_column: Float64Array
-    by_row: Float64Array  # over batches, heads and columns; as `row_by_column` down
-    by_column: Float64Array  # over batches, heads and rows; as `row_by_column` across
-    per_cell: IntArray  # [3, 2]: indices per cell (down, across) of the first three
-    worst_slice: IntArray  # [2]: the (batch, head) of query_tile_by_key_tile
-
-    def maps(self) -> tuple[ErrorMap, ...]:
-        """The maps with two axes, named and labelled."""
-        axes = (
-            ("batch_by_head", "batch", "head"),
-            ("query_tile_by_key_tile", "query tile", "key tile"),
-            ("row_by_column", "query row", "column d"),
-        )
-        return tuple(
-            ErrorMap(name, down, across, getattr(self, name), int(per[0]), int(per[1]))
-            for (name, down, across), per in zip(axes, self.per_cell, strict=True)
-        )
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """The maps from their arrays by field name, as the job's result file holds them."""
-        return cls(**{f.name: arrays[f.name] for f in fields(cls)})
-
-
-def error_maps(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> ErrorMaps:
-    """All maps of one comparison."""
     problem, coverage = inputs.problem, compared.coverage
-    shown = np.where(compared.finite, compared.error, np.nan)
+    error = np.where(compared.finite, compared.error, np.nan)
     by_slice = np.full(problem.batch * problem.num_heads, NOT_COMPARED)
-    by_slice[coverage.slices] = shown.max(axis=(1, 2))
-    batch_by_head, batch_per_cell, head_per_cell = _pool(
-        by_slice.reshape(problem.batch, problem.num_heads)
+    by_slice[coverage.slices] = error.max(axis=(1, 2))
+    batch_by_head, *per_head = _pool(by_slice.reshape(problem.batch, problem.num_heads))
+    by_tile, merged = error_by_key_tile(inputs, compared, tiles, compared.worst_slice())
+    by_tile, *per_tile = _pool(by_tile)
+    row_by_column, *per_row = _pool_rows(error.max(axis=0), coverage.rows, problem.seqlen)
+    per_tile = [cell * tile for cell, tile in zip(per_tile, merged, strict=True)]
+    head_map, tile_map, row_map = (
+        ErrorMap(name, *axes, values, *per_cell)
+        for (name, axes), values, per_cell in zip(
+            _AXES.items(),
+            (batch_by_head, by_tile, row_by_column),
+            (per_head, per_tile, per_row),
+            strict=True,
+        )
     )
-    rows_by_columns, row_per_cell, column_per_cell = _pool_rows(
-        shown.max(axis=0), coverage.rows, problem.seqlen
-    )
-    worst = compared.worst_slice()
-    by_tile, merged = error_by_key_tile(inputs, compared, tiles, worst)
-    by_tile, query_per_cell, key_per_cell = _pool(by_tile)
-    return ErrorMaps(
-        batch_by_head=batch_by_head,
-        query_tile_by_key_tile=by_tile,
-        row_by_column=rows_by_columns,
-        by_row=rows_by_columns.max(axis=1),
-        by_column=rows_by_columns.max(axis=0),
-        per_cell=np.array(
-            [
-                [batch_per_cell, head_per_cell],
-                [query_per_cell * merged[0], key_per_cell * merged[1]],
-                [row_per_cell, column_per_cell],
-            ],
-            dtype=np.intp,
-        ),
-        worst_slice=np.array(divmod(int(coverage.slices[worst]), problem.num_heads), dtype=np.intp),
+    return head_map, tile_map, row_map
+
+
+def maps_to_arrays(maps: Iterable[ErrorMap]) -> dict[str, npt.NDArray[np.generic]]:
+    """The three maps by name, and `per_cell`, `[3, 2]`: indices per cell, down and across."""
+    maps = tuple(maps)
+    per_cell = np.array([(m.rows_per_cell, m.columns_per_cell) for m in maps], dtype=np.intp)
+    return {**{m.name: m.values for m in maps}, "per_cell": per_cell}
+
+
+def maps_from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> tuple[ErrorMap, ...]:
+    """The inverse of `maps_to_arrays`. KeyError when an array is missing."""
+    return tuple(
+        ErrorMap(name, *axes, arrays[name].astype(np.float64), int(down), int(across))
+        for (name, axes), (down, across) in zip(_AXES.items(), arrays["per_cell"], strict=True)
     )
 
 

@@ -6,14 +6,15 @@ import fcntl
 import json
 import os
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from engine.correctness import ErrorMaps
+    from engine.correctness import ErrorMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,12 @@ class RunDir:
 
     # -- results too large for a journal line
 
-    def write_maps(self, job_id: str, maps: ErrorMaps) -> None:
-        arrays = {f.name: getattr(maps, f.name) for f in fields(maps)}
-        arrays = {name: value for name, value in arrays.items() if value is not None}
+    def write_maps(self, job_id: str, maps: Iterable[ErrorMap]) -> None:
+        from engine.correctness import maps_to_arrays
+
         partial = self.results / f"{job_id}.partial"
         with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, allow_pickle=False, **maps_to_arrays(maps))
         partial.replace(self.results / f"{job_id}.npz")
 
     def read_maps(self, job_id: str) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     outcome = runner.evaluator.evaluate(
         request, lambda stage: runner.event(job.job_id, "stage", stage=stage)
     )
-    if outcome.maps is not None:
+    if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
     runner.event(job.job_id, "finished", result=outcome.evaluation.to_dict())
 

@@ -34,7 +34,7 @@ from engine.tensors import Inputs, make_inputs
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
     from engine.compile import CompiledKernel
-    from engine.correctness import ErrorMaps
+    from engine.correctness import ErrorMap
 
 OnStage: TypeAlias = Callable[[str], None]
 
@@ -44,7 +44,7 @@ class EvaluationOutcome:
     """The evaluation, and its error maps when something was executed."""
 
     evaluation: Evaluation
-    maps: ErrorMaps | None = None
+    maps: tuple[ErrorMap, ...] = ()
 
 
 class Evaluator:
@@ -127,7 +127,7 @@ class _Run:
         self.resolved = resolved
         self.stage = stage
         self.estimate: Estimate | None = None
-        self.maps: ErrorMaps | None = None
+        self.maps: tuple[ErrorMap, ...] = ()
         self.base = Evaluation(
             status=Status.SKIPPED,
             reason="Not executed.",

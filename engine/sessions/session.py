@@ -319,12 +319,11 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
 def save_outcome(outcome: EvaluationOutcome, *, store: Store | None = None) -> str:
     """Save one evaluation as a snapshot of its own, and return its name."""
     evaluation = outcome.evaluation
-    maps = outcome.maps.maps() if outcome.maps is not None else ()
     snapshot = make_snapshot(
         [evaluation],
         title=_default_title([evaluation]),
         environment=collect_environment(),
-        error_maps=[make_error_map(0, found) for found in maps],
+        error_maps=[make_error_map(0, found) for found in outcome.maps],
         sources=sources_of(evaluation),
     )
     return (store or default_store()).save(snapshot)

@@ -56,10 +56,7 @@ def maps(kernel_is_wrong: bool = False) -> dict[str, Any]:
         "batch_by_head": np.full((1, 4), 1e-4),
         "query_tile_by_key_tile": tile,
         "row_by_column": rows,
-        "by_row": rows.max(axis=1),
-        "by_column": rows.max(axis=0),
         "per_cell": np.ones((3, 2), dtype=np.intp),
-        "worst_slice": np.array([0, 2]),
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from emulated_kernel import Kernel
 
 from engine.backends.base import RunResult
-from engine.correctness import ErrorMaps, check_with_maps
+from engine.correctness import ErrorMap, check_with_maps, maps_from_arrays, maps_to_arrays
 from engine.correctness.maps import MAX_MAP_SIDE, NOT_COMPARED
 from engine.correctness.reference import reference
 from engine.evaluation import Status
@@ -15,9 +15,13 @@ from engine.problem import Problem
 from engine.tensors import Inputs, decode, encode, make_inputs
 
 
-def maps_of(inputs: Inputs, out: np.ndarray) -> ErrorMaps:
+def by_name(maps: tuple[ErrorMap, ...]) -> dict[str, ErrorMap]:
+    return {m.name: m for m in maps}
+
+
+def maps_of(inputs: Inputs, out: np.ndarray) -> dict[str, ErrorMap]:
     raw = encode(out.astype(np.float32), inputs.problem.dtype)
-    return check_with_maps(inputs, RunResult(status=Status.PASSED, out=raw))[1]
+    return by_name(check_with_maps(inputs, RunResult(status=Status.PASSED, out=raw))[1])
 
 
 def test_the_largest_error_stands_in_every_map() -> None:
@@ -27,17 +31,17 @@ def test_the_largest_error_stands_in_every_map() -> None:
     maps = maps_of(inputs, out)
     stored = decode(encode(out.astype(np.float32), "float16"), "float16")
     worst = np.abs(stored - reference(inputs)).max()
-    assert maps.batch_by_head.shape == (2, 3)
-    assert np.unravel_index(maps.batch_by_head.argmax(), (2, 3)) == (1, 2)
-    assert maps.row_by_column.shape == (200, 32)
-    assert np.unravel_index(maps.row_by_column.argmax(), (200, 32)) == (130, 7)
-    assert maps.by_row.argmax() == 130
-    assert maps.by_column.argmax() == 7
-    for values in (maps.batch_by_head, maps.row_by_column, maps.by_row, maps.by_column):
-        assert values.max() == pytest.approx(worst)
-    assert maps.query_tile_by_key_tile.shape == (4, 4)
-    assert maps.worst_slice.tolist() == [1, 2]
-    assert maps.query_tile_by_key_tile[2].min() > 10 * maps.query_tile_by_key_tile[1].max()
+    assert maps["batch_by_head"].values.shape == (2, 3)
+    assert np.unravel_index(maps["batch_by_head"].values.argmax(), (2, 3)) == (1, 2)
+    assert maps["row_by_column"].values.shape == (200, 32)
+    assert np.unravel_index(maps["row_by_column"].values.argmax(), (200, 32)) == (130, 7)
+    for name in ("batch_by_head", "row_by_column"):
+        assert maps[name].values.max() == pytest.approx(worst)
+    assert maps["query_tile_by_key_tile"].values.shape == (4, 4)
+    assert (
+        maps["query_tile_by_key_tile"].values[2].min()
+        > 10 * maps["query_tile_by_key_tile"].values[1].max()
+    )
 
 
 def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> None:
@@ -48,10 +52,9 @@ def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> 
     weights = np.exp(q @ k.T / 8)
     out[0, 1] += (weights[:, 128:192] @ v[128:192]) / weights.sum()
     maps = maps_of(inputs, out)
-    assert maps.batch_by_head.shape == (1, 2)
-    assert maps.row_by_column.shape == (1, 64)
-    assert maps.worst_slice.tolist() == [0, 1]
-    by_tile = maps.query_tile_by_key_tile
+    assert maps["batch_by_head"].values.shape == (1, 2)
+    assert maps["row_by_column"].values.shape == (1, 64)
+    by_tile = maps["query_tile_by_key_tile"].values
     assert by_tile.shape == (1, 10)
     assert by_tile.argmax() == 2
     assert by_tile[0, 2] > 3 * np.delete(by_tile[0], 2).max()
@@ -59,8 +62,7 @@ def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> 
 
 def test_more_key_tiles_than_equations_are_merged() -> None:
     inputs = make_inputs(Problem(1, 1, 1, 32, seqlen_kv=4096))
-    by_name = {m.name: m for m in maps_of(inputs, reference(inputs) + 0.1).maps()}
-    found = by_name["query_tile_by_key_tile"]
+    found = maps_of(inputs, reference(inputs) + 0.1)["query_tile_by_key_tile"]
     # One query of 32 columns tells 10 key tiles apart, not 64.
     assert found.columns_per_cell == 7
     assert found.values.shape == (1, 10)
@@ -69,13 +71,12 @@ def test_more_key_tiles_than_equations_are_merged() -> None:
 def test_axes_are_named_and_counted() -> None:
     inputs = make_inputs(Problem(1, 2, 600, 32))
     maps = maps_of(inputs, reference(inputs))
-    by_name = {m.name: m for m in maps.maps()}
-    assert list(by_name) == ["batch_by_head", "query_tile_by_key_tile", "row_by_column"]
-    rows = by_name["row_by_column"]
+    assert list(maps) == ["batch_by_head", "query_tile_by_key_tile", "row_by_column"]
+    rows = maps["row_by_column"]
     assert (rows.row_axis, rows.column_axis) == ("query row", "column d")
     assert (rows.rows_per_cell, rows.columns_per_cell) == (3, 1)
     assert rows.values.shape == (200, 32)
-    assert by_name["query_tile_by_key_tile"].values.shape == (10, 10)
+    assert maps["query_tile_by_key_tile"].values.shape == (10, 10)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,13 @@ def test_maps_are_never_larger_than_a_chart(problem: Problem) -> None:
     inputs = make_inputs(problem)
     raw = encode(np.zeros(problem.shape, np.float32), "float16")
     _, maps = check_with_maps(inputs, RunResult(status=Status.PASSED, out=raw))
-    for found, (down, across) in zip(maps.maps(), maps.per_cell, strict=True):
+    for found in maps:
         assert min(found.values.shape) >= 1
         assert max(found.values.shape) <= MAX_MAP_SIDE
-        assert down >= 1
-        assert across >= 1
-    assert maps.row_by_column.shape[0] * maps.per_cell[2, 0] >= problem.seqlen
+        assert found.rows_per_cell >= 1
+        assert found.columns_per_cell >= 1
+    rows = by_name(maps)["row_by_column"]
+    assert rows.values.shape[0] * rows.rows_per_cell >= problem.seqlen
 
 
 def test_nan_stays_nan_in_its_cells_and_nowhere_else() -> None:
@@ -100,10 +102,9 @@ def test_nan_stays_nan_in_its_cells_and_nowhere_else() -> None:
     out = reference(inputs)
     out[0, 1, 70, 5] = np.inf
     maps = maps_of(inputs, out)
-    assert np.isnan(maps.batch_by_head).tolist() == [[False, True]]
-    assert np.argwhere(np.isnan(maps.row_by_column)).tolist() == [[70, 5]]
-    assert np.flatnonzero(np.isnan(maps.by_row)).tolist() == [70]
-    broken = np.isnan(maps.query_tile_by_key_tile)
+    assert np.isnan(maps["batch_by_head"].values).tolist() == [[False, True]]
+    assert np.argwhere(np.isnan(maps["row_by_column"].values)).tolist() == [[70, 5]]
+    broken = np.isnan(maps["query_tile_by_key_tile"].values)
     assert broken.all(axis=1).tolist() == [False, True, False, False] or not broken.any()
 
 
@@ -112,12 +113,13 @@ def test_what_was_not_compared_is_marked(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(module, "MAX_WORK", 1e7)
     inputs = make_inputs(Problem(2, 8, 600, 16))
-    _, maps = check_with_maps(inputs, Kernel().run(inputs))
-    assert (maps.batch_by_head == NOT_COMPARED).sum() == 12
-    assert (maps.batch_by_head[:, [0, 7]] >= 0).all()
-    assert (maps.by_row == NOT_COMPARED).any()
-    assert maps.by_row[0] >= 0
-    assert maps.by_row[-1] >= 0
+    maps = by_name(check_with_maps(inputs, Kernel().run(inputs))[1])
+    by_row = maps["row_by_column"].values.max(axis=1)
+    assert (maps["batch_by_head"].values == NOT_COMPARED).sum() == 12
+    assert (maps["batch_by_head"].values[:, [0, 7]] >= 0).all()
+    assert (by_row == NOT_COMPARED).any()
+    assert by_row[0] >= 0
+    assert by_row[-1] >= 0
 
 
 class TestKeyTiles:
@@ -126,7 +128,7 @@ class TestKeyTiles:
     def worst_tile(self, kernel: Kernel, problem: Problem) -> np.ndarray:
         inputs = make_inputs(problem, seed=1)
         _, maps = check_with_maps(inputs, kernel.run(inputs))
-        return maps.query_tile_by_key_tile
+        return by_name(maps)["query_tile_by_key_tile"].values
 
     @pytest.mark.parametrize("split", [0, 1, 3])
     def test_a_split_left_out_lights_its_key_tiles(self, split: int) -> None:
@@ -156,8 +158,8 @@ class TestKeyTiles:
 def test_maps_survive_as_named_arrays() -> None:
     inputs = make_inputs(Problem(1, 2, 100, 32))
     maps = maps_of(inputs, reference(inputs))
-    again = ErrorMaps.from_arrays(
-        {name: np.asarray(getattr(maps, name)) for name in ErrorMaps.__slots__}
-    )
-    np.testing.assert_array_equal(again.row_by_column, maps.row_by_column)
-    assert [m.name for m in again.maps()] == [m.name for m in maps.maps()]
+    again = maps_from_arrays(maps_to_arrays(maps.values()))
+    for a, b in zip(again, maps.values(), strict=True):
+        np.testing.assert_array_equal(a.values, b.values)
+        assert (a.name, a.row_axis, a.column_axis) == (b.name, b.row_axis, b.column_axis)
+        assert (a.rows_per_cell, a.columns_per_cell) == (b.rows_per_cell, b.columns_per_cell)

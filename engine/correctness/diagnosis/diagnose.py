@@ -16,7 +16,7 @@ from engine.correctness.compared_output import BoolArray, BrokenElements, Compar
 from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
 from engine.correctness.diagnosis.regions import Region
-from engine.correctness.maps import ErrorMaps, error_maps
+from engine.correctness.maps import ErrorMap, error_maps
 from engine.correctness.reference import Coverage, everything
 from engine.correctness.suspected_bugs.case import choose_cases
 from engine.correctness.suspected_bugs.match import Match, best_match
@@ -29,7 +29,7 @@ from engine.tensors import Inputs
 class Diagnosis:
     """Error maps, and findings in order of how much they tell (none when nothing is wrong)."""
 
-    maps: ErrorMaps
+    maps: tuple[ErrorMap, ...]
     findings: tuple[Finding, ...]
 
 
