@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from engine.errors import StoreError
 from engine.problem import Problem
-from engine.search.tuned.store import TunedConfig, find_tuned
+from engine.tuned import TunedConfig, find_tuned
 from kernels.variant import Variant
 
 ConfigOrigin: TypeAlias = Literal["given", "tuned", "default"]

@@ -14,7 +14,7 @@ from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.space import Space, SweepOptions, point_id
-from engine.search.tuned.store import keep_tuned
+from engine.tuned import keep_tuned
 
 V05 = find_variant("v05")
 

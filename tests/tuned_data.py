@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.problem import Problem
-from engine.search.tuned.store import TunedConfig, problem_class
+from engine.tuned import TunedConfig, problem_class
 
 PROBLEM = Problem(1, 1, 128, 64)
 ENTRY = TunedConfig(

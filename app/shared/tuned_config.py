@@ -9,7 +9,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.errors import StoreError
 from engine.problem import Problem
-from engine.search.tuned.store import TunedConfig, find_tuned, forget_tuned
+from engine.tuned import TunedConfig, find_tuned, forget_tuned
 from kernels.variant import Variant
 
 _SAID = "tuned_said"

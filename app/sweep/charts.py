@@ -241,7 +241,7 @@ def occupancy(
 
 
 def _places(frame: pd.DataFrame) -> Trace:
-    notes = zip(frame["label"], frame["median_us"], frame["says"], strict=True)
+    notes = zip(frame["label"], frame["median_us"], frame["sentence"], strict=True)
     return {
         "x": 100 * frame["occupancy"].to_numpy(np.float32),
         "y": frame["median_us"].to_numpy(np.float32),

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from engine.jobs.status import JobProgress
-from engine.search.autotune import TuneResult
+from engine.search.autotune import ProblemResult
 from engine.search.sweep.rows import SweepRow
 from engine.units import format_us
 
@@ -73,7 +73,7 @@ def without_time(frame: pd.DataFrame) -> pd.DataFrame:
     ]
 
 
-def best(result: TuneResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
     """The first places of one problem, a line each; equal places are ties.
 
     `rows` are the problem's, as far as the filters leave them.

@@ -15,7 +15,7 @@ from app.sweep.rows import Found
 from engine.errors import AttuneError
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep.files import PREFIX, sweep_files
-from engine.search.autotune import TuneResult
+from engine.search.autotune import ProblemResult
 from engine.search.sweep.journal import SweepSpec
 from engine.search.sweep.rows import SweepRow
 
@@ -51,7 +51,7 @@ def rows(job: JobStatus) -> list[SweepRow]:
     return place.rows(job.job_id)
 
 
-def finals(job: JobStatus) -> list[TuneResult]:
+def finals(job: JobStatus) -> list[ProblemResult]:
     """Of a sweep on a GPU: the best of every problem, measured side by side."""
     return manager().results(job.job_id) if job.final else []
 

@@ -9,8 +9,8 @@ import streamlit as st
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, problem
 from engine.errors import StoreError
-from engine.search.tuned.keep import keep
-from engine.search.tuned.store import TunedConfig, forget_tuned, load_tuned, tuned_path
+from engine.search.keep import keep_configs
+from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
 
 _SAID = "sweep_kept_said"
 _FAILED = "sweep_kept_failed"
@@ -104,7 +104,7 @@ def _place(entry: TunedConfig) -> tuple[str, str, str]:
 def _keep(entries: Sequence[TunedConfig]) -> None:
     """A button's callback."""
     try:
-        sentences = keep(entries)
+        sentences = keep_configs(entries)
     except StoreError as error:
         _say([], str(error))
         return

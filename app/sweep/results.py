@@ -16,7 +16,8 @@ from app.sweep.filtered import Part
 from app.sweep.frames import MOST_LINES
 from app.sweep.rows import Found
 from app.sweep.terms import TERMS
-from engine.search.autotune import TuneResult, tune_group
+from engine.search.autotune import ProblemResult, problem_result
+from engine.search.keep import configs_to_keep
 from engine.search.results import (
     occupancy_frame,
     parallel_coordinates,
@@ -24,8 +25,7 @@ from engine.search.results import (
     winner_line,
 )
 from engine.search.strategies import StrategyName
-from engine.search.tuned.keep import keepable
-from engine.search.tuned.store import TunedConfig
+from engine.tuned import TunedConfig
 from kernels.ladder import LADDER
 
 TABS = (
@@ -46,7 +46,7 @@ _MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 def draw(
     found: Found,
-    finals: list[TuneResult],
+    finals: list[ProblemResult],
     name: str,
     strategy: StrategyName,
     *,
@@ -132,7 +132,7 @@ def _origins(part: Part) -> None:
             st.caption("Times are the model's, for the target GPU; none of them was measured.")
 
 
-def _winners(part: Part, finals: list[TuneResult]) -> None:
+def _winners(part: Part, finals: list[ProblemResult]) -> None:
     _origins(part)
     lines = part.each("winners", lambda group, rows: winner_line(*group, rows))
     frame = pd.DataFrame([line for line in lines.values() if line is not None])
@@ -152,7 +152,7 @@ def _winners(part: Part, finals: list[TuneResult]) -> None:
 
 
 def _places(
-    part: Part, results: Sequence[TuneResult], finals: Sequence[TuneResult]
+    part: Part, results: Sequence[ProblemResult], finals: Sequence[ProblemResult]
 ) -> pd.DataFrame:
     of = {(result.device, result.problem): result for result in results}
     each = part.each(
@@ -163,18 +163,18 @@ def _places(
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
 
-def _results(part: Part, finals: list[TuneResult]) -> list[TuneResult]:
+def _results(part: Part, finals: list[ProblemResult]) -> list[ProblemResult]:
     """The places of every problem that the filters leave."""
     of_these = [r for r in finals if part.problem in (None, r.problem.label())]
     if of_these:
         return of_these
-    found = part.each("results", lambda group, rows: tune_group(group[0], rows))
+    found = part.each("results", lambda group, rows: problem_result(group[0], rows))
     return [result for result in found.values() if result is not None]
 
 
-def _keepable(part: Part, finals: list[TuneResult], strategy: StrategyName) -> list[TunedConfig]:
+def _keepable(part: Part, finals: list[ProblemResult], strategy: StrategyName) -> list[TunedConfig]:
     whole = Part(part.found, part.name, part.problem, ())  # a final's places are among all variants
-    found = keepable(_results(whole, finals), whole.rows, strategy)
+    found = configs_to_keep(_results(whole, finals), whole.rows, strategy)
     return [e for e in found if not part.variants or e.variant in part.variants]
 
 
@@ -267,8 +267,8 @@ def _occupancy(part: Part) -> None:
             f":material/rule: **{len(outliers):,} of {len(frame):,} points are outliers** (a "
             "cross): another point is faster with clearly less occupancy."
         )
-        for says in outliers["says"].head(_OUTLIERS_SHOWN):
-            st.caption(plain_markdown(says))
+        for sentence in outliers["sentence"].head(_OUTLIERS_SHOWN):
+            st.caption(plain_markdown(sentence))
     pick.pick(picked, part.rows, "scatter")
 
 

@@ -9,7 +9,7 @@ from app.shared.palette import ORIGIN_COLOR, ORIGIN_ICON
 from app.shared.widgets import empty, failure, plain_markdown, problem, theme
 from app.sweep.frames import duration
 from app.tune import latency_stream_chart, latency_stream_jobs
-from engine.jobs.latency_stream.series import LiveSummary, LiveView
+from engine.jobs.latency_stream.series import StreamSummary, StreamView
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
 from engine.records.codec import evaluation_from_dict
@@ -68,7 +68,7 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
             st.caption(f"It cannot be measured: {plain_markdown(why_not)}")
     # Places that stay, so that the chart stays what it is when a notice comes or goes.
     notice, figures, chart, below = (st.container() for _ in range(4))
-    view = latency_stream_jobs.look(job) if job is not None else LiveView(None, "")
+    view = latency_stream_jobs.look(job) if job is not None else StreamView(None, "")
     with notice:
         _notice(job, view)
     if job is None or view.summary is None:
@@ -103,7 +103,7 @@ def _progress(job: JobStatus | None) -> None:
     st.markdown(f":material/progress_activity: {plain_markdown(stage)}", width="content")
 
 
-def _notice(job: JobStatus | None, view: LiveView) -> None:
+def _notice(job: JobStatus | None, view: StreamView) -> None:
     """Why there is nothing, or how it ended."""
     if trouble := latency_stream_jobs.trouble():
         problem(trouble)
@@ -138,7 +138,7 @@ def _notice(job: JobStatus | None, view: LiveView) -> None:
         st.info(f"{end}, {took}.{stays} Switch on to measure anew.", icon=":material/timer_off:")
 
 
-def _tiles(view: LiveView, so_far: LiveSummary) -> None:
+def _tiles(view: StreamView, so_far: StreamSummary) -> None:
     is_cpu = view.kind == "cpu_execution"
     median = so_far.median
     with st.container(horizontal=True, gap="small", key="metrics_live"):
@@ -186,7 +186,7 @@ def _tiles(view: LiveView, so_far: LiveSummary) -> None:
         )
 
 
-def _origin(view: LiveView) -> None:
+def _origin(view: StreamView) -> None:
     """What kind of time this is, of what, and which panels are left out and why."""
     device = plain_markdown(view.device)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live_origin"):
@@ -201,7 +201,7 @@ def _origin(view: LiveView) -> None:
         st.markdown(f"on {device}, inputs warm in the cache.{_left_out(view)}")
 
 
-def _left_out(view: LiveView) -> str:
+def _left_out(view: StreamView) -> str:
     panels = {"SM clock": view.clock, "power": view.power}
     missing = [name for name, curve in panels.items() if curve is None]
     if not missing:
@@ -211,7 +211,7 @@ def _left_out(view: LiveView) -> str:
     return f" Its driver does not tell {' or '.join(missing)}, so that is left out."
 
 
-def _download(job: JobStatus, view: LiveView) -> None:
+def _download(job: JobStatus, view: StreamView) -> None:
     request = EvaluationRequest.from_dict(job.request)
     p = request.problem
     shape = p.label().replace(" ", "_")

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 
 from app.evaluation.charts import Part, Trace, axis, figure, plain
 from app.shared.palette import CATEGORICAL, Theme
-from engine.jobs.latency_stream.samples import LiveKind
-from engine.jobs.latency_stream.series import Curve, History, LiveSummary, LiveView, Span
+from engine.jobs.latency_stream.samples import StreamKind
+from engine.jobs.latency_stream.series import Curve, History, Span, StreamSummary, StreamView
 from engine.units import format_us, time_unit
 
 _TIMES_PX, _STATE_PX, _LANE_PX, _HEAD_PX, _FOOT_PX = 300, 110, 40, 26, 52
@@ -21,7 +21,7 @@ _MOST_SHADED = 60
 _NUMBER = ",~r"
 
 
-def live(view: LiveView, revision: str, theme: Theme) -> go.Figure:
+def live(view: StreamView, revision: str, theme: Theme) -> go.Figure:
     """Panels over one time axis; those of which nothing is known are left out.
 
     What a person has zoomed to stays as long as `revision` is the same.
@@ -67,7 +67,7 @@ def live(view: LiveView, revision: str, theme: Theme) -> go.Figure:
     return _stack(panels, view.spans, revision, theme)
 
 
-def _title(kind: LiveKind | None, summary: LiveSummary, unit: str) -> str:
+def _title(kind: StreamKind | None, summary: StreamSummary, unit: str) -> str:
     name = "CPU execution time" if kind == "cpu_execution" else "Latency"
     if not summary.far_out:
         return f"{name}, {unit}"
@@ -75,7 +75,7 @@ def _title(kind: LiveKind | None, summary: LiveSummary, unit: str) -> str:
     return f"{name}, {unit} (out of view: {count}, up to {format_us(summary.slowest_us)})"
 
 
-def _usual(summary: LiveSummary, scale: float) -> Part:
+def _usual(summary: StreamSummary, scale: float) -> Part:
     """What an axis shows by itself. Not its range: that would undo a person's zoom."""
     low, high = (us / scale for us in summary.usual_us)
     margin = 0.05 * (high - low) or 0.01 * high

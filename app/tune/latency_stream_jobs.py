@@ -15,7 +15,7 @@ import streamlit as st
 
 from app.shared.runs import payload_of
 from engine.errors import AttuneError
-from engine.jobs.latency_stream.series import LiveSeries, LiveView
+from engine.jobs.latency_stream.series import LatencySeries, StreamView
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
 
@@ -30,11 +30,11 @@ _TAB = "live_tab"
 
 _lock = threading.RLock()
 _looks: dict[str, dict[str, float]] = {}  # job → tab → when it last looked
-_series: dict[str, LiveSeries] = {}  # newest last
+_series: dict[str, LatencySeries] = {}  # newest last
 
 
 def newest(request: EvaluationRequest) -> JobStatus | None:
-    """The newest live job of this request, ended or not, whichever tab began it."""
+    """The newest latency stream of this request, ended or not, whichever tab began it."""
     payload = payload_of(request)
     found = (j for j in manager().jobs() if j.kind == "live" and j.request == payload)
     return next(found, None)
@@ -51,7 +51,7 @@ def start(request: EvaluationRequest, known: JobStatus | None) -> None:
         job = newest(request)
         if job is None or (job.is_over and known is not None and job.job_id == known.job_id):
             try:
-                manager().submit_live(request)
+                manager().submit_stream(request)
             except AttuneError as error:
                 st.session_state[_PROBLEM] = str(error)
 
@@ -87,7 +87,7 @@ def follow(request: EvaluationRequest, can_start: bool) -> bool:
     return True
 
 
-def look(job: JobStatus) -> LiveView:
+def look(job: JobStatus) -> StreamView:
     """The job's stream as it is now; the look is noted, so that the job goes on."""
     with _lock:
         if job.is_over:
@@ -110,8 +110,8 @@ def trouble() -> str:
     return str(st.session_state.pop(_PROBLEM, ""))
 
 
-def _up_to_date(job_id: str) -> LiveSeries:
-    series = _series.pop(job_id, None) or LiveSeries()
+def _up_to_date(job_id: str) -> LatencySeries:
+    series = _series.pop(job_id, None) or LatencySeries()
     series.extend(manager().read_stream(job_id, series.after))
     _series[job_id] = series
     while len(_series) > _MOST_KEPT:

@@ -15,7 +15,7 @@ from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_resul
 from engine.errors import ClusterError, InvalidProblem
 
 if TYPE_CHECKING:
-    from engine.search.autotune import TuneResult
+    from engine.search.autotune import ProblemResult
     from engine.search.space import SweepPoint
     from engine.search.sweep.journal import SweepJournal, SweepSpec
     from engine.search.sweep.rows import SweepRow
@@ -153,10 +153,10 @@ def _on_this_machine(
     book: SweepJournal,
     reporter: Reporter,
     on_gpu: bool,
-) -> tuple[SweepEnd, list[TuneResult]]:
+) -> tuple[SweepEnd, list[ProblemResult]]:
     from engine.pipeline.evaluate import Evaluator
-    from engine.search.autotune import tune_results
-    from engine.search.gpu_final import gpu_entrants
+    from engine.search.autotune import problem_results
+    from engine.search.gpu_final import gpu_candidates
     from engine.search.sweep.run import run_sweep
 
     with Evaluator() as evaluator:
@@ -169,7 +169,7 @@ def _on_this_machine(
         )
         ids = {p.id for p in points}
         rows = [row for row in book.rows.values() if row.point in ids]
-        return state, tune_results(rows, gpu_entrants(evaluator) if on_gpu else None)
+        return state, problem_results(rows, gpu_candidates(evaluator) if on_gpu else None)
 
 
 def _on_cluster(
@@ -178,7 +178,7 @@ def _on_cluster(
     points: Sequence[SweepPoint],
     book: SweepJournal,
     reporter: Reporter,
-) -> tuple[SweepEnd, list[TuneResult]]:
+) -> tuple[SweepEnd, list[ProblemResult]]:
     from engine.search.cluster.executor import connect, sweep_on
 
     def say(sentence: str) -> None:
@@ -192,7 +192,7 @@ def _print(
     args: argparse.Namespace,
     book: SweepJournal,
     rows: Sequence[SweepRow],
-    results: Sequence[TuneResult],
+    results: Sequence[ProblemResult],
     state: str,
     progress: Progress | None,
     kept: Sequence[str],
@@ -223,11 +223,11 @@ def _print(
             print(sentence)
 
 
-def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[TuneResult]) -> list[str]:
+def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[str]:
     """Save each variant's best config; one sentence for each."""
-    from engine.search.tuned.keep import keep, keepable
+    from engine.search.keep import configs_to_keep, keep_configs
 
-    return keep(keepable(results, rows, spec.strategy))
+    return keep_configs(configs_to_keep(results, rows, spec.strategy))
 
 
 def _spec(args: argparse.Namespace) -> SweepSpec:

@@ -13,7 +13,7 @@ from engine.cli.output import print_table
 from engine.units import format_us
 
 if TYPE_CHECKING:
-    from engine.search.autotune import TuneResult
+    from engine.search.autotune import ProblemResult
     from engine.search.space import SweepPoint
     from engine.search.sweep.rows import SweepRow
     from engine.search.sweep.run import Progress
@@ -90,7 +90,7 @@ def _best(progress: Progress) -> SweepRow | None:
 
 def print_results(
     rows: Sequence[SweepRow],
-    results: Sequence[TuneResult],
+    results: Sequence[ProblemResult],
     state: str,
     counts: Mapping[str, int],
 ) -> None:
@@ -129,7 +129,7 @@ def print_results(
     )
 
 
-def result_dict(result: TuneResult, rows: Mapping[str, SweepRow]) -> dict[str, Any]:
+def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str, Any]:
     """The best places of one problem, for `--json`."""
     return {
         "device": result.device,

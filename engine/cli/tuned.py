@@ -10,7 +10,7 @@ from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.errors import InvalidProblem
 from engine.names import find_variant
-from engine.search.tuned.store import TunedConfig, forget_tuned, load_tuned, tuned_path
+from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
 
 
 def add_parser(commands: Any) -> None:

@@ -22,7 +22,7 @@ from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
 
 if TYPE_CHECKING:
-    from engine.search.autotune import TuneResult
+    from engine.search.autotune import ProblemResult
     from engine.search.sweep.journal import SweepJournal, SweepSpec
     from engine.search.sweep.rows import SweepRow
 
@@ -90,7 +90,7 @@ class JobManager:
         where = job.cluster if cluster is None else cluster
         return self._submit("sweep", job.request, job.journal, where)
 
-    def submit_live(self, request: EvaluationRequest) -> str:
+    def submit_stream(self, request: EvaluationRequest) -> str:
         """Queue a latency stream, which goes on until it is cancelled; the job's id.
 
         Raises:
@@ -132,15 +132,15 @@ class JobManager:
             sweep = self._sweep(job_id)
             return list(sweep.rows.values()) if sweep is not None else []
 
-    def results(self, job_id: str) -> list[TuneResult]:
+    def results(self, job_id: str) -> list[ProblemResult]:
         """Who is best at what in a sweep: by its final on a GPU, else by its rows as they are."""
         from engine.jobs.sweep.job import final_from_dict
-        from engine.search.autotune import tune_results
+        from engine.search.autotune import problem_results
 
         job = self.status(job_id)
         if job is not None and job.final:
             return [final_from_dict(result) for result in job.final]
-        return tune_results(self.rows(job_id))
+        return problem_results(self.rows(job_id))
 
     def sweep_path(self, job_id: str) -> Path | None:
         """The journal that `python -m engine sweep --resume` takes, or None."""

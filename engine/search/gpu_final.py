@@ -11,10 +11,10 @@ from engine.measure.local_gpu import gpu_lock, gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.names import find_variant
 from engine.plan import make_plan
-from engine.search.autotune import OpenEntrants
-from engine.search.race import Entrants
+from engine.search.autotune import OpenCandidates
+from engine.search.race import Candidates
+from engine.search.sweep.location import local_gpu_id
 from engine.search.sweep.rows import SweepRow
-from engine.search.sweep.where import local_gpu_id
 from engine.tensors import make_inputs
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from engine.pipeline.evaluate import Evaluator
 
 
-def gpu_entrants(
+def gpu_candidates(
     evaluator: Evaluator, on_wait: Callable[[str], None] = lambda _: None
-) -> OpenEntrants:
-    """How rows that passed on this GPU are made ready for a race; others do not enter it.
+) -> OpenCandidates:
+    """Make rows that passed on this GPU ready for a race; others do not enter it.
 
     Args:
         evaluator: whose CUDA context is used; it stays the caller's.
-        on_wait: hears whom the GPU's lock is waited for.
+        on_wait: gets a sentence about the process whose lock on the GPU is waited for.
     """
 
     @contextmanager
-    def opened(rows: Sequence[SweepRow]) -> Iterator[Entrants]:
+    def opened(rows: Sequence[SweepRow]) -> Iterator[Candidates]:
         backend = cast("CudaBackend", evaluator.backend("cuda"))
         problem = rows[0].problem
         inputs = make_inputs(problem)

@@ -1,4 +1,4 @@
-"""Early stop of losers, and the final: many candidates, few rounds; few candidates, many rounds."""
+"""A race of many candidates: few rounds first, in which losers leave, then a final of the best."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Protocol
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.verdict import Verdict
-from engine.search.ranking import Place, rank_run
+from engine.search.ranking import RankedPoint, rank_run
 
 FINALISTS = 5
 # Rounds of each heat. Fewer than 6 have no interval, and 6 already find what is 10 % slower.
 HEAT_ROUNDS = (6, 12, 24)
 
 
-class Entrants(Protocol):
-    """Candidates ready to be timed in one run, as `engine.measure.side_by_side.TimingGroup` is."""
+class Candidates(Protocol):
+    """Candidates ready to be timed side by side, as in `engine.measure.side_by_side`."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """Who cannot take part (any more), and why; a run may add to it."""
+        """Why candidates cannot take part (any more), by name; a run may add to it."""
         ...
 
     def run(
@@ -39,60 +39,60 @@ class Entrants(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """Who came in where, and who left when."""
+    """The places of the finalists, and when the others left."""
 
-    places: tuple[Place, ...]  # of the finalists
+    places: tuple[RankedPoint, ...]  # of the finalists
     final: SamplingRun
     left_in_heat: dict[str, int]  # candidate → 1-based heat after which it was out
     throttled: str  # why no verdict can be trusted; empty when all is well
 
 
 def race(
-    entrants: Entrants,
+    candidates: Candidates,
     settings: SamplerSettings,
     finalists: int = FINALISTS,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RaceResult:
     """Successive halving, then a paired shoot-out of those that are left.
 
-    After each heat the slower half leaves, except who is not yet known to be slower than the
-    leader. The final runs by the full stopping rule. Who fails on the way has no place.
+    After each heat the slower half leaves, except candidates not yet known to be slower than the
+    leader. The final runs by the full stopping rule. A candidate that fails has no place.
 
     Raises:
         ValueError: no candidates.
     """
-    group = list(entrants.names)
-    if not group:
+    remaining = list(candidates.names)
+    if not remaining:
         raise ValueError("a race needs a candidate")
-    left: dict[str, int] = {}
+    left_in: dict[str, int] = {}
     for heat, rounds in enumerate(HEAT_ROUNDS, start=1):
-        if len(group) <= finalists or should_stop():
+        if len(remaining) <= finalists or should_stop():
             break
-        staying = _survivors(entrants, group, rounds, settings, finalists, should_stop)
-        left |= {c: heat for c in group if c not in staying}
-        group = staying
-    left |= {c: len(HEAT_ROUNDS) for c in group[finalists:]}
-    group = group[:finalists]
-    final = entrants.run(group[0], settings, group[1:], should_stop=should_stop)
-    places = rank_run(final, without=entrants.failures)
-    return RaceResult(tuple(places), final, left, final.throttled)
+        staying = _survivors(candidates, remaining, rounds, settings, finalists, should_stop)
+        left_in |= {c: heat for c in remaining if c not in staying}
+        remaining = staying
+    left_in |= {c: len(HEAT_ROUNDS) for c in remaining[finalists:]}
+    remaining = remaining[:finalists]
+    final = candidates.run(remaining[0], settings, remaining[1:], should_stop=should_stop)
+    places = rank_run(final, without=candidates.failures)
+    return RaceResult(tuple(places), final, left_in, final.throttled)
 
 
 def _survivors(
-    entrants: Entrants,
-    group: Sequence[str],
+    candidates: Candidates,
+    remaining: Sequence[str],
     rounds: int,
     settings: SamplerSettings,
     finalists: int,
     should_stop: Callable[[], bool],
 ) -> list[str]:
-    """The group after one heat, fastest first."""
+    """The candidates that remain after one heat, fastest first."""
     heat = replace(settings, kinds=settings.kinds[:1], min_rounds=rounds, max_rounds=rounds)
-    run = entrants.run(group[0], heat, group[1:], should_stop=should_stop)
+    run = candidates.run(remaining[0], heat, remaining[1:], should_stop=should_stop)
     if run.stop == "cancelled":
-        return list(group)
+        return list(remaining)
     kind = heat.kinds[0]
-    ordered = [place.point for place in rank_run(run, without=entrants.failures)]
+    ordered = [place.point for place in rank_run(run, without=candidates.failures)]
     half = max(finalists, (len(ordered) + 1) // 2)
     staying = [
         candidate
@@ -100,4 +100,4 @@ def _survivors(
         if position < half
         or run.table.compare(candidate, ordered[0], kind).verdict is not Verdict.SLOWER
     ]
-    return staying or list(group[:1])
+    return staying or list(remaining[:1])

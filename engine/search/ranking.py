@@ -1,4 +1,4 @@
-"""Who is fastest, ties shown as ties."""
+"""Points ranked from fast to slow; points whose times do not differ share a place."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One rank. Equal `place` means that the times do not tell them apart."""
+class RankedPoint:
+    """A point and its place. Points of equal `place` have times that do not tell them apart."""
 
     place: int
     point: str
@@ -27,22 +27,22 @@ class Place:
     tied: bool  # shares its place with another
 
 
-def places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> list[int]:
+def assign_places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> list[int]:
     """The place of each, given from fast to slow.
 
-    Whoever is not slower than the first of a place shares it; the next place counts all before it
-    (1, 1, 3).
+    An item that is not slower than the first of a place shares it; the next place counts all
+    before it (1, 1, 3).
     """
-    found: list[int] = []
+    places: list[int] = []
     lead = 0
     for i, item in enumerate(ordered):
         if i > 0 and is_slower(item, ordered[lead]):
             lead = i
-        found.append(lead + 1)
-    return found
+        places.append(lead + 1)
+    return places
 
 
-def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[Place]:
+def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint]:
     """From an interleaved run, by its first kind of time: paired ratios within rounds decide."""
     kind = run.settings.kinds[0]
     intervals: dict[str, MedianInterval] = {}
@@ -56,7 +56,7 @@ def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[Place]:
     )
 
 
-def rank_rows(rows: Iterable[SweepRow]) -> list[Place]:
+def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
     """From evaluations that were timed by themselves (or predicted), of one problem on one GPU.
 
     Measured times rank before all predicted ones are looked at: the two are never mixed.
@@ -80,12 +80,12 @@ def ranking_origin(rows: Iterable[SweepRow]) -> Origin | None:
 def by_problem(rows: Iterable[SweepRow]) -> dict[tuple[str, Problem], list[SweepRow]]:
     """Rows by (GPU, problem), in the order in which those first appear.
 
-    The GPU goes by `gpu_names` of these rows: two of one model are two.
+    The GPU is named as by `gpu_names` of these rows: two GPUs of one model have two names.
     """
     rows = list(rows)
     name_of = gpu_names(rows)
     groups: dict[tuple[str, Problem], list[SweepRow]] = {}
-    # Rows mostly share their problem's object, which is quicker found than an equal problem.
+    # Rows mostly share their problem's object, which is quicker to look up than an equal problem.
     of_object: dict[tuple[str, int], list[SweepRow]] = {}
     for row in rows:
         name = name_of(row)
@@ -106,23 +106,23 @@ def gpu_names(rows: Iterable[SweepRow]) -> Callable[[SweepRow], str]:
 
     def name_of(row: SweepRow) -> str:
         several = row.origin == "measured" and len(measured[row.device]) > 1
-        return row.where.label(row.device) if several else row.device
+        return row.location.label(row.device) if several else row.device
 
     return name_of
 
 
 def _rank(
     intervals: Mapping[str, MedianInterval], is_slower: Callable[[str, str], bool]
-) -> list[Place]:
+) -> list[RankedPoint]:
     ordered = sorted(intervals, key=lambda point: intervals[point].median)
-    found = places(ordered, is_slower)
+    places = assign_places(ordered, is_slower)
     return [
-        Place(
+        RankedPoint(
             place=place,
             point=point,
             interval=intervals[point],
             ratio=intervals[point].median / intervals[ordered[0]].median,
-            tied=found.count(place) > 1,
+            tied=places.count(place) > 1,
         )
-        for place, point in zip(found, ordered, strict=True)
+        for place, point in zip(places, ordered, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What a sweep found, as DataFrames for tables and charts. One GPU, one origin of times at a time.
+"""The rows of a sweep as DataFrames for tables and charts. One GPU, one origin of times at a time.
 
 `sweep_frame` is the whole of it, failures too; the others are views of its timed part.
 """
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
 from engine.search.ranking import by_problem, rank_rows, ranking_origin
+from engine.search.sweep.location import Location
 from engine.search.sweep.rows import SweepRow, compare_rows, problem_columns
-from engine.search.sweep.where import Where
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# A point is called out when another with at least this much less occupancy …
+# A point is an outlier when another with at least this much less occupancy …
 OUTLIER_OCCUPANCY = 0.10
 # … is faster by at least this share.
 OUTLIER_TIME = 0.05
@@ -80,8 +80,8 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
         # Of the CPU backend, in ms; says nothing about a GPU.
         "cpu_execution_ms": execution.get("cpu_execution_ms"),
         "evaluated_in_s": row.elapsed_s,
-        "host": row.where.host,
-        "gpu": row.where.gpu,
+        "host": row.location.host,
+        "gpu": row.location.gpu,
     }
 
 
@@ -200,7 +200,7 @@ def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Latency against occupancy; `outlier` where occupancy points the wrong way.
 
     A point is an outlier when another of the same problem is at least 5 % faster with at least 10
-    points less occupancy; `says` puts it in words and `beaten_by` names the fastest such point.
+    points less occupancy; `sentence` puts it in words and `beaten_by` names the fastest such point.
     """
     import numpy as np
 
@@ -220,13 +220,14 @@ def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
     timed["outlier"] = beaten_by >= 0
     points = timed["point"].astype(str).to_list()
     timed["beaten_by"] = [points[other] if other >= 0 else "" for other in beaten_by]
-    timed["says"] = [
-        _says(timed, point, other) if other >= 0 else "" for point, other in enumerate(beaten_by)
+    timed["sentence"] = [
+        _outlier_sentence(timed, point, other) if other >= 0 else ""
+        for point, other in enumerate(beaten_by)
     ]
     return timed
 
 
-def _says(timed: pd.DataFrame, point: int, other: int) -> str:
+def _outlier_sentence(timed: pd.DataFrame, point: int, other: int) -> str:
     label, occupancy, time_us = (timed[c] for c in ("label", "occupancy", "median_us"))
     return (
         f"Occupancy says {label[point]} ({occupancy[point]:.0%}), time says {label[other]} "
@@ -269,7 +270,7 @@ def _timed(frame: pd.DataFrame) -> pd.DataFrame:
     several = measured.groupby("device")["gpu"].transform("nunique") > 1
     apart = measured[several]
     names = [
-        Where(host, gpu).label(device)
+        Location(host, gpu).label(device)
         for host, gpu, device in zip(apart["host"], apart["gpu"], apart["device"], strict=True)
     ]
     device = timed["device"].astype(object)

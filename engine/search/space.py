@@ -102,8 +102,7 @@ class Space:
     own_values: bool = True
 
     def __post_init__(self) -> None:
-        found = [find_variant(name) for name in self.variants]
-        known = {t.name for variant in found for t in variant.tunables}
+        known = {t.name for name in self.variants for t in find_variant(name).tunables}
         for name in self.tunables:
             if name not in known:
                 listing = ", ".join(sorted(known)) or "none"

@@ -22,13 +22,13 @@ from app.shared.palette import DARK, LIGHT
 from app.tune import latency_stream_chart, latency_stream_jobs, progress
 from engine.evaluation import Status
 from engine.jobs.latency_stream.samples import (
-    LiveSample,
+    LatencySample,
     StreamPart,
     append_samples,
     begin_stream,
     read_samples,
 )
-from engine.jobs.latency_stream.series import LiveSeries
+from engine.jobs.latency_stream.series import LatencySeries
 from engine.jobs.manager import JobStatus
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
@@ -46,7 +46,7 @@ class FakeLive(FakeManager):
         self.folder = folder
         self.live: dict[str, JobStatus] = {}
 
-    def submit_live(self, request: EvaluationRequest) -> str:
+    def submit_stream(self, request: EvaluationRequest) -> str:
         job_id = f"{time.time_ns():020d}-{self.folder.name}"
         payload = json.loads(json.dumps(request.to_dict()))
         self.live[job_id] = JobStatus(job_id, "queued", payload, kind="live", started=1.0)
@@ -79,7 +79,7 @@ class FakeLive(FakeManager):
     def newest(self) -> str:
         return list(self.live)[-1]
 
-    def runs_with(self, samples: list[LiveSample], kind: str = "device_warm") -> str:
+    def runs_with(self, samples: list[LatencySample], kind: str = "device_warm") -> str:
         """The newest job runs and has these samples."""
         job_id = self.newest
         self.set(job_id, state="running", stage="Measuring again and again")
@@ -115,7 +115,7 @@ def flip(at, on: bool):
     return switch(at).set_value(on).run()
 
 
-def gpu_samples(count: int = 200, state: bool = True) -> list[LiveSample]:
+def gpu_samples(count: int = 200, state: bool = True) -> list[LatencySample]:
     """Ten a second; a power cap in the second quarter, a thermal slowdown in the third."""
     found = []
     for i in range(count):
@@ -123,7 +123,7 @@ def gpu_samples(count: int = 200, state: bool = True) -> list[LiveSample]:
         reasons = {1: (CAP,), 2: (HOT,)}.get(quarter, ())
         time_us = 12.0 + 0.1 * math.sin(i) + 3 * (quarter == 2)
         known = (1400 if quarter == 2 else 1980, 500.0, 60) if state else (None, None, None)
-        found.append(LiveSample(1e9 + i / 10, time_us, *known, reasons if state else ()))
+        found.append(LatencySample(1e9 + i / 10, time_us, *known, reasons if state else ()))
     return found
 
 
@@ -171,7 +171,7 @@ def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
 
 def test_on_the_cpu_it_is_an_execution_time_and_no_latency(open_tab, jobs):
     at = flip(open_tab(), on=True)
-    jobs.runs_with([LiveSample(1e9 + i, 950.0 + i) for i in range(30)], "cpu_execution")
+    jobs.runs_with([LatencySample(1e9 + i, 950.0 + i) for i in range(30)], "cpu_execution")
     at.run()
     assert not at.exception
     assert badge(at, "Median CPU execution time") == "CPU, not a GPU"
@@ -309,7 +309,7 @@ def test_a_sweep_that_waits_says_for_what(jobs):
 
     at = AppTest.from_function(page).run()
     assert "Waiting for the worker process to start" in texts(at)
-    jobs.submit_live(EvaluationRequest("v01", Problem(1, 1, 256, 64), gpu="L4"))
+    jobs.submit_stream(EvaluationRequest("v01", Problem(1, 1, 256, 64), gpu="L4"))
     jobs.runs_with(gpu_samples())
     assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(at.run())
     at.button(key="sweep_stop_other").click().run()
@@ -342,7 +342,7 @@ def test_the_other_switch_keeps_its_key_and_has_a_name_of_its_own(open_tab):
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_a_long_stream_is_drawn_with_few_points(theme):
-    series = LiveSeries()
+    series = LatencySeries()
     series.extend(StreamPart("device_warm", "H200", tuple(gpu_samples(20_000)), 1))
     drawn = latency_stream_chart.live(series.view(), "job", theme).to_dict()
     assert json.dumps(drawn)  # as the component sends it

@@ -30,7 +30,7 @@ from engine.search.results import (
 )
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.search.tuned.store import keep_tuned, load_tuned, tuned_path
+from engine.tuned import keep_tuned, load_tuned, tuned_path
 
 COLORS = {"v01": "#111111", "v05": "#222222"}
 

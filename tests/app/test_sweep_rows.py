@@ -12,7 +12,7 @@ from sweep_data import rows_of, spec
 from app.sweep import filtered, results
 from app.sweep.filtered import Part
 from app.sweep.rows import Found
-from engine.search.autotune import tune_results
+from engine.search.autotune import problem_results
 from engine.search.results import sweep_frame
 from engine.search.sweep.rows import SweepRow
 
@@ -60,7 +60,7 @@ def test_other_finals_are_other_places(monkeypatch):
     found = Found()
     found.update(ROWS, is_over=True)
     part = Part(found, "a sweep", None, ())
-    first = tune_results(ROWS)
+    first = problem_results(ROWS)
     slow = [replace(r, places=r.places[::-1]) for r in first]  # measured again, say
     shown = [results._places(part, finals, finals) for finals in (first, slow)]
     assert shown[0].index[0] == first[0].places[0].point

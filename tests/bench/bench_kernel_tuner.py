@@ -29,8 +29,8 @@ from engine.jobs.sweep.ahead import CompileAhead  # noqa: E402
 from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.plan import TensorArg, make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
-from engine.search.autotune import tune_results  # noqa: E402
-from engine.search.gpu_final import gpu_entrants  # noqa: E402
+from engine.search.autotune import problem_results  # noqa: E402
+from engine.search.gpu_final import gpu_candidates  # noqa: E402
 from engine.search.space import Space, SweepOptions  # noqa: E402
 from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
 from engine.search.sweep.run import run_sweep  # noqa: E402
@@ -57,7 +57,7 @@ def attune(variant: Variant, problem: Problem, folder: Path) -> tuple[float, Con
             return evaluator.evaluate(request).evaluation
 
         run_sweep(spec, evaluate, book, on_gpu=True)
-        (result,) = tune_results(list(book.rows.values()), gpu_entrants(evaluator))
+        (result,) = problem_results(list(book.rows.values()), gpu_candidates(evaluator))
     return time.perf_counter() - start, dict(book.rows[result.places[0].point].config)
 
 

@@ -23,8 +23,8 @@ from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
 
 from app.shared.palette import LIGHT  # noqa: E402
 from app.tune import latency_stream_chart  # noqa: E402
-from engine.jobs.latency_stream.samples import LiveSample, StreamPart  # noqa: E402
-from engine.jobs.latency_stream.series import LiveSeries  # noqa: E402
+from engine.jobs.latency_stream.samples import LatencySample, StreamPart  # noqa: E402
+from engine.jobs.latency_stream.series import LatencySeries  # noqa: E402
 
 CHART = ".attune-chart[data-key=live_chart]"
 GOAL_CANCEL_MS = 500
@@ -69,10 +69,10 @@ def report(what: str, times_ms: list[float], goal_ms: float) -> None:
     )
 
 
-def gpu_samples(first: int, count: int) -> tuple[LiveSample, ...]:
+def gpu_samples(first: int, count: int) -> tuple[LatencySample, ...]:
     """As a GPU gives them, a power cap now and then."""
     return tuple(
-        LiveSample(
+        LatencySample(
             1e9 + 0.016 * i,
             12.0 + (i * 7919 % 101) / 200,
             1980 - i % 3,
@@ -86,7 +86,7 @@ def gpu_samples(first: int, count: int) -> tuple[LiveSample, ...]:
 
 def looks(size: int, samples: int) -> None:
     """The server's cost of one look: read in what is new, sum up, make the figure, encode it."""
-    series, parts = LiveSeries(), []
+    series, parts = LatencySeries(), []
     series.extend(StreamPart("device_warm", "H200", gpu_samples(0, size), 1))
     series.view()
     times = {"sum up": [], "sum up and draw": []}

@@ -17,7 +17,7 @@ from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing,
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.search.tuned.store import load_tuned
+from engine.tuned import load_tuned
 
 SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
 SMALL_SWEEP += ["--tunable", "num_splits=1,3", "--defaults-only"]

@@ -22,8 +22,8 @@ from engine.jobs.table import JobTable
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.search.autotune import TuneResult
-from engine.search.ranking import Place
+from engine.search.autotune import ProblemResult
+from engine.search.ranking import RankedPoint
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 
@@ -86,8 +86,8 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> 
 
 
 def test_a_final_survives_the_journal() -> None:
-    place = Place(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0, False)
-    found = TuneResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
+    place = RankedPoint(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0, False)
+    found = ProblemResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
     assert final_from_dict(json.loads(json.dumps(asdict(found)))) == found
 
 

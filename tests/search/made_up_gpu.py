@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from search_data import SimulatedEntrants, bowl, evaluation
+from search_data import SimulatedCandidates, bowl, evaluation
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.devices import detect, find_device
@@ -22,7 +22,7 @@ from engine.evaluation import Execution
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.search.cluster import worker
-from engine.search.race import Entrants
+from engine.search.race import Candidates
 from engine.search.sweep.rows import SweepRow
 
 DEADLY_SEQLEN = 48
@@ -45,16 +45,16 @@ def install() -> None:
         return EvaluationOutcome(replace(made, execution=on_gpu))
 
     @contextmanager
-    def opened(rows: Sequence[SweepRow]) -> Iterator[Entrants]:
+    def opened(rows: Sequence[SweepRow]) -> Iterator[Candidates]:
         assert {row.measured_on for row in rows} == {uuid}
         true_us = {row.point: row.median_us or 0.0 for row in rows}
         device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004))
-        yield SimulatedEntrants(device, list(true_us))
+        yield SimulatedCandidates(device, list(true_us))
 
-    def gpu_entrants(*_: Any) -> Any:
+    def gpu_candidates(*_: Any) -> Any:
         return opened
 
     detect.detect_local = lambda: found
     Evaluator.evaluate = evaluate  # type: ignore[assignment, method-assign]
-    worker.gpu_entrants = gpu_entrants  # type: ignore[attr-defined]
+    worker.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]
     worker.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]

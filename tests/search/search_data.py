@@ -25,8 +25,8 @@ from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.space import SweepOptions, SweepPoint, make_point
+from engine.search.sweep.location import UNKNOWN_LOCATION, Location
 from engine.search.sweep.rows import SweepRow
-from engine.search.sweep.where import NOWHERE, Where
 
 WHEN = "2026-01-01T00:00:00+00:00"
 SMALL = Problem(1, 1, 128, 64)
@@ -120,7 +120,7 @@ def row(
 ) -> SweepRow:
     made = point(variant, problem, **(config or {}))
     found = evaluation(made.request, time_us, **how)
-    return SweepRow.make(made, found, 0.5, Where("node7", gpu) if gpu else NOWHERE)
+    return SweepRow.make(made, found, 0.5, Location("node7", gpu) if gpu else UNKNOWN_LOCATION)
 
 
 class Landscape:
@@ -151,8 +151,8 @@ def bowl(request: EvaluationRequest) -> float:
     return 10.0 * factor * request.problem.seqlen / 128
 
 
-class SimulatedEntrants:
-    """`Entrants` on a simulated device; `failing` are found out after their first run."""
+class SimulatedCandidates:
+    """`Candidates` on a simulated device; `failing` are found out after their first run."""
 
     def __init__(
         self, device: SimulatedDevice, names: Sequence[str], failing: Sequence[str] = ()

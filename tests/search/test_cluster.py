@@ -23,7 +23,7 @@ from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.search.autotune import TuneResult
+from engine.search.autotune import ProblemResult
 from engine.search.cluster.address import parse_address
 from engine.search.cluster.executor import Cluster, connect, sweep_on
 from engine.search.cluster.tasks import MAX_DEATHS
@@ -66,7 +66,7 @@ def first_request(spec: SweepSpec) -> EvaluationRequest:
 
 def sweep(
     address: str, spec: SweepSpec, path: Path, **how: Any
-) -> tuple[str, list[TuneResult], list[str]]:
+) -> tuple[str, list[ProblemResult], list[str]]:
     said: list[str] = []
     book = SweepJournal(path)
     book.poll()

@@ -16,8 +16,8 @@ from engine.evaluation import Correctness
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.evaluate import Evaluator
 from engine.plan import LaunchPlan
-from engine.search.autotune import tune_results
-from engine.search.gpu_final import gpu_entrants
+from engine.search.autotune import problem_results
+from engine.search.gpu_final import gpu_candidates
 from engine.tensors import Inputs
 
 
@@ -94,7 +94,7 @@ def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     rows = [row("v05", t, config={"num_splits": s}) for s, t in seen.items()]
     cuda = MadeUpCuda()
     settings = SamplerSettings(kinds=("device_warm",), max_s=5.0)
-    (result,) = tune_results(rows, gpu_entrants(MadeUpEvaluator(cuda)), settings)
+    (result,) = problem_results(rows, gpu_candidates(MadeUpEvaluator(cuda)), settings)
     by_point = {r.point: r.config["num_splits"] for r in rows}
     assert {by_point[w] for w in result.winners} == {1, 2}
     assert [by_point[p.point] for p in result.places][2:] == [4]
@@ -113,7 +113,7 @@ def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     cuda = MadeUpCuda()
     settings = SamplerSettings(kinds=("device_warm",), max_s=5.0)
-    here, there = tune_results(rows, gpu_entrants(MadeUpEvaluator(cuda)), settings)
+    here, there = problem_results(rows, gpu_candidates(MadeUpEvaluator(cuda)), settings)
     assert sorted(plan.config["num_splits"] for plan in cuda.plans) == [1, 2]
     assert "side by side" in here.reason
     assert "one after another" in there.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from search_data import SimulatedEntrants
+from search_data import SimulatedCandidates
 from simulated_gpu import SimulatedConditions, SimulatedDevice, Throttle
 
 from engine.measure.sampler import SamplerSettings
@@ -31,7 +31,7 @@ def test_the_fastest_wins_from_any_place_in_the_field() -> None:
     for seed in range(5):
         names = sorted(FIELD, key=lambda n: (int(n[1:]) * 7 + seed) % 24)
         device = SimulatedDevice(FIELD, SimulatedConditions(noise=0.01), seed)
-        result = race(SimulatedEntrants(device, names), WARM)
+        result = race(SimulatedCandidates(device, names), WARM)
         assert result.places[0].point == "c00"
         assert [p.place for p in result.places] == [1, 2, 3, 4, 5]
         assert {p.point for p in result.places} == {f"c0{i}" for i in range(5)}
@@ -40,7 +40,7 @@ def test_the_fastest_wins_from_any_place_in_the_field() -> None:
 
 def test_losers_cost_little() -> None:
     device = Counting(FIELD, SimulatedConditions(noise=0.01), 3)
-    result = race(SimulatedEntrants(device, sorted(FIELD, reverse=True)), WARM)
+    result = race(SimulatedCandidates(device, sorted(FIELD, reverse=True)), WARM)
     assert result.left_in_heat["c23"] == 1
     finalist, loser = device.taken["c01"], device.taken["c22"]
     assert loser < finalist / 3
@@ -49,7 +49,7 @@ def test_losers_cost_little() -> None:
 def test_equals_share_the_first_place() -> None:
     true_us = {"a": 10.0, "b": 10.0, "c": 11.0}
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), 2)
-    result = race(SimulatedEntrants(device, "cba"), WARM)
+    result = race(SimulatedCandidates(device, "cba"), WARM)
     assert {p.point: p.place for p in result.places} == {"a": 1, "b": 1, "c": 3}
     assert [p.tied for p in result.places] == [True, True, False]
 
@@ -58,7 +58,7 @@ def test_a_candidate_that_may_be_the_best_is_not_sent_home_early() -> None:
     """All within noise: nobody is known to be slower, so nobody leaves before the last heat."""
     true_us = {f"c{i}": 10.0 for i in range(12)}
     device = SimulatedDevice(true_us, SimulatedConditions(noise=0.05), 1)
-    result = race(SimulatedEntrants(device, list(true_us)), WARM)
+    result = race(SimulatedCandidates(device, list(true_us)), WARM)
     assert len(result.places) == FINALISTS
     assert min(result.left_in_heat.values()) >= 2
     assert Counter(result.left_in_heat.values())[3] >= 5
@@ -66,19 +66,19 @@ def test_a_candidate_that_may_be_the_best_is_not_sent_home_early() -> None:
 
 def test_few_candidates_go_straight_to_the_final() -> None:
     device = SimulatedDevice({"a": 10.0, "b": 12.0}, SimulatedConditions(noise=0.004))
-    result = race(SimulatedEntrants(device, ["b", "a", "b"]), WARM)
+    result = race(SimulatedCandidates(device, ["b", "a", "b"]), WARM)
     assert result.left_in_heat == {}
     assert [p.point for p in result.places] == ["a", "b"]
-    alone = race(SimulatedEntrants(device, ["a"]), WARM)
+    alone = race(SimulatedCandidates(device, ["a"]), WARM)
     assert [(p.place, p.tied) for p in alone.places] == [(1, False)]
     with pytest.raises(ValueError, match="candidate"):
-        race(SimulatedEntrants(device, []), WARM)
+        race(SimulatedCandidates(device, []), WARM)
 
 
 def test_on_a_throttled_gpu_all_tie_and_it_says_so() -> None:
     hot = SimulatedConditions(noise=0.004, throttles=(Throttle(0.0, 1e9, 0.5),))
     settings = SamplerSettings(kinds=("device_warm",), max_s=1.0)
-    result = race(SimulatedEntrants(SimulatedDevice({"a": 10.0, "b": 20.0}, hot), "ab"), settings)
+    result = race(SimulatedCandidates(SimulatedDevice({"a": 10.0, "b": 20.0}, hot), "ab"), settings)
     assert "hardware thermal slowdown" in result.throttled
     assert [p.place for p in result.places] == [1, 1]
 
@@ -86,7 +86,7 @@ def test_on_a_throttled_gpu_all_tie_and_it_says_so() -> None:
 def test_a_race_can_be_stopped() -> None:
     device = SimulatedDevice(FIELD, SimulatedConditions(noise=0.01))
     result = race(
-        SimulatedEntrants(device, list(FIELD)),
+        SimulatedCandidates(device, list(FIELD)),
         WARM,
         should_stop=lambda: device.samples_taken > 300,
     )
@@ -95,8 +95,8 @@ def test_a_race_can_be_stopped() -> None:
 
 def test_who_fails_on_the_way_has_no_place() -> None:
     device = SimulatedDevice(FIELD, SimulatedConditions(noise=0.01))
-    result = race(SimulatedEntrants(device, list(FIELD), failing=["c00", "c03"]), WARM)
+    result = race(SimulatedCandidates(device, list(FIELD), failing=["c00", "c03"]), WARM)
     assert [p.point for p in result.places[:3]] == ["c01", "c02", "c04"]
     assert result.left_in_heat["c00"] == 1
-    alone = SimulatedEntrants(device, ["c00"], failing=["c00"])
+    alone = SimulatedCandidates(device, ["c00"], failing=["c00"])
     assert race(alone, WARM).places == ()

@@ -10,7 +10,7 @@ from simulated_gpu import SimulatedConditions, SimulatedDevice
 from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.verdict import Verdict
-from engine.search.ranking import by_problem, places, rank_rows, rank_run, ranking_origin
+from engine.search.ranking import assign_places, by_problem, rank_rows, rank_run, ranking_origin
 from engine.search.sweep.rows import compare_rows
 
 
@@ -18,9 +18,9 @@ def test_who_is_not_slower_than_the_first_of_a_place_shares_it() -> None:
     def slower(slow: float, fast: float) -> bool:
         return slow > fast + 1
 
-    assert places([10.0, 10.5, 11.0, 12.0, 13.0, 20.0], slower) == [1, 1, 1, 4, 4, 6]
-    assert places([5.0], slower) == [1]
-    assert places([], slower) == []
+    assert assign_places([10.0, 10.5, 11.0, 12.0, 13.0, 20.0], slower) == [1, 1, 1, 4, 4, 6]
+    assert assign_places([5.0], slower) == [1]
+    assert assign_places([], slower) == []
 
 
 def test_a_side_by_side_run_tells_two_percent_apart_and_shows_equals_as_tied() -> None:

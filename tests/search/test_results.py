@@ -133,10 +133,10 @@ def test_occupancy_says_a_time_says_b() -> None:
     assert found.loc["v01", "occupancy"] < found.loc["v05", "occupancy"] - 0.1
     assert dict(found["outlier"]) == {"v01": False, "v05": True, "v02": False}
     assert found.loc["v05", "beaten_by"] == low.point
-    assert "Occupancy says v05" in found.loc["v05", "says"]
-    assert "time says v01" in found.loc["v05", "says"]
-    assert "1.50× faster" in found.loc["v05", "says"]
-    assert found.loc["v01", "says"] == ""
+    assert "Occupancy says v05" in found.loc["v05", "sentence"]
+    assert "time says v01" in found.loc["v05", "sentence"]
+    assert "1.50× faster" in found.loc["v05", "sentence"]
+    assert found.loc["v01", "sentence"] == ""
 
 
 def test_outliers_are_sought_within_a_problem_only() -> None:
@@ -171,7 +171,7 @@ def test_two_gpus_of_one_model_are_never_mixed() -> None:
     assert list(importance["importance"]) == [0.0, 0.0]
     assert not occupancy_frame(frame)["outlier"].any()
     # On one GPU the same times would say that more splits are slower, whatever the occupancy.
-    same = [replace(r, where=rows[0].where) for r in rows]
+    same = [replace(r, location=rows[0].location) for r in rows]
     assert list(winner_map(same)["device"]) == ["L4"]
     assert tunable_importance(sweep_frame(same))["importance"][0] == pytest.approx(1.0)
     assert occupancy_frame(sweep_frame(same))["outlier"].any()

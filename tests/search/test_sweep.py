@@ -256,13 +256,13 @@ def test_where_a_row_was_measured_survives_the_journal(
         on_gpu = Execution("cuda", "device", "device", 0, None)
         return replace(Landscape(bowl)(request), execution=on_gpu)
 
-    monkeypatch.setattr("engine.search.sweep.where.local_gpu_id", lambda: now)
+    monkeypatch.setattr("engine.search.sweep.location.local_gpu_id", lambda: now)
     path = tmp_path / "s.jsonl"
     told: list[Progress] = []
     run_sweep(SPEC, evaluate, SweepJournal(path), told.append)
     rows = SweepJournal.open(path).rows.values()
     assert {(r.problem.seqlen, r.measured_on) for r in rows} == set(gpus.items())
-    assert {r.where.host for r in rows} == {platform.node()}
+    assert {r.location.host for r in rows} == {platform.node()}
     assert {(device, gpu, p.seqlen) for device, gpu, p in told[-1].best} == {
         ("L4", "GPU-a", 128),
         ("L4", "GPU-b", 512),

@@ -8,7 +8,7 @@ from engine.errors import InvalidProblem
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.space import ProblemAxes, Space, point_id
-from engine.search.tuned.store import problem_class
+from engine.tuned import problem_class
 
 CAUSAL = Problem(2, 3, 128, 64, True, "bfloat16")
 DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)

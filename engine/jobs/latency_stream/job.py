@@ -1,4 +1,4 @@
-"""A live job in the worker process: measures one kernel again and again into its stream.
+"""A latency stream in the worker process: measures one kernel again and again.
 
 On the GPU by short runs of the sampler, between which others get the device; on the CPU backend the
 execution time on this host, which is no GPU's latency and is never called one.
@@ -19,7 +19,7 @@ from engine.jobs.latency_stream.samples import (
     MAX_SAMPLES,
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
-    LiveSample,
+    LatencySample,
     append_samples,
     begin_stream,
     is_unseen,
@@ -43,7 +43,7 @@ _CPU_SHARE = 0.5  # of the time that the CPU backend may be busy
 
 
 def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """Check the kernel once, then measure until the job is cancelled or nobody looks any more.
+    """Check the kernel once, then measure until the job is cancelled or its stream is not read.
 
     A kernel that is not right gets no stream: the job is over, with its evaluation as the result.
     """
@@ -101,7 +101,7 @@ class _Stream:
             result = backend.run(self.plan, self.inputs, options)
             if result.status is not Status.PASSED or result.execution_ms is None:
                 raise MeasureError(f"The kernel stopped working: {result.reason}")
-            self._append([LiveSample(time.time(), result.execution_ms * 1000)])
+            self._append([LatencySample(time.time(), result.execution_ms * 1000)])
             busy = time.monotonic() - began
             self.runner.serve_waiting_evaluations()
             time.sleep(max(_CPU_INTERVAL_S - busy, busy * (1 / _CPU_SHARE - 1)))
@@ -133,11 +133,10 @@ class _Stream:
                 raise MeasureError(f"The kernel stopped working: {group.failures[name]}")
 
     def _emit(self, samples: Sequence[Sample]) -> None:
-        now = time.time()
-        newest = max(s.at_s for s in samples)
-        self._append([LiveSample.of(now - (newest - s.at_s), s.time_us, s.state) for s in samples])
+        offset = time.time() - max(s.at_s for s in samples)
+        self._append([LatencySample.of(s.at_s + offset, s.time_us, s.state) for s in samples])
 
-    def _append(self, samples: Sequence[LiveSample]) -> None:
+    def _append(self, samples: Sequence[LatencySample]) -> None:
         append_samples(self.stream, samples)
         self.count += len(samples)
 

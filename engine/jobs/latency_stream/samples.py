@@ -1,7 +1,7 @@
-"""A live job's samples: one file that the worker appends to and any number of tabs read.
+"""The samples of a latency stream: one file that the worker appends to and any number of tabs read.
 
-A reader holds nothing but the place it has read up to, so tabs come and go as they like. Each look
-leaves its time beside the stream, so that a job ends which nobody looks at any more.
+A reader holds nothing but the offset it has read up to, so tabs come and go as they like. Each read
+touches a file beside the stream, so that a stream that is not read any more ends.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from engine.devices.nvml import GpuState
 from engine.records import journal
 
 VERSION = 1
-# A live job ends when nobody has looked for this long. Browsers let the pages of hidden tabs ask
-# once a minute: whoever does something else meanwhile still looks.
+# A stream ends when it has not been read for this long. Browsers let the pages of hidden tabs ask
+# once a minute, which is often enough.
 UNSEEN_S = 150.0
 # Sooner when another long job waits for its turn: a closed tab must not hold it up.
 UNSEEN_IN_THE_WAY_S = 10.0
 MAX_SAMPLES = 500_000  # of one stream: hours, and still quick to look at
 # "cpu_execution" is the wall time of running the kernel on the host: no GPU's latency, whatever
 # the target is.
-LiveKind: TypeAlias = Literal["device_warm", "cpu_execution"]
+StreamKind: TypeAlias = Literal["device_warm", "cpu_execution"]
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSample:
+class LatencySample:
     """One sample; what is not known (on the CPU backend: everything about a GPU) is None."""
 
     at: float  # Unix time
@@ -40,7 +40,7 @@ class LiveSample:
     throttle_reasons: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, at: float, time_us: float, state: GpuState) -> LiveSample:
+    def of(cls, at: float, time_us: float, state: GpuState) -> LatencySample:
         return cls(
             at,
             time_us,
@@ -53,23 +53,23 @@ class LiveSample:
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """What a stream holds after some place.
+    """What a stream holds behind some offset.
 
-    `after` is the place to go on from; it stays valid for as long as the stream exists.
+    `after` is the offset to go on from; it stays valid for as long as the stream exists.
     """
 
-    kind: LiveKind | None  # None when this part begins behind the stream's head
+    kind: StreamKind | None  # None when this part begins behind the stream's head
     device: str  # what the samples were taken on, likewise
-    samples: tuple[LiveSample, ...]
+    samples: tuple[LatencySample, ...]
     after: int
 
 
-def begin_stream(path: Path, kind: LiveKind, device: str) -> None:
+def begin_stream(path: Path, kind: StreamKind, device: str) -> None:
     """Write the head: what the samples will be."""
     journal.append(path, {"event": "stream", "version": VERSION, "kind": kind, "device": device})
 
 
-def append_samples(path: Path, samples: Iterable[LiveSample]) -> None:
+def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
     """Add samples in one write, so that a reader sees a round as a whole.
 
     Raises:
@@ -86,9 +86,9 @@ def append_samples(path: Path, samples: Iterable[LiveSample]) -> None:
 def read_samples(path: Path, after: int = 0) -> StreamPart:
     """The samples behind byte `after`, 0 for all. A stream that is not there (yet) is empty."""
     events, offset = journal.read_from(path, after)
-    kind: LiveKind | None = None
+    kind: StreamKind | None = None
     device = ""
-    samples: list[LiveSample] = []
+    samples: list[LatencySample] = []
     for event in events:
         if event.get("event") == "stream" and event.get("version") == VERSION:
             kind, device = event["kind"], str(event["device"])
@@ -98,13 +98,13 @@ def read_samples(path: Path, after: int = 0) -> StreamPart:
 
 
 def mark_seen(path: Path) -> None:
-    """Somebody looks at this stream now, whether it has begun or not. Failing is no harm."""
+    """Note that this stream is read now, whether it has begun or not. Failing does no harm."""
     with suppress(OSError):
         _seen(path).touch(mode=0o600)
 
 
 def is_unseen(path: Path, since: float, limit_s: float = UNSEEN_S) -> bool:
-    """Whether nobody has looked for `limit_s`. `since` (Unix time) counts as the first look."""
+    """Whether the stream was not read for `limit_s`. `since` (Unix time) counts as a read."""
     with suppress(OSError):
         since = _seen(path).stat().st_mtime
     return time.time() - since > limit_s
@@ -114,6 +114,6 @@ def _seen(path: Path) -> Path:
     return path.with_suffix(".seen")
 
 
-def _sample(row: list[Any]) -> LiveSample:
+def _sample(row: list[Any]) -> LatencySample:
     at, time_us, clock, power, temperature, reasons = row
-    return LiveSample(at, time_us, clock, power, temperature, tuple(reasons))
+    return LatencySample(at, time_us, clock, power, temperature, tuple(reasons))

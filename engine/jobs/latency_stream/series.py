@@ -1,7 +1,7 @@
-"""What a live job's stream says so far: median with interval, spread, and what a chart draws.
+"""A latency stream so far: median with interval, spread, and what a chart draws.
 
 The samples are kept as columns that grow, and every figure is brought up to date from the new ones
-where that can be: a look at a stream of an hour costs milliseconds.
+where that can be: an update of a stream of an hour costs milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from engine.jobs.latency_stream.samples import LiveKind, LiveSample, StreamPart
+from engine.jobs.latency_stream.samples import LatencySample, StreamKind, StreamPart
 from engine.jobs.latency_stream.thinning import FloatArray, Thinned, spans
 from engine.measure.rounds import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
 from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
@@ -41,7 +41,7 @@ _ROW = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSummary:
+class StreamSummary:
     """The figures of a stream so far; times in µs. Dropped samples count in none but `samples`."""
 
     samples: int
@@ -83,12 +83,12 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveView:
+class StreamView:
     """Everything a page shows of a stream. What a GPU's driver does not say is None."""
 
-    kind: LiveKind | None  # None: nothing has been measured yet
+    kind: StreamKind | None  # None: nothing has been measured yet
     device: str
-    summary: LiveSummary | None = None
+    summary: StreamSummary | None = None
     times: Curve | None = None  # µs
     dropped: npt.NDArray[np.bool_] | None = None  # of `times`: does not count
     history: History | None = None
@@ -101,12 +101,12 @@ class LiveView:
         return self.clock is not None or self.power is not None or bool(self.spans)
 
 
-class LiveSeries:
+class LatencySeries:
     """All samples of one stream. Not thread-safe."""
 
     def __init__(self) -> None:
         self.after = 0  # where to read on
-        self.kind: LiveKind | None = None
+        self.kind: StreamKind | None = None
         self.device = ""
         self.size = 0
         self._rows = np.empty(1024, dtype=_ROW)
@@ -114,11 +114,11 @@ class LiveSeries:
         self._history: list[tuple[float, MedianInterval]] = []
         self._next_moment = MIN_SAMPLES
         self._thinned = {name: Thinned() for name in ("time_us", "sm_clock_mhz", "power_w")}
-        self._view: LiveView | None = None
+        self._view: StreamView | None = None
         self._csv: str | None = None
 
     def extend(self, part: StreamPart) -> None:
-        """Add what a reader found behind `after`."""
+        """Add the part of the stream behind `after`."""
         self.after = part.after
         if part.kind is not None:
             self.kind, self.device = part.kind, part.device
@@ -140,7 +140,7 @@ class LiveSeries:
             self._history.append((float(self._at_s[n - 1]), self._interval(n)))
             self._next_moment = ceil(n * _HISTORY_GROWTH)
 
-    def view(self) -> LiveView:
+    def view(self) -> StreamView:
         """The stream as it is now; the same object until there is more."""
         if self._view is None:
             self._view = self._look()
@@ -158,7 +158,7 @@ class LiveSeries:
         since: FloatArray = at - at[0]
         return since
 
-    def _row(self, sample: LiveSample) -> tuple[float, ...]:
+    def _row(self, sample: LatencySample) -> tuple[float, ...]:
         state = (sample.sm_clock_mhz, sample.power_w, sample.temperature_c)
         known = (np.nan if x is None else x for x in state)
         return (sample.at, sample.time_us, *known, self._bits(sample.throttle_reasons))
@@ -198,9 +198,9 @@ class LiveSeries:
     def _interval(self, size: int) -> MedianInterval:
         return median_interval(self._counted(size))
 
-    def _look(self) -> LiveView:
+    def _look(self) -> StreamView:
         if self.size == 0:
-            return LiveView(self.kind, self.device)
+            return StreamView(self.kind, self.device)
         at_s = self._at_s
         dropped = self._dropped(self.size)
         counted = np.sort(self._counted(self.size))
@@ -210,10 +210,10 @@ class LiveSeries:
         near = _near(every)
         times, drawn = self._curve("time_us", at_s)
         moments = [*self._history, (float(at_s[-1]), interval)]
-        return LiveView(
+        return StreamView(
             kind=self.kind,
             device=self.device,
-            summary=LiveSummary(
+            summary=StreamSummary(
                 samples=self.size,
                 dropped=int(dropped.sum()),
                 median=interval,
@@ -228,9 +228,9 @@ class LiveSeries:
             dropped=dropped[drawn],
             history=History(
                 np.array([at for at, _ in moments]),
-                np.array([found.median for _, found in moments]),
-                np.array([found.low for _, found in moments]),
-                np.array([found.high for _, found in moments]),
+                np.array([interval.median for _, interval in moments]),
+                np.array([interval.low for _, interval in moments]),
+                np.array([interval.high for _, interval in moments]),
             ),
             clock=self._known("sm_clock_mhz", at_s),
             power=self._known("power_w", at_s),

@@ -27,8 +27,8 @@ PREFIX = "cli-"  # of the ids of these jobs
 _MOST = 50  # newest, of a folder
 _MAX_HEAD_BYTES = 64 << 20  # a million problems
 _TAIL_BYTES = 4096
-_PROBED_S = 5.0  # how long it is believed who holds a journal
-_LIVELY_S = 10.0  # a journal written to so lately is being written
+_PROBED_S = 5.0  # how long the answer whether a journal is held counts
+_ACTIVE_S = 10.0  # a journal written to so lately is being written
 _RATE_ROWS = 20
 
 
@@ -47,7 +47,7 @@ class SweepFiles:
         self._folder = folder
         self._lock = threading.RLock()
         self._heads: dict[tuple[str, int], _Head | None] = {}  # by name and inode
-        self._held: dict[str, tuple[float, bool]] = {}  # by name: when asked, the answer
+        self._held: dict[str, tuple[float, bool]] = {}  # by name: when probed, the answer
         self._opened: dict[str, _Opened] = {}  # by name, the last looked at last
 
     def listed(self) -> list[JobStatus]:
@@ -88,15 +88,15 @@ class SweepFiles:
 
     def _job(self, path: Path) -> JobStatus | None:
         try:
-            found = path.stat()
-            head = self._head(path, found.st_ino)
+            stat = path.stat()
+            head = self._head(path, stat.st_ino)
             if head is None:
                 return None
-            ended = _ending(path, found.st_size)
+            ended = _ending(path, stat.st_size)
         except OSError:
             return None
         state: JobState = "done" if ended in ("finished", "budget") else "cancelled"
-        if not ended and self._is_held(path, found.st_mtime):
+        if not ended and self._is_held(path, stat.st_mtime):
             state = "running"
         return JobStatus(
             job_id=PREFIX + path.stem,
@@ -104,7 +104,7 @@ class SweepFiles:
             request=dict(head.spec),
             submitted=head.began,
             started=head.began,
-            ended=None if state == "running" else found.st_mtime,
+            ended=None if state == "running" else stat.st_mtime,
             kind="sweep",
             end=ended if state == "done" else "",
             journal=PREFIX + path.stem,
@@ -119,13 +119,13 @@ class SweepFiles:
     def _is_held(self, path: Path, written_at: float) -> bool:
         """Whether a process runs this sweep.
 
-        Asking takes the lock for a moment, in which a command that wants it would be refused:
-        that is why a journal that grows is taken at its word and others are seldom asked.
+        Probing takes the lock for a moment, in which a command that wants it would be refused:
+        that is why a journal that grows counts as held and others are seldom probed.
         """
-        if time.time() - written_at < _LIVELY_S:
+        if time.time() - written_at < _ACTIVE_S:
             return True
-        asked_at, held = self._held.get(path.name, (float("-inf"), False))
-        if time.monotonic() - asked_at > _PROBED_S:
+        probed_at, held = self._held.get(path.name, (float("-inf"), False))
+        if time.monotonic() - probed_at > _PROBED_S:
             held = _is_locked(path)
             self._held[path.name] = (time.monotonic(), held)
         return held
@@ -143,19 +143,19 @@ class SweepFiles:
 
 
 class _Opened:
-    """A journal that somebody looks at, and what its rows come to."""
+    """A journal that is being looked at, and its progress."""
 
     def __init__(self, journal: SweepJournal) -> None:
         self.journal = journal
         self.began: float | None = None  # the last run of it
         self._counts = (0, 0, 0)  # passed, skipped, failed
         self._best: tuple[BestPoint, ...] = ()
-        self._seen: deque[tuple[float, int]] = deque(maxlen=_RATE_ROWS)  # (when, rows)
+        self._history: deque[tuple[float, int]] = deque(maxlen=_RATE_ROWS)  # (when, rows)
 
     def poll(self) -> None:
         if self.began is None:
             self.began = _last_begin(self.journal.path)
-        if self.journal.poll() or not self._seen:
+        if self.journal.poll() or not self._history:
             self._sum_up()
 
     def progress(self, job: JobStatus) -> JobProgress:
@@ -186,9 +186,9 @@ class _Opened:
         return count if limit is None else min(count, skipped + limit)
 
     def _per_minute(self) -> float | None:
-        if len(self._seen) < 2:
+        if len(self._history) < 2:
             return None
-        (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
+        (first_at, first), (last_at, last) = self._history[0], self._history[-1]
         return 60 * (last - first) / (last_at - first_at) if last > first else None
 
     def _sum_up(self) -> None:
@@ -205,7 +205,7 @@ class _Opened:
             if problem not in best or time_us < best[problem].median_us:
                 best[problem] = BestPoint(problem, row.point, row.label(), time_us, str(row.origin))
         self._best = tuple(best.values())
-        self._seen.append((time.monotonic(), len(rows)))
+        self._history.append((time.monotonic(), len(rows)))
 
 
 def _read_head(path: Path) -> _Head | None:
@@ -264,7 +264,7 @@ _files_lock = threading.Lock()
 
 
 def sweep_files() -> SweepFiles:
-    """The sweeps of this user's command line."""
+    """The sweeps that this user ran on the command line."""
     from engine.compile.cache import cache_root
 
     folder = cache_root() / "sweeps"

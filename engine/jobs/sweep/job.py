@@ -23,9 +23,9 @@ from engine.jobs.sweep.ahead import CompileAhead
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.search.autotune import TuneResult, tune_group
-from engine.search.gpu_final import gpu_entrants
-from engine.search.ranking import Place, by_problem, gpu_names
+from engine.search.autotune import ProblemResult, problem_result
+from engine.search.gpu_final import gpu_candidates
+from engine.search.ranking import RankedPoint, by_problem, gpu_names
 from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
 from engine.search.sweep.journal import SweepJournal, SweepSpec
@@ -45,9 +45,9 @@ def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
     reporter = _Reporter(runner, job_id)
     sweep = _Sweep(runner, job_id, spec, spec.space.points(spec.options), sweep_journal, reporter)
     if job.cluster and sweep.points:
-        end, final = sweep.on_cluster(job.cluster)
+        end, final = sweep.run_on_cluster(job.cluster)
     else:
-        end, final = sweep.on_this_machine(runner.run.in_flight(job.journal))
+        end, final = sweep.run_here(runner.run.in_flight(job.journal))
     reporter.finish()
     if end != "cancelled":  # the manager has said so itself
         runner.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
@@ -59,16 +59,16 @@ class _Reporter:
     def __init__(self, runner: JobRunner, job_id: str) -> None:
         self._runner, self._job_id = runner, job_id
         self._latest: Progress | None = None
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def __call__(self, progress: Progress) -> None:
         self._latest = progress
-        if time.monotonic() - self._told_at >= _PROGRESS_S:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._reported_at >= _PROGRESS_S:
+            self._reported_at = time.monotonic()
             self.finish()
 
     def finish(self) -> None:
-        """Tell the latest."""
+        """Write the latest progress."""
         if self._latest is not None:
             progress = asdict(job_progress(self._latest))
             self._runner.event(self._job_id, "progress", progress=progress)
@@ -76,7 +76,7 @@ class _Reporter:
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """One job: what to evaluate, where to note it, whom to tell."""
+    """One job: what to evaluate, and where rows and progress go."""
 
     runner: JobRunner
     job_id: str
@@ -85,12 +85,12 @@ class _Sweep:
     journal: SweepJournal
     reporter: _Reporter
 
-    def on_this_machine(self, marker: Path) -> tuple[SweepEnd, list[TuneResult]]:
+    def run_here(self, marker: Path) -> tuple[SweepEnd, list[ProblemResult]]:
         """Evaluate here; `marker` names the point under way."""
         runner, spec = self.runner, self.spec
         on_gpu = bool(self.points) and runs_on_gpu(self.points[0].request)
         with CompileAhead(self._known_order(), on_cpu=spec.options.execute and not on_gpu) as ahead:
-            evaluate = _Points(runner, marker, ahead).evaluate
+            evaluate = _PointEvaluator(runner, marker, ahead).evaluate
 
             def should_stop() -> bool:
                 # Between two points: here nothing is under way.
@@ -105,8 +105,8 @@ class _Sweep:
             return end, []
         return end, self._final()
 
-    def on_cluster(self, address: str) -> tuple[SweepEnd, list[TuneResult]]:
-        """Nothing is evaluated here but what a page asks for meanwhile."""
+    def run_on_cluster(self, address: str) -> tuple[SweepEnd, list[ProblemResult]]:
+        """Evaluate on a cluster; only what a page asks for meanwhile is evaluated here."""
         from engine.search.cluster.executor import connect, sweep_on
 
         def should_stop() -> bool:
@@ -126,40 +126,42 @@ class _Sweep:
         self.runner.event(self.job_id, "stage", stage=sentence)
 
     def _known_order(self) -> list[EvaluationRequest]:
-        """What will be evaluated, in order; empty where that depends on what is found."""
+        """What will be evaluated, in order; empty where that depends on the times."""
         if self.spec.strategy != "exhaustive":
             return []
         done = self.journal.rows
         return [p.request for p in self.points if p.why_not is None and p.id not in done]
 
-    def _final(self) -> list[TuneResult]:
+    def _final(self) -> list[ProblemResult]:
         """The best of every problem, measured side by side."""
-        opened = gpu_entrants(self.runner.evaluator, self._stage)
-        found: list[TuneResult] = []
+        open_candidates = gpu_candidates(self.runner.evaluator, self._stage)
+        results: list[ProblemResult] = []
         for (name, problem), group in by_problem(self.journal.rows.values()).items():
             self.runner.serve_waiting_evaluations()
             if self._is_cancelled():
                 break
             self._stage(f"The final of {problem.label()}")
             try:
-                result = tune_group(name, group, opened, should_stop=self._is_cancelled)
+                result = problem_result(
+                    name, group, open_candidates, should_stop=self._is_cancelled
+                )
             except MeasureError as error:
                 self._stage(f"No final of {problem.label()}: {error}")
                 if self.runner.evaluator.gpu_error is not None:
                     break
                 continue
             if result is not None:
-                found.append(result)
-        return found
+                results.append(result)
+        return results
 
 
-def final_from_dict(data: Mapping[str, Any]) -> TuneResult:
+def final_from_dict(data: Mapping[str, Any]) -> ProblemResult:
     """A result of a final as the journal holds it."""
     places = tuple(
-        Place(**{**place, "interval": MedianInterval(**place["interval"])})
+        RankedPoint(**{**place, "interval": MedianInterval(**place["interval"])})
         for place in data["places"]
     )
-    return TuneResult(**{**data, "problem": Problem(**data["problem"]), "places": places})
+    return ProblemResult(**{**data, "problem": Problem(**data["problem"]), "places": places})
 
 
 def job_progress(progress: Progress) -> JobProgress:
@@ -191,7 +193,7 @@ def _heading(row: SweepRow, gpu: str) -> str:
     return label if gpu == row.device else f"{label} on {gpu}"
 
 
-class _Points:
+class _PointEvaluator:
     """Evaluates points and remembers on disk which one is under way."""
 
     def __init__(self, runner: JobRunner, marker: Path, ahead: CompileAhead) -> None:

@@ -1,4 +1,4 @@
-"""Where a Dask scheduler listens, as a person types it."""
+"""The address of a Dask scheduler, as a person types it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SCHEMES = ("tcp", "tls")
 
 
 def parse_address(text: str) -> str:
-    """`tcp://HOST:PORT` of `HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
+    """`tcp://HOST:PORT` from `HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
 
     Raises:
         InvalidProblem: anything else.

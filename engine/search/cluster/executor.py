@@ -18,7 +18,7 @@ from typing import Any
 
 from engine.errors import AttuneError, ClusterError, ToolMissing
 from engine.pipeline.request import EvaluationRequest
-from engine.search.autotune import TuneResult, tune_group
+from engine.search.autotune import ProblemResult, problem_result
 from engine.search.cluster import worker
 from engine.search.cluster.address import parse_address
 from engine.search.cluster.members import Members
@@ -96,7 +96,7 @@ def sweep_on(
     sweep_journal: SweepJournal,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[SweepEnd, list[TuneResult]]:
+) -> tuple[SweepEnd, list[ProblemResult]]:
     """Run a sweep, or go on with it, and its finals, on the cluster. See `run_sweep`.
 
     Raises:
@@ -187,14 +187,14 @@ class Cluster(Executor):
         self,
         rows: Sequence[SweepRow],
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> list[TuneResult]:
+    ) -> list[ProblemResult]:
         """The best of every (GPU, problem); measured ones timed side by side on that very GPU.
 
         Raises:
             ClusterError: the scheduler is gone.
         """
         groups = by_problem(rows)
-        racing: dict[tuple[str, Any], Future[TuneResult | None]] = {}
+        racing: dict[tuple[str, Any], Future[ProblemResult | None]] = {}
         for (name, problem), group in groups.items():
             if ranking_origin(group) != "measured":
                 continue
@@ -270,10 +270,10 @@ class Cluster(Executor):
 
 
 def _final(
-    name: str, group: Sequence[SweepRow], racing: Future[TuneResult | None] | None
-) -> TuneResult | None:
+    name: str, group: Sequence[SweepRow], racing: Future[ProblemResult | None] | None
+) -> ProblemResult | None:
     """The worker's result, or the sweep's own times and why there is no final."""
-    own = tune_group(name, group)
+    own = problem_result(name, group)
     if racing is None or own is None:
         return own
     try:

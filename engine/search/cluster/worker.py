@@ -21,11 +21,11 @@ from engine.errors import ClusterError, ToolMissing
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.search.autotune import TuneResult, tune_group
-from engine.search.gpu_final import gpu_entrants
+from engine.search.autotune import ProblemResult, problem_result
+from engine.search.gpu_final import gpu_candidates
 from engine.search.sweep.estimate import runs_on_gpu
+from engine.search.sweep.location import local_gpu_id
 from engine.search.sweep.rows import SweepRow
-from engine.search.sweep.where import local_gpu_id
 
 _ROOT = Path(__file__).resolve().parents[3]
 # What shows and stores results, and does not make them.
@@ -123,7 +123,7 @@ def evaluate(expected: str, request: EvaluationRequest) -> Evaluation:
         return evaluator.evaluate(request).evaluation
 
 
-def final(device: str, rows: Sequence[SweepRow]) -> TuneResult | None:
+def final(device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
     """The best of one problem's rows, timed side by side on the GPU that they were measured on.
 
     Raises:
@@ -131,7 +131,7 @@ def final(device: str, rows: Sequence[SweepRow]) -> TuneResult | None:
         MeasureError: the GPU failed.
     """
     with _exclusive_evaluator() as evaluator:
-        return tune_group(device, rows, gpu_entrants(evaluator), should_stop=_cancellation())
+        return problem_result(device, rows, gpu_candidates(evaluator), should_stop=_cancellation())
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from engine.errors import AttuneError, StoreError
 from engine.records import journal
 from engine.search.space import Space, SweepOptions, SweepPoint
 from engine.search.strategies import STRATEGIES, StrategyName
+from engine.search.sweep.location import Location
 from engine.search.sweep.rows import SweepRow
-from engine.search.sweep.where import Where
 
 VERSION = 1
 
@@ -81,12 +81,12 @@ class SweepJournal:
         Raises:
             StoreError: there is no such file, or it is not a sweep's journal.
         """
-        found = cls(path)
-        found.poll()
-        if found._spec is None:
+        opened = cls(path)
+        opened.poll()
+        if opened._spec is None:
             what = "is no sweep's journal" if path.exists() else "does not exist"
             raise StoreError(f"{path} {what}: name the file that `sweep` said it writes.")
-        return found
+        return opened
 
     @property
     def spec(self) -> SweepSpec:
@@ -115,12 +115,12 @@ class SweepJournal:
             elif kind == "end":
                 self.ended = str(event["state"])
             elif kind == "evaluation":
-                where = Where(**event.get("where", {}))
+                location = Location(**event.get("where", {}))
                 return SweepRow.from_result(
-                    event["point"], event["result"], event["elapsed_s"], where
+                    event["point"], event["result"], event["elapsed_s"], location
                 )
         except (KeyError, TypeError, ValueError, AttuneError):
-            # A line of another version or a damaged one: the point is simply not done.
+            # A line of another version or a damaged one: the point counts as not done.
             return None
         return None
 
@@ -137,7 +137,7 @@ class SweepJournal:
         )
 
     def add(self, point: SweepPoint, row: SweepRow) -> None:
-        """Write one finished evaluation, before anybody hears of it."""
+        """Write one finished evaluation."""
         self.rows[row.point] = row
         journal.append(
             self.path,
@@ -147,7 +147,7 @@ class SweepJournal:
                 "point": point.id,
                 "request": point.request.to_dict(),
                 "elapsed_s": row.elapsed_s,
-                "where": asdict(row.where),
+                "where": asdict(row.location),
                 "result": row.result,
             },
         )
@@ -158,7 +158,7 @@ class SweepJournal:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the file against other processes that would run the same sweep.
+        """Lock the file against other processes that would run the same sweep.
 
         Raises:
             StoreError: another process runs it, or the file cannot be written.

@@ -15,7 +15,7 @@ from engine.measure.verdict import MIN_DIFFERENCE, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.space import SweepPoint
-from engine.search.sweep.where import NOWHERE, Where
+from engine.search.sweep.location import UNKNOWN_LOCATION, Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class SweepRow:
     interval: MedianInterval | None  # µs
     elapsed_s: float
     result: Mapping[str, Any]
-    where: Where = NOWHERE
+    location: Location = UNKNOWN_LOCATION
 
     @property
     def measured_on(self) -> str:
         """Which GPU its time was measured on; times of different ones are never compared."""
-        return self.where.gpu if self.origin == "measured" else ""
+        return self.location.gpu if self.origin == "measured" else ""
 
     @property
     def median_us(self) -> float | None:
@@ -56,13 +56,17 @@ class SweepRow:
         point: SweepPoint,
         evaluation: Evaluation,
         elapsed_s: float,
-        where: Where = NOWHERE,
+        location: Location = UNKNOWN_LOCATION,
     ) -> Self:
-        return cls.from_result(point.id, _plain(evaluation.to_dict()), elapsed_s, where)
+        return cls.from_result(point.id, _plain(evaluation.to_dict()), elapsed_s, location)
 
     @classmethod
     def from_result(
-        cls, point: str, result: Mapping[str, Any], elapsed_s: float, where: Where = NOWHERE
+        cls,
+        point: str,
+        result: Mapping[str, Any],
+        elapsed_s: float,
+        location: Location = UNKNOWN_LOCATION,
     ) -> Self:
         """From a journal's line.
 
@@ -86,7 +90,7 @@ class SweepRow:
             else None,
             elapsed_s=elapsed_s,
             result=result,
-            where=where,
+            location=location,
         )
 
 

@@ -23,11 +23,11 @@ from engine.search.space import SweepPoint
 from engine.search.strategies import make_strategy
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.location import UNKNOWN_LOCATION, Location, location_of
 from engine.search.sweep.rows import SweepRow, skipped_row, without_result
-from engine.search.sweep.where import NOWHERE, Where, this_place
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], Evaluation]
-Timed: TypeAlias = tuple[Evaluation, float, Where]  # with the seconds it took, and where
+Timed: TypeAlias = tuple[Evaluation, float, Location]  # with the seconds it took, and where
 SweepEnd: TypeAlias = Literal["finished", "budget", "cancelled"]
 BestKey: TypeAlias = tuple[str, str, Problem]
 
@@ -112,7 +112,7 @@ def run_sweep(
 
 
 def best_key(row: SweepRow) -> BestKey:
-    """Where a row stands in `Progress.best`."""
+    """The key of a row in `Progress.best`."""
     return (row.device, row.measured_on, row.problem)
 
 
@@ -135,7 +135,7 @@ class _Pool:
     def start(self, point: SweepPoint) -> None:
         self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
 
-    def finished(self) -> list[tuple[SweepPoint, Evaluation, float, Where]]:
+    def finished(self) -> list[tuple[SweepPoint, Evaluation, float, Location]]:
         """Those that came to an end, after a short wait for the first."""
         done, _ = wait(self._points, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
@@ -155,7 +155,7 @@ class _Pool:
 def _timed(evaluate: Evaluate, request: EvaluationRequest) -> Timed:
     began = time.monotonic()
     evaluation = evaluate(request)
-    return evaluation, time.monotonic() - began, this_place(evaluation)
+    return evaluation, time.monotonic() - began, location_of(evaluation)
 
 
 def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
@@ -169,7 +169,7 @@ def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
     except Exception as error:
         status, log = Status.CRASHED, traceback.format_exc()
         reason = f"Attune itself failed ({type(error).__name__}: {error}); see the log."
-    return without_result(request, status, reason, log), 0.0, NOWHERE
+    return without_result(request, status, reason, log), 0.0, UNKNOWN_LOCATION
 
 
 def _is_better(row: SweepRow, best: SweepRow) -> bool:
@@ -248,8 +248,8 @@ class _Sweep:
                 return "budget" if limited else "finished"
             # With room left, first ask for more; then wait.
             if point is None or not pool.has_room:
-                for done, evaluation, elapsed_s, where in pool.finished():
-                    row = SweepRow.make(done, evaluation, elapsed_s, where)
+                for done, evaluation, elapsed_s, location in pool.finished():
+                    row = SweepRow.make(done, evaluation, elapsed_s, location)
                     self.journal.add(done, row)
                     self.ends.append(time.monotonic())
                     self._take(done, row)

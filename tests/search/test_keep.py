@@ -9,11 +9,11 @@ import pytest
 
 from engine.evaluation import Evaluation, Latency, Status
 from engine.problem import Problem
-from engine.search.autotune import tune_results
+from engine.search.autotune import problem_results
+from engine.search.keep import configs_to_keep, keep_configs
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.rows import SweepRow
-from engine.search.tuned.keep import keep, keepable
-from engine.search.tuned.store import load_tuned
+from engine.tuned import load_tuned
 
 # Two problems of one class and one of another.
 PROBLEMS = (Problem(1, 1, 100, 64), Problem(1, 1, 128, 64), Problem(1, 1, 512, 64))
@@ -47,7 +47,7 @@ def rows() -> list[SweepRow]:
 def test_one_config_for_each_class_the_best_over_its_problems() -> None:
     made = rows()
     small, large = sorted(
-        keepable(tune_results(made), made, "exhaustive"), key=lambda e: e.problem_class
+        configs_to_keep(problem_results(made), made, "exhaustive"), key=lambda e: e.problem_class
     )[::-1]
     assert small.problem_class == "D64 fp16 S65-128 BH1"
     # 64 is a little slower at 100 and much faster at 128, which is the problem named.
@@ -59,10 +59,10 @@ def test_one_config_for_each_class_the_best_over_its_problems() -> None:
 
 def test_keeping_says_what_happened() -> None:
     made = rows()
-    first, second = keepable(tune_results(made), made, "random")
-    (said,) = keep([replace(first, origin="measured")])
+    first, second = configs_to_keep(problem_results(made), made, "random")
+    (said,) = keep_configs([replace(first, origin="measured")])
     assert said.startswith(f"Kept for v01 on L4, {first.problem_class}: block_n=")
-    refused, kept = keep([first, second])
+    refused, kept = keep_configs([first, second])
     assert refused.startswith("Not kept for v01 on L4")
     assert "what is kept was measured, this is predicted" in refused
     assert kept.startswith("Kept")

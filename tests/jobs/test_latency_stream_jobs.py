@@ -13,7 +13,7 @@ from engine.devices.nvml import GpuState
 from engine.jobs.latency_stream.samples import (
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
-    LiveSample,
+    LatencySample,
     append_samples,
     begin_stream,
     is_unseen,
@@ -53,7 +53,7 @@ def standing(manager: JobManager, job_id: str) -> JobStatus:
 
 
 def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
-    job_id = manager.submit_live(REQUEST)
+    job_id = manager.submit_stream(REQUEST)
     assert manager.read_stream(job_id).samples == ()
     wait_until(lambda: len(manager.read_stream(job_id).samples) >= 3)
     first = manager.read_stream(job_id)
@@ -81,7 +81,7 @@ def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
 
 
 def test_an_evaluation_is_served_in_between(manager: JobManager) -> None:
-    live = manager.submit_live(REQUEST)
+    live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     single = manager.submit(REQUEST)
     wait_until(lambda: standing(manager, single).is_over)
@@ -92,7 +92,7 @@ def test_an_evaluation_is_served_in_between(manager: JobManager) -> None:
 
 
 def test_a_kernel_that_does_not_run_gets_no_stream(manager: JobManager) -> None:
-    job_id = manager.submit_live(
+    job_id = manager.submit_stream(
         EvaluationRequest("v01", Problem(1, 1, 64, 80), gpu="L4", backend="cpu")
     )
     wait_until(lambda: standing(manager, job_id).is_over)
@@ -110,7 +110,7 @@ def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None
 
 
 def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> None:
-    live = manager.submit_live(REQUEST)
+    live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))
     worker = manager._run.live_worker()
     assert standing(manager, live).state == "running"
@@ -121,8 +121,8 @@ def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> No
     assert manager.read_stream(live).samples  # what was measured stays
     assert manager._run.live_worker() == worker
     # One that is forgotten while it waits for its turn is not even begun.
-    first = manager.submit_live(REQUEST)
-    waiting = manager.submit_live(REQUEST)
+    first = manager.submit_stream(REQUEST)
+    waiting = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(first).samples))
     manager.read_stream(waiting)
     look_away(manager, waiting)
@@ -133,11 +133,11 @@ def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> No
 
 
 def test_a_closed_tab_does_not_hold_up_the_next_job(manager: JobManager) -> None:
-    closed = manager.submit_live(REQUEST)
+    closed = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(closed).samples))
     look_away(manager, closed, UNSEEN_IN_THE_WAY_S)
     assert standing(manager, closed).state == "running"  # nobody waits: it may be a hidden tab
-    waiting = manager.submit_live(REQUEST)
+    waiting = manager.submit_stream(REQUEST)
     wait_until(lambda: standing(manager, closed).is_over)
     assert standing(manager, closed).end == "unseen"
     wait_until(lambda: bool(manager.read_stream(waiting).samples))
@@ -171,7 +171,7 @@ def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_samples_survive_the_file_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "stream.jsonl"
     state = GpuState(1980, 1980, 2619, 412.5, 700.0, 61, None, ("power cap",))
-    rounds = [[LiveSample.of(100.0 + i, 4.25, state)] * 2 for i in range(3)]
+    rounds = [[LatencySample.of(100.0 + i, 4.25, state)] * 2 for i in range(3)]
     begin_stream(path, "device_warm", "H200")
     for samples in rounds:
         append_samples(path, samples)

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from search_data import SMALL, SimulatedEntrants, row
+from search_data import SMALL, SimulatedCandidates, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings
-from engine.search.autotune import RACERS, tune_results, tuned_config
-from engine.search.race import Entrants
+from engine.search.autotune import RACERS, problem_results
+from engine.search.keep import tuned_config
+from engine.search.race import Candidates
 from engine.search.sweep.rows import SweepRow
-from engine.search.tuned.store import problem_class
+from engine.tuned import problem_class
 
 WARM = SamplerSettings(kinds=("device_warm",))
 
@@ -27,12 +28,12 @@ def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
     true_us = {r.point: truth[r.config["num_splits"]] for r in rows}
 
     @contextmanager
-    def opened(racers: Sequence[SweepRow]) -> Iterator[Entrants]:
+    def opened(racers: Sequence[SweepRow]) -> Iterator[Candidates]:
         assert list(racers) == sorted(rows, key=lambda r: r.median_us or 0.0)
         device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004), 5)
-        yield SimulatedEntrants(device, [r.point for r in racers])
+        yield SimulatedCandidates(device, [r.point for r in racers])
 
-    (result,) = tune_results(rows, opened, WARM)
+    (result,) = problem_results(rows, opened, WARM)
     by_point = {r.point: r.config["num_splits"] for r in rows}
     assert {by_point[w] for w in result.winners} == {1, 2}
     assert [p.place for p in result.places] == [1, 1, 3, 4]
@@ -42,17 +43,17 @@ def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
 
 def test_without_a_device_what_runs_differ_by_is_a_tie() -> None:
     rows = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.2), (2, 10.1), (4, 13.0))]
-    (result,) = tune_results(rows)
+    (result,) = problem_results(rows)
     assert [p.place for p in result.places] == [1, 1, 3]
     assert "one after another" in result.reason
 
 
 def test_predictions_are_never_raced_and_always_called_so() -> None:
-    def opened(_: Sequence[SweepRow]) -> AbstractContextManager[Entrants]:
+    def opened(_: Sequence[SweepRow]) -> AbstractContextManager[Candidates]:
         raise AssertionError("nothing to measure")
 
     rows = [row("v05", 10.0 + s, config={"num_splits": s}, origin="predicted") for s in (1, 2)]
-    (result,) = tune_results(rows, opened)
+    (result,) = problem_results(rows, opened)
     assert result.origin == "predicted"
     assert "not measured" in result.reason
 
@@ -69,12 +70,12 @@ def test_only_the_best_of_the_search_race_and_nobody_gets_lost() -> None:
     failing = many[1].point
 
     @contextmanager
-    def opened(racers: Sequence[SweepRow]) -> Iterator[Entrants]:
+    def opened(racers: Sequence[SweepRow]) -> Iterator[Candidates]:
         assert len(racers) == RACERS
         device = SimulatedDevice(true_us, SimulatedConditions(noise=0.004))
-        yield SimulatedEntrants(device, [r.point for r in racers], [failing])
+        yield SimulatedCandidates(device, [r.point for r in racers], [failing])
 
-    (result,) = tune_results(many, opened, WARM)
+    (result,) = problem_results(many, opened, WARM)
     assert sorted(p.point for p in result.places) == sorted(set(true_us) - {failing})
     assert [p.place for p in result.places] == list(range(1, len(many)))
     assert [p.point for p in result.places[:2]] == [many[0].point, many[2].point]
@@ -88,7 +89,7 @@ def test_a_kept_config_says_where_it_comes_from() -> None:
         row("v02", None, status=Status.CRASHED),
         row("v05", 1.0, replace(SMALL, seqlen=64)),
     ]
-    result = tune_results(rows)[0]
+    result = problem_results(rows)[0]
     kept = tuned_config(result, rows, "random", "v05")
     assert kept is not None
     assert kept.config == rows[0].config
@@ -114,12 +115,12 @@ def test_two_gpus_of_one_model_have_a_winner_each() -> None:
     asked: list[set[str]] = []
 
     @contextmanager
-    def opened(racers: Sequence[SweepRow]) -> Iterator[Entrants]:
+    def opened(racers: Sequence[SweepRow]) -> Iterator[Candidates]:
         asked.append({r.measured_on for r in racers})
         times = {r.point: r.median_us or 0.0 for r in racers}
-        yield SimulatedEntrants(SimulatedDevice(times, SimulatedConditions()), list(times))
+        yield SimulatedCandidates(SimulatedDevice(times, SimulatedConditions()), list(times))
 
-    for results in (tune_results(rows), tune_results(rows, opened, WARM)):
+    for results in (problem_results(rows), problem_results(rows, opened, WARM)):
         assert [r.device for r in results] == ["L4 (GPU-a on node7)", "L4 (GPU-b on node7)"]
         assert [r.winners for r in results] == [(rows[1].point,), (rows[2].point,)]
         assert [len(r.places) for r in results] == [2, 2]
@@ -132,4 +133,4 @@ def test_two_gpus_of_one_model_have_a_winner_each() -> None:
 
 
 def test_where_nothing_has_a_time_there_is_no_best() -> None:
-    assert tune_results([row("v05", None, status=Status.CRASHED)]) == []
+    assert problem_results([row("v05", None, status=Status.CRASHED)]) == []

@@ -8,14 +8,14 @@ import io
 import numpy as np
 import pytest
 
-from engine.jobs.latency_stream.samples import LiveSample, StreamPart
-from engine.jobs.latency_stream.series import LiveSeries
+from engine.jobs.latency_stream.samples import LatencySample, StreamPart
+from engine.jobs.latency_stream.series import LatencySeries
 from engine.measure.statistics import median_interval
 
 CAP, HOT = "power cap", "software thermal slowdown"
 
 
-def gpu_samples(count: int, begin: float = 1e9) -> list[LiveSample]:
+def gpu_samples(count: int, begin: float = 1e9) -> list[LatencySample]:
     """Ten a second. In the third quarter a protective slowdown, in the second a power cap."""
     times = np.random.default_rng(count).lognormal(3.0, 0.01, count).tolist()
     found = []
@@ -23,12 +23,14 @@ def gpu_samples(count: int, begin: float = 1e9) -> list[LiveSample]:
         quarter = 4 * i // count
         reasons = (HOT,) if quarter == 2 else (CAP,) if quarter == 1 else ()
         slow, clock = (1.3, 1380) if quarter == 2 else (1.0, 1980)
-        found.append(LiveSample(begin + i / 10, slow * time_us, clock, 500.0, 60, reasons))
+        found.append(LatencySample(begin + i / 10, slow * time_us, clock, 500.0, 60, reasons))
     return found
 
 
-def fed(samples: list[LiveSample], *, step: int = 10**9, kind: str = "device_warm") -> LiveSeries:
-    series = LiveSeries()
+def fed(
+    samples: list[LatencySample], *, step: int = 10**9, kind: str = "device_warm"
+) -> LatencySeries:
+    series = LatencySeries()
     series.extend(StreamPart(kind, "H200", (), 10))  # type: ignore[arg-type]
     for i in range(0, len(samples), step):
         series.extend(StreamPart(None, "", tuple(samples[i : i + step]), 11 + i))
@@ -55,14 +57,14 @@ def test_the_median_is_of_the_samples_that_count() -> None:
 
 
 def test_a_low_clock_does_not_count_even_without_a_reason() -> None:
-    samples = [LiveSample(1e9 + i, 10.0, 1000 if i < 5 else 1980) for i in range(40)]
+    samples = [LatencySample(1e9 + i, 10.0, 1000 if i < 5 else 1980) for i in range(40)]
     summary = fed(samples).view().summary
     assert summary is not None
     assert summary.dropped == 5
 
 
 def test_when_too_few_count_all_do() -> None:
-    samples = [LiveSample(1e9 + i, 10.0 + i, 1980, None, None, (HOT,)) for i in range(9)]
+    samples = [LatencySample(1e9 + i, 10.0 + i, 1980, None, None, (HOT,)) for i in range(9)]
     summary = fed(samples).view().summary
     assert summary is not None
     assert (summary.dropped, summary.median.median) == (9, 14.0)
@@ -106,7 +108,7 @@ def test_what_slowed_the_gpu_is_told_by_spans_and_drawn_samples_are_marked() -> 
 
 
 def test_of_a_cpu_nothing_of_a_gpu_is_known() -> None:
-    view = fed([LiveSample(1e9 + i, 900.0) for i in range(20)], kind="cpu_execution").view()
+    view = fed([LatencySample(1e9 + i, 900.0) for i in range(20)], kind="cpu_execution").view()
     assert view.kind == "cpu_execution"
     assert (view.clock, view.power, view.spans, view.has_gpu_state) == (None, None, (), False)
     assert view.summary is not None
@@ -115,7 +117,7 @@ def test_of_a_cpu_nothing_of_a_gpu_is_known() -> None:
 
 def test_a_sample_far_out_does_not_press_the_others_together() -> None:
     samples = gpu_samples(400)
-    samples[7] = LiveSample(samples[7].at, 9_000.0, 1980)
+    samples[7] = LatencySample(samples[7].at, 9_000.0, 1980)
     summary = fed(samples).view().summary
     assert summary is not None
     assert (summary.far_out, summary.slowest_us) == (1, 9_000.0)
@@ -123,7 +125,7 @@ def test_a_sample_far_out_does_not_press_the_others_together() -> None:
 
 
 def test_a_clock_set_back_stops_time_for_a_while() -> None:
-    samples = [LiveSample(at, 10.0) for at in (100.0, 101.0, 50.0, 102.0, 103.0, 104.0)]
+    samples = [LatencySample(at, 10.0) for at in (100.0, 101.0, 50.0, 102.0, 103.0, 104.0)]
     for step in (1, 6):
         times = fed(samples, step=step).view().times
         assert times is not None
@@ -139,7 +141,7 @@ def test_the_view_is_made_once_for_all_tabs() -> None:
 
 
 def test_the_table_holds_every_sample_and_says_what_kind_of_time_it_is() -> None:
-    samples = [*gpu_samples(40), LiveSample(1e9 + 4.25, 21.5)]
+    samples = [*gpu_samples(40), LatencySample(1e9 + 4.25, 21.5)]
     rows = list(csv.DictReader(io.StringIO(fed(samples).csv())))
     assert [float(r["device_warm_us"]) for r in rows] == [s.time_us for s in samples]
     assert rows[0] | {"device_warm_us": ""} == {

@@ -14,7 +14,7 @@ from tuned_data import ENTRY, PROBLEM
 
 from engine.errors import StoreError
 from engine.problem import Problem
-from engine.search.tuned.store import (
+from engine.tuned import (
     find_tuned,
     forget_tuned,
     keep_tuned,

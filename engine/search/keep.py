@@ -1,20 +1,21 @@
-"""Which configs of a sweep are worth keeping, and what became of keeping one."""
+"""Which configs of a sweep to keep as tuned ones, and keeping them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from engine.search.autotune import TuneResult, tuned_config
-from engine.search.ranking import by_problem
+from engine.search.autotune import ProblemResult
+from engine.search.ranking import by_problem, gpu_names
 from engine.search.strategies import StrategyName
 from engine.search.sweep.rows import SweepRow
-from engine.search.tuned.store import TunedConfig, keep_tuned
+from engine.tuned import TunedConfig, keep_tuned, problem_class
 
 
-def keepable(
-    results: Sequence[TuneResult], rows: Sequence[SweepRow], strategy: StrategyName
+def configs_to_keep(
+    results: Sequence[ProblemResult], rows: Sequence[SweepRow], strategy: StrategyName
 ) -> list[TunedConfig]:
     """The best config of every (GPU, variant, problem class), slow variants too.
 
@@ -22,7 +23,7 @@ def keepable(
     taken (the geometric mean of its times), as far as any has a time on each; the entry then names
     the largest of them.
     """
-    found: dict[tuple[str, str, str], list[tuple[TunedConfig, TuneResult]]] = {}
+    by_class: dict[tuple[str, str, str], list[tuple[TunedConfig, ProblemResult]]] = {}
     variants = sorted({row.variant for row in rows})
     groups = by_problem(rows)
     # The largest problem last, so that it is the one named.
@@ -33,13 +34,43 @@ def keepable(
             if entry is not None:
                 tried = sum(row.variant == variant for row in group)
                 key = (entry.gpu, entry.variant, entry.problem_class)
-                found.setdefault(key, []).append((replace(entry, evaluations=tried), result))
+                by_class.setdefault(key, []).append((replace(entry, evaluations=tried), result))
     by_point = {row.point: row for row in rows}
-    return [_of_class(entries, by_point) for _, entries in sorted(found.items())]
+    return [_best_of_class(entries, by_point) for _, entries in sorted(by_class.items())]
 
 
-def _of_class(
-    entries: Sequence[tuple[TunedConfig, TuneResult]], by_point: dict[str, SweepRow]
+def tuned_config(
+    result: ProblemResult, rows: Sequence[SweepRow], strategy: StrategyName, variant: str
+) -> TunedConfig | None:
+    """The best config of one variant, None when no point of it has a place.
+
+    Of tied configs the one that ranks first is taken.
+    """
+    by_point = {row.point: row for row in rows}
+    name_of = gpu_names(rows)
+    for place in result.places:
+        row = by_point[place.point]
+        if row.variant != variant:
+            continue
+        same = (result.device, result.problem, variant)
+        tried = sum((name_of(r), r.problem, r.variant) == same for r in rows)
+        return TunedConfig(
+            gpu=row.device,
+            variant=variant,
+            problem_class=problem_class(result.problem),
+            config=dict(row.config),
+            problem=result.problem.label(),
+            median_us=place.interval.median,
+            origin=result.origin,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            strategy=strategy,
+            evaluations=tried,
+        )
+    return None
+
+
+def _best_of_class(
+    entries: Sequence[tuple[TunedConfig, ProblemResult]], by_point: dict[str, SweepRow]
 ) -> TunedConfig:
     entry, largest = entries[-1]
     if len(entries) == 1:
@@ -61,7 +92,7 @@ def _of_class(
     return replace(entry, config=dict(best), median_us=on_largest[best])
 
 
-def keep(entries: Iterable[TunedConfig]) -> list[str]:
+def keep_configs(entries: Iterable[TunedConfig]) -> list[str]:
     """Save entries; one sentence for each says what happened.
 
     Raises:
@@ -69,11 +100,11 @@ def keep(entries: Iterable[TunedConfig]) -> list[str]:
     """
     sentences = []
     for entry in entries:
-        where = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
+        key = f"{entry.variant} on {entry.gpu}, {entry.problem_class}"
         if keep_tuned(entry):
-            sentences.append(f"Kept for {where}: {entry.values()} ({entry.origin}).")
+            sentences.append(f"Kept for {key}: {entry.values()} ({entry.origin}).")
         else:
             sentences.append(
-                f"Not kept for {where}: what is kept was measured, this is {entry.origin}."
+                f"Not kept for {key}: what is kept was measured, this is {entry.origin}."
             )
     return sentences

@@ -16,7 +16,7 @@ _SHOWN_ID = len("GPU-5ac8f2e1")  # of a GPU's UUID; other names are shown whole
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Location:
     """The machine, and the GPU that the evaluation was executed on."""
 
     host: str = ""  # empty: not recorded
@@ -30,13 +30,13 @@ class Where:
         return f"{device} ({shown} on {self.host})"
 
 
-NOWHERE = Where()
+UNKNOWN_LOCATION = Location()
 
 
-def this_place(evaluation: Evaluation) -> Where:
+def location_of(evaluation: Evaluation) -> Location:
     """Where an evaluation that this process has made ran."""
     on_gpu = evaluation.execution is not None and evaluation.execution.backend == "cuda"
-    return Where(platform.node(), local_gpu_id() if on_gpu else "")
+    return Location(platform.node(), local_gpu_id() if on_gpu else "")
 
 
 def local_gpu_id() -> str:

@@ -32,7 +32,7 @@ _TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
 
 @dataclass(frozen=True, slots=True)
 class TunedConfig:
-    """What was found, for which problem exactly, and how."""
+    """A config, the problem it was tuned for, and how."""
 
     gpu: str
     variant: str
@@ -132,10 +132,10 @@ def find_tuned(
         StoreError: as `load_tuned`.
         UnknownName: no such variant.
     """
-    found = find_variant(variant)
-    wanted = (gpu, found.id, problem_class(problem))
+    known = find_variant(variant)
+    wanted = (gpu, known.id, problem_class(problem))
     for entry in load_tuned(path):
-        if _key(entry) == wanted and found.unsupported(problem, entry.config) is None:
+        if _key(entry) == wanted and known.unsupported(problem, entry.config) is None:
             return entry
     return None
 
