@@ -364,7 +364,7 @@ def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
 
 KILLED = """
 import sys, time
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from pathlib import Path
 from search_data import Landscape, bowl
 from test_sweep import SPEC
@@ -381,7 +381,7 @@ run_sweep(SPEC, evaluate, SweepJournal(Path(sys.argv[1])))
 
 def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
-    code = KILLED.format(folder=str(Path(__file__).parent))
+    code = KILLED.format(folders=[str(folder) for folder in Path(__file__).parents[:2]])
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
     reader = SweepJournal(path)
     deadline = time.monotonic() + 60
