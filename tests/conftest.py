@@ -8,6 +8,7 @@ the variables that speak of the tests themselves are left.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -37,6 +38,15 @@ def pytest_configure(config: pytest.Config) -> None:
     root = config.stash[_ROOT] = Path(tempfile.mkdtemp(prefix="attune-tests-"))
     for name in _FOLDERS:
         os.environ[name] = str(root / name.removeprefix("ATTUNE_").lower())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """`pytest -m gpu` runs in one process: several would measure each other's work."""
+    if re.search(r"(?<!not )\bgpu\b", config.option.markexpr) and not hasattr(
+        config, "workerinput"
+    ):
+        config.option.numprocesses = 0
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cuda.availability import why_not_cuda
 from engine.backends.cuda.buffers import Buffers
-from engine.backends.cuda.calls import GpuCalls, Kernel
+from engine.backends.cuda.calls import WAIT_S, GpuCalls, GpuTimeout, Kernel
 from engine.backends.cuda.failures import Failure, explain
 from engine.backends.cuda.timing import DeviceTimer
 from engine.compile.kernel import CompiledKernel
@@ -17,7 +17,7 @@ from engine.compile.plans import compile_plan
 from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
 from engine.evaluation import Correctness, Status
 from engine.pipeline.memory import check_memory
-from engine.plan import LaunchPlan, PassLaunch
+from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 from engine.units import format_bytes
 
@@ -94,8 +94,11 @@ class CudaBackend:
         def explain(error: Exception) -> str:
             return self._failure(error, plan.variant).reason
 
-        with DeviceTimer(self._calls, plan, kernels, inputs, explain) as timer:
-            yield timer
+        try:
+            with DeviceTimer(self._calls, plan, kernels, inputs, explain) as timer:
+                yield timer
+        finally:
+            self._calls.unload(kernels)
 
     @property
     def gpu_error(self) -> str | None:
@@ -140,6 +143,19 @@ class CudaBackend:
         self, plan: LaunchPlan, buffers: Buffers, compiled: CompiledKernel, options: RunOptions
     ) -> RunResult:
         kernels = self._load(plan, compiled)
+        try:
+            return self._check(plan, buffers, kernels, compiled.log, options)
+        finally:
+            self._calls.unload(kernels)
+
+    def _check(
+        self,
+        plan: LaunchPlan,
+        buffers: Buffers,
+        kernels: dict[str, Kernel],
+        log: str,
+        options: RunOptions,
+    ) -> RunResult:
         uploaded = buffers.inputs_fingerprint()
         execution_ms = self._execute(plan, buffers, kernels, options.timeout_s)
         out = buffers.output()
@@ -156,7 +172,7 @@ class CudaBackend:
         return RunResult(
             Status.PASSED,
             reason=damage or "",
-            log=compiled.log,
+            log=log,
             out=out,
             inputs_unchanged=unchanged,
             repeatable=repeatable,
@@ -179,20 +195,22 @@ class CudaBackend:
                     launch.dynamic_smem_bytes,
                     buffers.arguments(launch),
                 )
-                done = self._calls.wait(max(0.0, deadline - time.perf_counter()))
+                self._calls.wait(max(0.0, deadline - time.perf_counter()))
+            except GpuTimeout as error:
+                raise _Stopped(self._timed_out(launch.entry, f"{timeout_s:g} s")) from error
             except (RuntimeError, MemoryError) as error:
                 raise _Stopped(self._failure(error, launch.entry)) from error
-            if not done:
-                raise _Stopped(self._timed_out(launch, timeout_s))
         return (time.perf_counter() - start) * 1000
 
-    def _timed_out(self, launch: PassLaunch, timeout_s: float) -> Failure:
+    def _timed_out(self, entry: str, limit: str) -> Failure:
         # A running kernel cannot be stopped from outside; it goes when its process goes.
-        reason = f"{launch.entry} did not finish within {timeout_s:g} s: it may loop for ever."
-        self._lose(f"An earlier kernel still runs ({launch.entry})")
+        self._lose(f"An earlier kernel still runs ({entry})")
+        reason = f"{entry} did not finish within {limit}: it may loop for ever."
         return Failure(Status.TIMEOUT, reason, context_lost=True)
 
     def _failure(self, error: Exception, entry: str) -> Failure:
+        if isinstance(error, GpuTimeout):
+            return self._timed_out(entry, f"{WAIT_S:g} s")
         failure = explain(error, entry)
         if failure is None:
             raise error
@@ -201,7 +219,9 @@ class CudaBackend:
         return failure
 
     def _lose(self, why: str) -> None:
-        self._gpu_error = f"{why}: restart Attune's worker to use the GPU again."
+        if self._gpu_error is None:
+            self._gpu_error = f"{why}: restart Attune's worker to use the GPU again."
+            self._calls.abandon()
 
 
 class _Stopped(Exception):

@@ -92,14 +92,15 @@ class Buffers:
 
     def inputs_fingerprint(self) -> tuple[int, ...]:
         """Changes when Q, K or V on the device change."""
-        return tuple(self._fingerprint(name) for name in ("q", "k", "v"))
+        return tuple(self._fingerprints("q", "k", "v"))
 
     def output_fingerprint(self) -> int:
-        return self._fingerprint("out")
+        (found,) = self._fingerprints("out")
+        return found
 
-    def _fingerprint(self, name: str) -> int:
-        buffer = self._by_name[name]
-        return self._calls.fingerprint(buffer.address, buffer.size)
+    def _fingerprints(self, *names: str) -> list[int]:
+        buffers = (self._by_name[name] for name in names)
+        return self._calls.fingerprints([(b.address, b.size) for b in buffers])
 
     def output(self) -> RawArray:
         """O as a raw array, `[batch, num_heads, seqlen, head_dim]`."""

@@ -12,11 +12,19 @@ import numpy.typing as npt
 Kernel: TypeAlias = Any
 Graph: TypeAlias = Any
 
+# Work that is waited for without a limit of its own: far longer than any sample.
+WAIT_S = 60.0
+
+
+class GpuTimeout(RuntimeError):
+    """Queued work did not end in time. It may never end, so the process can use the GPU no more."""
+
 
 class GpuCalls(Protocol):
     """One GPU and one stream on it. Addresses are device addresses, sizes are bytes.
 
     CUDA's errors come out as CuPy raises them: a RuntimeError with `status`, or a MemoryError.
+    What waits for queued work raises GpuTimeout when that does not end.
     """
 
     @property
@@ -38,7 +46,9 @@ class GpuCalls(Protocol):
         """Address of new memory, aligned to 256 bytes, contents arbitrary."""
         ...
 
-    def free(self, address: int) -> None: ...
+    def free(self, address: int) -> None:
+        """Raises KeyError for an address that `alloc` did not give, or that is free already."""
+        ...
 
     def write(self, address: int, values: npt.NDArray[Any]) -> None:
         """Host to device."""
@@ -56,12 +66,19 @@ class GpuCalls(Protocol):
         """Set 16-bit words; `size` is even."""
         ...
 
-    def fingerprint(self, address: int, size: int) -> int:
-        """A 64-bit hash of the contents, made on the device."""
+    def fingerprints(self, areas: Sequence[tuple[int, int]]) -> list[int]:
+        """A 64-bit hash of the contents of each `(address, size)`, made on the device."""
         ...
 
     def load(self, cubin: bytes, dynamic_smem: Mapping[str, int]) -> dict[str, Kernel]:
-        """The entries named in `dynamic_smem`, allowed to use so many bytes of it."""
+        """The entries named in `dynamic_smem`, allowed to use so many bytes of it.
+
+        They stay loaded until `unload`.
+        """
+        ...
+
+    def unload(self, kernels: dict[str, Kernel]) -> None:
+        """Give back what `load` returned; `kernels` is empty afterwards."""
         ...
 
     def launch(
@@ -75,12 +92,16 @@ class GpuCalls(Protocol):
         """Queue one launch."""
         ...
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for all queued work; False when it is not done after `timeout_s`."""
+    def wait(self, timeout_s: float = WAIT_S) -> None:
+        """Wait for all queued work."""
         ...
 
     def capture(self, queue: Callable[[], None]) -> Graph:
-        """A graph of what `queue` launches."""
+        """A graph of what `queue` launches; it is kept until `discard`."""
+        ...
+
+    def discard(self, graph: Graph) -> None:
+        """Give back what `capture` returned."""
         ...
 
     def elapsed_us(self, queue: Callable[[], None]) -> float:
@@ -89,6 +110,13 @@ class GpuCalls(Protocol):
 
     def replay_us(self, graph: Graph) -> float:
         """Device time of one replay."""
+        ...
+
+    def abandon(self) -> None:
+        """The context is lost, or a kernel never ends: from now on nothing is given back.
+
+        Memory and kernels are held until the process ends, which it then does without destructors.
+        """
         ...
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,22 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.backends.cuda.calls import Graph, Kernel
+from engine.backends.cuda.calls import WAIT_S, GpuTimeout, Graph, Kernel
+from engine.backends.cuda.process_end import keep_until_exit, watchdog
 from engine.compile.nvrtc import compile_kernel
 
 _FINGERPRINT = Path(__file__).with_name("fingerprint.cu")
 _FINGERPRINT_THREADS = 256
 _FILL_CHUNK_BYTES = 1 << 20
+# Polls follow each other at once for this long, so that no sleep delays the end of a sample.
+_SPIN_S = 0.02
 _POLL_S = 0.0005
 _NOT_READY = 600  # cudaErrorNotReady
 
 
 class CupyCalls:
-    """Make one only after `why_not_cuda()` found no reason against it."""
+    """Make one only after `why_not_cuda()` found no reason against it.
 
-    def __init__(self) -> None:
-        import cupy
+    Args:
+        cupy: the package; tests give a stand-in.
+    """
 
+    def __init__(self, cupy: Any = None) -> None:
+        if cupy is None:
+            cupy = importlib.import_module("cupy")
         self._cuda: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
         self._driver: Any = cupy.cuda.driver
@@ -36,7 +44,10 @@ class CupyCalls:
         self._stream: Any = cupy.cuda.Stream(non_blocking=True)
         self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
         self._memory: dict[int, Any] = {}  # keeps allocations alive, by address
+        self._loaded: list[dict[str, Kernel]] = []  # keeps modules loaded
+        self._graphs: list[Graph] = []  # keeps them alive
         self._fingerprint: Kernel | None = None
+        self._abandoned = False
 
     def _attribute(self, name: str) -> int:
         attribute = getattr(self._runtime, f"cudaDevAttr{name}")
@@ -56,27 +67,36 @@ class CupyCalls:
         return self._attribute("MaxSharedMemoryPerBlockOptin")
 
     def free_bytes(self) -> int:
-        self._pool.free_all_blocks()
+        self.wait()  # freeing waits for whatever runs
+        with watchdog("cudaFree"):
+            self._pool.free_all_blocks()
         return int(self._runtime.memGetInfo()[0])
 
     def alloc(self, size: int) -> int:
-        memory = self._cuda.alloc(size)
+        with watchdog("cudaMalloc"):
+            memory = self._cuda.alloc(size)
         self._memory[memory.ptr] = memory
         return int(memory.ptr)
 
     def free(self, address: int) -> None:
-        self._memory.pop(address, None)
+        if not self._abandoned:
+            del self._memory[address]  # into CuPy's pool: no CUDA call
 
     def write(self, address: int, values: npt.NDArray[Any]) -> None:
         source = np.ascontiguousarray(values)
-        self._copy_async(address, source.ctypes.data, source.nbytes, "memcpyHostToDevice")
-        # The array may be gone before a queued copy has read it.
-        self._stream.synchronize()
+        # A copy from or to pageable memory waits inside the call for what was queued before it.
+        self.wait()
+        with watchdog("cudaMemcpyAsync"):
+            self._copy_async(address, source.ctypes.data, source.nbytes, "memcpyHostToDevice")
+            # The array may be gone before a queued copy has read it.
+            self._stream.synchronize()
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         target = np.empty(size, np.uint8)
-        self._copy_async(target.ctypes.data, address, size, "memcpyDeviceToHost")
-        self._stream.synchronize()
+        self.wait()
+        with watchdog("cudaMemcpyAsync"):
+            self._copy_async(target.ctypes.data, address, size, "memcpyDeviceToHost")
+            self._stream.synchronize()
         return target
 
     def copy(self, target: int, source: int, size: int) -> None:
@@ -100,30 +120,43 @@ class CupyCalls:
         for offset in range(first, size, first):
             self.copy(address + offset, address, min(first, size - offset))
 
-    def fingerprint(self, address: int, size: int) -> int:
+    def fingerprints(self, areas: Sequence[tuple[int, int]]) -> list[int]:
         if self._fingerprint is None:
             compiled = compile_kernel(_FINGERPRINT, (), self.arch, ("fingerprint",))
             self._fingerprint = self.load(compiled.cubin, {"fingerprint": 0})["fingerprint"]
-        words = -(-size // 4)
-        total = self.alloc(8)
+        if not areas:
+            return []
+        totals = self.alloc(8 * len(areas))
         try:
-            self.write(total, np.zeros(1, np.uint64))
-            ctas = min(-(-words // _FINGERPRINT_THREADS), 4096)
-            args = (np.uint64(address), np.uint64(words), np.uint64(total))
-            self.launch(self._fingerprint, (ctas, 1, 1), _FINGERPRINT_THREADS, 0, args)
-            return int(self.read(total, 8).view(np.uint64)[0])
+            self.write(totals, np.zeros(len(areas), np.uint64))
+            for i, (address, size) in enumerate(areas):
+                words = -(-size // 4)
+                ctas = min(-(-words // _FINGERPRINT_THREADS), 4096)
+                args = (np.uint64(address), np.uint64(words), np.uint64(totals + 8 * i))
+                self.launch(self._fingerprint, (ctas, 1, 1), _FINGERPRINT_THREADS, 0, args)
+            found: list[int] = self.read(totals, 8 * len(areas)).view(np.uint64).tolist()
+            return found
         finally:
-            self.free(total)
+            self.free(totals)
 
     def load(self, cubin: bytes, dynamic_smem: Mapping[str, int]) -> dict[str, Kernel]:
-        module = self._cuda.function.Module()
-        module.load(cubin)
+        with watchdog("cuModuleLoadData"):
+            module = self._cuda.function.Module()
+            module.load(cubin)
         kernels = {}
         for entry, size in dynamic_smem.items():
             kernel = kernels[entry] = module.get_function(entry)
             attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver.funcSetAttribute(kernel.ptr, attribute, size)
+        self._loaded.append(kernels)
         return kernels
+
+    def unload(self, kernels: dict[str, Kernel]) -> None:
+        if self._abandoned:
+            return
+        self._loaded = [each for each in self._loaded if each is not kernels]
+        with watchdog("cuModuleUnload"):
+            kernels.clear()  # CuPy unloads a module with the last function that refers to it
 
     def launch(
         self,
@@ -135,19 +168,16 @@ class CupyCalls:
     ) -> None:
         kernel(grid, (threads, 1, 1), args, dynamic_smem, stream=self._stream)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        if timeout_s is None:
-            self._stream.synchronize()
-            return True
-        self._stop.record(self._stream)
-        deadline = time.monotonic() + timeout_s
-        # Event.done would also say "not yet" for ever after a kernel failed.
-        while self._runtime.eventQuery(self._stop.ptr) == _NOT_READY:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        self._stop.synchronize()  # raises what the kernel did wrong
-        return True
+    def wait(self, timeout_s: float = WAIT_S) -> None:
+        begin = time.monotonic()
+        # A query, unlike Stream.done, tells "not yet" from "a kernel failed".
+        while self._runtime.streamQuery(self._stream.ptr) == _NOT_READY:
+            waited = time.monotonic() - begin
+            if waited > timeout_s:
+                raise GpuTimeout(f"queued work did not end within {timeout_s:g} s")
+            if waited > _SPIN_S:
+                time.sleep(_POLL_S)
+        self._stream.synchronize()  # raises what the kernel did wrong
 
     def capture(self, queue: Callable[[], None]) -> Graph:
         self._stream.begin_capture()
@@ -158,20 +188,33 @@ class CupyCalls:
             with contextlib.suppress(RuntimeError):
                 self._stream.end_capture()
             raise
-        graph = self._stream.end_capture()
+        with watchdog("cudaGraphInstantiate"):
+            graph = self._stream.end_capture()
         graph.upload(self._stream)
+        self._graphs.append(graph)
         return graph
+
+    def discard(self, graph: Graph) -> None:
+        if not self._abandoned:
+            self._graphs = [each for each in self._graphs if each is not graph]
 
     def elapsed_us(self, queue: Callable[[], None]) -> float:
         self._start.record(self._stream)
         queue()
         self._stop.record(self._stream)
-        self._stop.synchronize()
+        self.wait()
         return float(self._cuda.get_elapsed_time(self._start, self._stop)) * 1000
 
     def replay_us(self, graph: Graph) -> float:
         return self.elapsed_us(lambda: graph.launch(self._stream))
 
+    def abandon(self) -> None:
+        self._abandoned = True
+        keep_until_exit(self)
+
     def close(self) -> None:
+        if self._abandoned:
+            return
         self._memory.clear()
-        self._pool.free_all_blocks()
+        with watchdog("cudaFree"):
+            self._pool.free_all_blocks()

@@ -12,6 +12,7 @@ _MEANINGS = {
     1: ("was launched with an argument that CUDA refuses", "compare its arguments with the pass"),
     9: ("was launched with a grid or CTA this GPU does not take", "use fewer threads per CTA"),
     209: ("was compiled for another GPU", "compile it for this one"),
+    214: ("met memory whose contents the GPU could not correct", "look at the GPU's ECC counters"),
     700: ("read or wrote memory that is not its own", _HINT_CHECK),
     701: ("needs more registers or shared memory than this GPU has", "use fewer threads per CTA"),
     702: ("ran longer than the display driver allows", "use a smaller problem"),
@@ -22,10 +23,15 @@ _MEANINGS = {
     717: ("used an address of the wrong memory space", _HINT_CHECK),
     718: ("jumped to an invalid address", _HINT_CHECK),
     719: ("was stopped by the GPU", _HINT_CHECK),
+    721: ("left tensor memory allocated at its end", "free it in the kernel"),
 }
 _OUT_OF_MEMORY = 2
-# After these every later CUDA call of the process fails; only a new process helps.
-_LOST_CONTEXT = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
+# After these every later CUDA call of the process fails; only a new process helps. CUDA's header
+# says of the first set that "the process must be terminated and relaunched". Of the second it does
+# not, but nothing that is measured after them can be trusted: errors of memory (214) and links
+# (220), a context that is gone (709), an internal error of the driver (999).
+_DOCUMENTED_LOSS = {226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911}
+LOST_CONTEXT = frozenset(_DOCUMENTED_LOSS | {214, 220, 709, 999})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ def explain(error: Exception, entry: str) -> Failure | None:
         )
     if not isinstance(code, int):
         return None
-    lost = code in _LOST_CONTEXT
+    lost = code in LOST_CONTEXT
     if code in _MEANINGS:
         what, advice = _MEANINGS[code]
         return Failure(Status.LAUNCH_ERROR, f"{entry} {what}: {advice}. CUDA says {error}.", lost)

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from engine.backends.cuda.buffers import kernel_arguments
-from engine.backends.cuda.calls import GpuCalls, Kernel
+from engine.backends.cuda.calls import GpuCalls, Graph, Kernel
 from engine.errors import MeasureError
 from engine.plan import LaunchPlan
 from engine.tensors import POISON_BITS, Inputs
 
 _ALIGNMENT = 256  # what cudaMalloc gives, so that a copy is like an allocation of its own
-_TENSORS = ("q", "k", "v", "out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A graph, and how many copies its launches use."""
+
+    graph: Graph
+    copies: int
 
 
 class DeviceTimer:
     """Holds the device memory of one measurement. A context manager; leaving it frees the memory.
 
-    Satisfies `engine.measure.replay.Launchable`.
+    Satisfies `engine.measure.replay.Launchable`. A copy is everything that a launch touches: Q, K,
+    V, O and the plan's scratch, so that cold launches find none of it in L2.
 
     Args:
         explain: the sentence for what CuPy raises; raises it again when it is not CUDA's.
@@ -40,31 +49,41 @@ class DeviceTimer:
         self._kernels = kernels
         self._inputs = inputs
         self._explain = explain
-        self._alone: int | None = None  # fingerprint of a single launch's output
+        self._expected = 0  # fingerprint of a single launch's output
         self._allocated: list[int] = []
-        # Where each tensor begins in a copy.
+        # Where each buffer begins in a copy.
         self._offsets: dict[str, int] = {}
         self._copy_bytes = 0
         problem = plan.problem
-        sizes = (problem.tensor_bytes, problem.kv_bytes, problem.kv_bytes, problem.tensor_bytes)
-        for name, size in zip(_TENSORS, sizes, strict=True):
+        sizes = {
+            "q": problem.tensor_bytes,
+            "k": problem.kv_bytes,
+            "v": problem.kv_bytes,
+            "out": problem.tensor_bytes,
+            **{scratch.name: scratch.size_bytes for scratch in plan.scratch},
+        }
+        for name, size in sizes.items():
             self._offsets[name] = self._copy_bytes
             self._copy_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-        self._scratch: dict[str, int] = {}
         self._copies: list[int] = []
+        self._graphs: list[_Captured] = []
+        self._replayed = 1  # so many copies, from the first, hold an output
         self._flush_area: int | None = None
 
     def __enter__(self) -> Self:
         try:
             self._copies.append(self._alloc(self.copy_bytes))
             self._upload()
-            self._launch_alone()
+            self._launch_first()
         except (RuntimeError, MemoryError) as error:
             self.__exit__()
             raise self.failed(error) from error
         return self
 
     def __exit__(self, *_: object) -> None:
+        for captured in self._graphs:
+            self._calls.discard(captured.graph)
+        self._graphs.clear()
         for address in self._allocated:
             self._calls.free(address)
         self._allocated.clear()
@@ -89,6 +108,8 @@ class DeviceTimer:
             address = arena + i * self.copy_bytes
             self._calls.copy(address, self._copies[0], self.copy_bytes)
             self._copies.append(address)
+        # The first copy holds the right answer by now.
+        self._poison_outputs(len(self._copies) - more, len(self._copies))
 
     def once_us(self) -> float:
         return self._calls.elapsed_us(self._queue(0))
@@ -100,8 +121,9 @@ class DeviceTimer:
             for i in range(launches):
                 rotation[i % copies]()
 
-        graph = self._calls.capture(queue)
-        return lambda: self._calls.replay_us(graph)
+        captured = _Captured(self._calls.capture(queue), copies)
+        self._graphs.append(captured)
+        return lambda: self._replay(captured)
 
     def flush_l2(self, size: int) -> None:
         if self._flush_area is None:
@@ -118,21 +140,37 @@ class DeviceTimer:
         return max(time.perf_counter_ns() - start, 1) / 1000 / calls
 
     def verify(self) -> None:
-        """The first and the last copy hold the output of a single launch."""
-        if {self._output_fingerprint(0), self._output_fingerprint(-1)} != {self._alone}:
+        """Every copy that was launched on holds the output of a single launch.
+
+        Looked at as the samples left it, and once more after each graph wrote over poison: an
+        output that was right once would hide launches that no longer write it.
+        """
+        self._compare()
+        for captured in self._graphs:
+            self._poison_outputs(0, captured.copies)
+            self._replay(captured)
+            self._compare()
+
+    def failed(self, error: Exception) -> MeasureError:
+        return MeasureError(self._explain(error))
+
+    def _replay(self, captured: _Captured) -> float:
+        self._replayed = max(self._replayed, captured.copies)
+        return self._calls.replay_us(captured.graph)
+
+    def _compare(self) -> None:
+        outputs = [(self._out(i), self._out_bytes) for i in range(self._replayed)]
+        if set(self._calls.fingerprints(outputs)) != {self._expected}:
             raise MeasureError(
                 "Launches that follow each other at once gave another output than a single one, "
                 "so their time says nothing: look for a race, or for scratch that is not reset."
             )
 
-    def failed(self, error: Exception) -> MeasureError:
-        return MeasureError(self._explain(error))
-
-    def _launch_alone(self) -> None:
+    def _launch_first(self) -> None:
         self._queue(0)()
         self._calls.wait()
-        self._alone = self._output_fingerprint(0)
-        self._poison_output()
+        (self._expected,) = self._calls.fingerprints([(self._out(0), self._out_bytes)])
+        self._poison_outputs(0, 1)
 
     def _alloc(self, size: int) -> int:
         address = self._calls.alloc(size)
@@ -140,19 +178,16 @@ class DeviceTimer:
         return address
 
     def _upload(self) -> None:
-        inputs = self._inputs
+        first, inputs = self._copies[0], self._inputs
         for name, values in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
-            self._calls.write(self._copies[0] + self._offsets[name], values)
+            self._calls.write(first + self._offsets[name], values)
         for scratch in self._plan.scratch:
-            address = self._scratch[scratch.name] = self._alloc(scratch.size_bytes)
             fill = np.uint16(0) if scratch.fill == "zero" else POISON_BITS
-            self._calls.fill(address, scratch.size_bytes, fill)
+            self._calls.fill(first + self._offsets[scratch.name], scratch.size_bytes, fill)
 
     def _queue(self, copy: int) -> Callable[[], None]:
         """A function that queues all passes of one launch on this copy."""
-        addresses = {
-            name: self._copies[copy] + offset for name, offset in self._offsets.items()
-        } | self._scratch
+        addresses = {name: self._copies[copy] + offset for name, offset in self._offsets.items()}
         launches = [
             (
                 self._kernels[p.entry],
@@ -170,12 +205,16 @@ class DeviceTimer:
 
         return queue
 
+    @property
+    def _out_bytes(self) -> int:
+        return self._plan.problem.tensor_bytes
+
     def _out(self, copy: int) -> int:
         return self._copies[copy] + self._offsets["out"]
 
-    def _output_fingerprint(self, copy: int) -> int:
-        return self._calls.fingerprint(self._out(copy), self._plan.problem.tensor_bytes)
-
-    def _poison_output(self) -> None:
-        """Of the first copy; the others are made from it."""
-        self._calls.fill(self._out(0), self._plan.problem.tensor_bytes, POISON_BITS)
+    def _poison_outputs(self, begin: int, end: int) -> None:
+        """Of the copies from `begin` up to `end`."""
+        first = self._out(begin)
+        self._calls.fill(first, self._out_bytes, POISON_BITS)
+        for copy in range(begin + 1, end):
+            self._calls.copy(self._out(copy), first, self._out_bytes)

@@ -26,7 +26,7 @@ def test_all_passes_run_and_the_output_comes_back(dtype: str) -> None:
     problem = dataclasses.replace(PROBLEM, dtype=dtype)
     inputs = make_inputs(problem)
     gpu = gpu_with()
-    backend: Backend = CudaBackend(gpu)
+    backend: Backend = CudaBackend(gpu.calls())
     assert backend.name == "cuda"
     result = backend.run(make_plan(problem), inputs, OPTIONS)
     assert (result.status, result.reason) == (Status.PASSED, "")
@@ -44,7 +44,7 @@ def test_all_passes_run_and_the_output_comes_back(dtype: str) -> None:
 
 def test_without_repeat_it_runs_once(inputs: Inputs) -> None:
     gpu = gpu_with()
-    CudaBackend(gpu).run(make_plan(), inputs, RunOptions(repeat=False))
+    CudaBackend(gpu.calls()).run(make_plan(), inputs, RunOptions(repeat=False))
     assert len(gpu.launches) == 2
 
 
@@ -53,7 +53,7 @@ def test_what_is_not_written_stays_poisoned(inputs: Inputs) -> None:
         finish(gpu, *args)
         gpu.view(int(args[2]), 2 * COUNT).view(np.uint16)[5:9] = POISON_BITS
 
-    result = CudaBackend(gpu_with(finish=lazy)).run(make_plan(), inputs, OPTIONS)
+    result = CudaBackend(gpu_with(finish=lazy).calls()).run(make_plan(), inputs, OPTIONS)
     assert result.out is not None
     unwritten = np.flatnonzero(result.out.view(np.uint16) == POISON_BITS)
     assert unwritten.tolist() == [5, 6, 7, 8]
@@ -73,7 +73,7 @@ def test_output_and_scratch_start_poisoned_in_both_runs(inputs: Inputs) -> None:
         outputs.append(bool((gpu.view(int(args[2]), 2 * COUNT).view(np.uint16) == 0x7FA5).all()))
         finish(gpu, *args)
 
-    CudaBackend(gpu_with(produce=looks, finish=looks_too)).run(make_plan(), inputs, OPTIONS)
+    CudaBackend(gpu_with(produce=looks, finish=looks_too).calls()).run(make_plan(), inputs, OPTIONS)
     assert seen == outputs == [True, True]
 
 
@@ -84,7 +84,7 @@ def test_a_counter_starts_at_zero_and_keeps_its_value_between_runs(inputs: Input
         counts.append(int(gpu.view(int(args[1]), 4).view(np.int32)[0]))
         finish(gpu, *args)
 
-    CudaBackend(gpu_with(finish=counts_on)).run(make_plan(), inputs, OPTIONS)
+    CudaBackend(gpu_with(finish=counts_on).calls()).run(make_plan(), inputs, OPTIONS)
     assert counts == [0, 1]
 
 
@@ -96,7 +96,7 @@ def test_another_answer_the_second_time_is_noticed(inputs: Inputs) -> None:
         gpu.view(int(args[2]), 2).view(np.uint16)[0] += len(runs)
         runs.append(1)
 
-    result = CudaBackend(gpu_with(finish=fickle)).run(make_plan(), inputs, OPTIONS)
+    result = CudaBackend(gpu_with(finish=fickle).calls()).run(make_plan(), inputs, OPTIONS)
     assert result.status is Status.PASSED
     assert not result.repeatable
 
@@ -106,7 +106,7 @@ def test_a_changed_input_is_noticed(inputs: Inputs) -> None:
         produce(gpu, q, *rest)
         gpu.view(int(q) + 2, 2).view(np.uint16)[0] ^= 1
 
-    result = CudaBackend(gpu_with(produce=overwrites)).run(make_plan(), inputs, OPTIONS)
+    result = CudaBackend(gpu_with(produce=overwrites).calls()).run(make_plan(), inputs, OPTIONS)
     assert not result.inputs_unchanged
 
 
@@ -123,15 +123,15 @@ def test_a_write_beside_a_buffer_is_noticed(offset: int, sentence: str, inputs: 
         finish(gpu, *args)
         gpu.view(int(args[2]) + offset, 2)[:] = 0
 
-    result = CudaBackend(gpu_with(finish=spills_over)).run(make_plan(), inputs, OPTIONS)
+    result = CudaBackend(gpu_with(finish=spills_over).calls()).run(make_plan(), inputs, OPTIONS)
     assert not result.guards_intact
     assert result.reason.startswith(sentence)
 
 
-def test_a_kernel_that_does_not_end_is_a_timeout(inputs: Inputs) -> None:
+def test_a_kernel_that_does_not_end_is_a_timeout(inputs: Inputs, kept: list[object]) -> None:
     gpu = gpu_with()
     gpu.hang = True
-    backend = CudaBackend(gpu)
+    backend = CudaBackend(gpu.calls())
     result = backend.run(make_plan(), inputs, RunOptions(timeout_s=0.01))
     assert result.status is Status.TIMEOUT
     assert result.reason == "produce did not finish within 0.01 s: it may loop for ever."
@@ -141,14 +141,16 @@ def test_a_kernel_that_does_not_end_is_a_timeout(inputs: Inputs) -> None:
         "An earlier kernel still runs (produce): restart Attune's worker to use the GPU again."
     )
     backend.close()
-    assert gpu.closed == 0  # freeing would wait for the kernel
+    assert gpu.freed_blocks == 1  # once before the run; now it would wait for the kernel
+    assert gpu.modules > 0  # unloading would, too
+    assert len(kept) == 1
 
 
 def test_an_illegal_address_names_its_pass_and_loses_the_context(inputs: Inputs) -> None:
     def strays(gpu: FakeGpu, *_: np.generic) -> None:
         gpu.view(64, 4)
 
-    backend = CudaBackend(gpu_with(finish=strays))
+    backend = CudaBackend(gpu_with(finish=strays).calls())
     result = backend.run(make_plan(), inputs, OPTIONS)
     assert result.status is Status.LAUNCH_ERROR
     assert result.reason.startswith("finish read or wrote memory that is not its own: run it on")
@@ -169,7 +171,7 @@ def test_a_refused_launch_keeps_the_context(inputs: Inputs) -> None:
         raise CudaError(9, "cudaErrorInvalidConfiguration")
 
     gpu = gpu_with(finish=refuses)
-    backend = CudaBackend(gpu)
+    backend = CudaBackend(gpu.calls())
     result = backend.run(make_plan(), inputs, OPTIONS)
     assert result.status is Status.LAUNCH_ERROR
     assert result.reason.startswith("finish was launched with a grid or CTA this GPU")
@@ -182,14 +184,14 @@ def test_a_defect_of_ours_is_not_dressed_up_as_cudas(inputs: Inputs) -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        CudaBackend(gpu_with(finish=defect)).run(make_plan(), inputs, OPTIONS)
+        CudaBackend(gpu_with(finish=defect).calls()).run(make_plan(), inputs, OPTIONS)
 
 
 def test_too_little_memory_is_said_before_anything_is_allocated(inputs: Inputs) -> None:
     gpu = gpu_with()
     gpu.memory_bytes = make_plan().device_bytes - 1
-    gpu.alloc = lambda _: pytest.fail("allocated")  # type: ignore[method-assign]
-    result = CudaBackend(gpu).run(make_plan(), inputs, OPTIONS)
+    gpu.cupy.cuda.alloc = lambda _: pytest.fail("allocated")
+    result = CudaBackend(gpu.calls()).run(make_plan(), inputs, OPTIONS)
     assert result.status is Status.OUT_OF_MEMORY
     assert "of GPU memory" in result.reason
     assert "is free" in result.reason
@@ -198,7 +200,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(inputs: Inputs) 
 def test_memory_that_runs_out_on_the_way_is_freed_again(inputs: Inputs) -> None:
     gpu = gpu_with()
     gpu.memory_bytes = 400 * 1024  # enough for the tensors, not for all their guard zones
-    result = CudaBackend(gpu).run(make_plan(), inputs, OPTIONS)
+    result = CudaBackend(gpu.calls()).run(make_plan(), inputs, OPTIONS)
     assert result.status is Status.OUT_OF_MEMORY
     assert "ran out of memory" in result.reason
     assert gpu.allocations == 0
@@ -208,7 +210,7 @@ def test_too_much_shared_memory_is_said_with_both_figures(inputs: Inputs) -> Non
     plan = make_plan()
     large = dataclasses.replace(plan.passes[0], dynamic_smem_bytes=100 * 1024)
     plan = dataclasses.replace(plan, passes=(large, plan.passes[1]))
-    result = CudaBackend(gpu_with()).run(plan, inputs, OPTIONS)
+    result = CudaBackend(gpu_with().calls()).run(plan, inputs, OPTIONS)
     assert result.status is Status.LAUNCH_ERROR
     assert result.reason.startswith("produce needs 100 KiB of shared memory per CTA and this GPU")
     assert "99 KiB" in result.reason
@@ -217,7 +219,7 @@ def test_too_much_shared_memory_is_said_with_both_figures(inputs: Inputs) -> Non
 def test_a_source_that_does_not_compile(inputs: Inputs, tmp_path: Path) -> None:
     source = tmp_path / "broken.cu"
     source.write_text("int x\n")
-    result = CudaBackend(gpu_with()).run(make_plan(source=source), inputs, OPTIONS)
+    result = CudaBackend(gpu_with().calls()).run(make_plan(source=source), inputs, OPTIONS)
     assert result.status is Status.COMPILE_ERROR
     assert result.reason.startswith("broken.cu(")
     assert "error" in result.log
@@ -228,7 +230,7 @@ def test_no_compiler_is_a_sentence(inputs: Inputs, monkeypatch: pytest.MonkeyPat
         raise ToolMissing("NVRTC is missing")
 
     monkeypatch.setattr("engine.backends.cuda.backend.compile_plan", missing)
-    result = CudaBackend(gpu_with()).run(make_plan(), inputs, OPTIONS)
+    result = CudaBackend(gpu_with().calls()).run(make_plan(), inputs, OPTIONS)
     assert (result.status, result.reason) == (Status.COMPILE_ERROR, "NVRTC is missing")
 
 
@@ -237,8 +239,8 @@ def test_a_gpu_that_is_gone_before_the_run_is_a_status(inputs: Inputs) -> None:
         raise CudaError(46, "cudaErrorDevicesUnavailable")
 
     gpu = gpu_with()
-    gpu.free_bytes = gone  # type: ignore[method-assign]
-    result = CudaBackend(gpu).run(make_plan(), inputs, OPTIONS)
+    gpu.cupy.cuda.runtime.memGetInfo = gone
+    result = CudaBackend(gpu.calls()).run(make_plan(), inputs, OPTIONS)
     assert result.status is Status.LAUNCH_ERROR
     assert "cudaErrorDevicesUnavailable" in result.reason
 
@@ -256,6 +258,6 @@ def test_a_gpu_that_others_hold_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_closing_twice_is_safe() -> None:
-    backend = CudaBackend(gpu_with())
+    backend = CudaBackend(gpu_with().calls())
     backend.close()
     backend.close()

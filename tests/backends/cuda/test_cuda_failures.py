@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from fake_gpu import CudaError, OutOfMemory
 
-from engine.backends.cuda.failures import explain
+from engine.backends.cuda.failures import LOST_CONTEXT, explain
 from engine.evaluation import Status
 
-LOST = (214, 700, 702, 710, 714, 715, 716, 717, 718, 719)
+LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
 
 
 @pytest.mark.parametrize("code", [1, 9, 98, 209, 701, *LOST])
@@ -34,6 +36,21 @@ def test_other_errors_are_not_cudas() -> None:
     strange = RuntimeError("a bug")
     strange.status = "text"  # type: ignore[attr-defined]
     assert explain(strange, "k") is None
+
+
+def test_every_error_after_which_cuda_wants_a_new_process_loses_the_context() -> None:
+    """CUDA's own header says so error by error; a new one must not be missed."""
+    from engine.compile.nvrtc import toolchain
+
+    header = (toolchain().include_dir / "driver_types.h").read_text(encoding="utf-8")
+    documented = {
+        int(number)
+        for text, number in re.findall(r"/\*\*(.*?)\*/\s*cudaError\w+\s*=\s*(\d+)", header, re.S)
+        if "be terminated and relaunched" in re.sub(r"[\s*]+", " ", text)
+    }
+    assert {700, 719} <= documented
+    assert documented <= LOST_CONTEXT
+    assert set(LOST) <= LOST_CONTEXT
 
 
 def test_cupys_own_exceptions_carry_what_is_read_here() -> None:

@@ -10,6 +10,7 @@ from fake_gpu import FakeGpu
 from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, verdict
 
 from engine.backends.cuda import CudaBackend
+from engine.backends.cuda.cupy_calls import CupyCalls
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Latency, Status
@@ -33,7 +34,7 @@ def measure(
     gpu: FakeGpu, inputs: Inputs, plan: LaunchPlan | None = None
 ) -> tuple[tuple[Latency, ...], SamplingRun, TimingGroup]:
     with TimingGroup(steady) as group:
-        opened = CudaBackend(gpu).timer(plan or make_plan(), inputs, verdict(passed=True))
+        opened = CudaBackend(gpu.calls()).timer(plan or make_plan(), inputs, verdict(passed=True))
         assert group.add("k", opened), group.failures
         run = group.run("k", SHORT)
         return group.latencies(run, "k"), run, group
@@ -66,7 +67,7 @@ def test_times_are_those_of_the_launch(inputs: Inputs) -> None:
 
 def test_no_wrong_kernel_is_timed(inputs: Inputs) -> None:
     gpu = gpu_with()
-    opened = CudaBackend(gpu).timer(make_plan(), inputs, verdict(passed=False))
+    opened = CudaBackend(gpu.calls()).timer(make_plan(), inputs, verdict(passed=False))
     with pytest.raises(ValueError, match="not correct"), opened:
         pass
     assert gpu.launches == []
@@ -86,19 +87,65 @@ def test_a_kernel_that_is_right_only_alone_has_no_time(inputs: Inputs) -> None:
     assert gpu.allocations == 0
 
 
-def test_copies_have_the_inputs_and_outputs_of_their_own(inputs: Inputs) -> None:
+def test_copies_have_inputs_outputs_and_scratch_of_their_own(inputs: Inputs) -> None:
     gpu = slow_gpu()
-    outs: set[int] = set()
+    seen: set[tuple[int, ...]] = set()
 
-    def notes_its_output(gpu: FakeGpu, *args: np.generic) -> None:
-        outs.add(int(args[2]))
+    def notes_its_buffers(gpu: FakeGpu, *args: np.generic) -> None:
+        seen.add(tuple(int(x) for x in args[:3]))  # partial, counter, out
         finish(gpu, *args)
 
-    gpu.kernels = {"produce": produce, "finish": notes_its_output}
+    gpu.kernels = {"produce": produce, "finish": notes_its_buffers}
     (_, cold, _), _, _ = measure(gpu, inputs)
-    assert "rotating over 5 copies" in cold.reason
-    assert len(outs) == 5
-    assert all(address % 256 == 0 for address in outs)
+    assert "rotating over 4 copies" in cold.reason
+    assert len(seen) == 4
+    addresses = [address for each in seen for address in each]
+    assert len(set(addresses)) == 12  # a scratch shared by all would stay in L2
+    assert all(address % 256 == 0 for address in addresses)
+
+
+def test_launches_on_copies_are_verified(inputs: Inputs) -> None:
+    """A copy is made of a launched one: without poison it would hold the right answer already."""
+    gpu = slow_gpu()
+    first: list[int] = []
+
+    def writes_the_first_only(gpu: FakeGpu, *args: np.generic) -> None:
+        first.append(int(args[2]))
+        if int(args[2]) == first[0]:
+            finish(gpu, *args)
+
+    gpu.kernels = {"produce": produce, "finish": writes_the_first_only}
+    latencies, _, group = measure(gpu, inputs)
+    assert latencies == ()
+    assert "another output than a single one" in group.failures["k"]
+
+
+def test_launches_that_stop_writing_are_noticed(inputs: Inputs) -> None:
+    """Their output is right: it is the one of an earlier launch."""
+
+    def stops_writing(gpu: FakeGpu, *args: np.generic) -> None:
+        if int(gpu.view(int(args[1]), 4).view(np.int32)[0]) < 30:
+            finish(gpu, *args)
+
+    latencies, _, group = measure(slow_gpu(finish=stops_writing), inputs)
+    assert latencies == ()
+    assert "another output than a single one" in group.failures["k"]
+
+
+def test_a_replay_that_does_not_end_is_a_sentence(
+    inputs: Inputs, kept: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = slow_gpu()
+    backend = CudaBackend(gpu.calls())
+    with TimingGroup(steady) as group:
+        group.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
+        monkeypatch.setattr(CupyCalls.wait, "__defaults__", (0.01,))
+        gpu.hang = True
+        with pytest.raises(MeasureError, match="t01 did not finish within 60 s: it may loop"):
+            group.run("k", SHORT)
+    assert backend.gpu_error is not None
+    assert len(kept) == 1
+    assert gpu.modules > 0
 
 
 def test_running_out_of_memory_is_a_sentence_and_frees_what_there_was(inputs: Inputs) -> None:
@@ -107,7 +154,7 @@ def test_running_out_of_memory_is_a_sentence_and_frees_what_there_was(inputs: In
 
     gpu = gpu_with(finish=exhausts)
     with TimingGroup(steady) as group:
-        opened = CudaBackend(gpu).timer(make_plan(), inputs, verdict(passed=True))
+        opened = CudaBackend(gpu.calls()).timer(make_plan(), inputs, verdict(passed=True))
         assert not group.add("k", opened)
         assert "GPU ran out of memory" in group.failures["k"]
         assert group.names == ()
@@ -125,12 +172,13 @@ def test_a_failure_in_mid_run_is_a_sentence(inputs: Inputs) -> None:
             gpu.view(64, 4)
 
     gpu = slow_gpu(finish=breaks_down)
-    backend = CudaBackend(gpu)
+    backend = CudaBackend(gpu.calls())
     with TimingGroup(steady) as group:
         group.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
         with pytest.raises(MeasureError, match="t01 read or wrote memory"):
             group.run("k", SHORT)
     assert backend.gpu_error is not None
+    assert gpu.modules > 0  # destructors would raise
 
 
 def passed() -> Evaluation:
@@ -147,7 +195,7 @@ def passed() -> Evaluation:
 
 
 def test_the_pipeline_measures_kernel_and_baselines_in_one_run(inputs: Inputs) -> None:
-    backend = CudaBackend(slow_gpu())
+    backend = CudaBackend(slow_gpu().calls())
     found = time_evaluation(
         backend, make_plan(), inputs, passed(), steady, full=True, settings=SHORT
     )
@@ -163,7 +211,7 @@ def test_the_pipeline_measures_kernel_and_baselines_in_one_run(inputs: Inputs) -
 def test_quick_measures_the_kernel_alone(inputs: Inputs) -> None:
     short = replace(SHORT, kinds=("device_warm",))
     found = time_evaluation(
-        CudaBackend(slow_gpu()),
+        CudaBackend(slow_gpu().calls()),
         make_plan(),
         inputs,
         passed(),
@@ -178,7 +226,7 @@ def test_quick_measures_the_kernel_alone(inputs: Inputs) -> None:
 def test_a_throttled_gpu_is_a_status_with_its_numbers(inputs: Inputs) -> None:
     hot = replace(STEADY, throttle_reasons=("hardware thermal slowdown",))
     found = time_evaluation(
-        CudaBackend(slow_gpu()),
+        CudaBackend(slow_gpu().calls()),
         make_plan(),
         inputs,
         passed(),
@@ -200,7 +248,9 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(inputs: Inp
         return replace(STEADY, sm_clock_mhz=1000 if readings % 12 == 0 else 1900 + readings % 5)
 
     with TimingGroup(mostly_fast) as group:
-        group.add("k", CudaBackend(slow_gpu()).timer(make_plan(), inputs, verdict(passed=True)))
+        group.add(
+            "k", CudaBackend(slow_gpu().calls()).timer(make_plan(), inputs, verdict(passed=True))
+        )
         run = group.run("k", SHORT)
         latencies = group.latencies(run, "k")
     assert not run.throttled
@@ -219,10 +269,7 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(inputs: Inp
 
 
 def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> None:
-    def full(_: object) -> None:
-        raise MemoryError("no memory")
-
     gpu = slow_gpu()
-    gpu.capture = full  # type: ignore[method-assign]
+    gpu.out_of_memory_at = 1
     with pytest.raises(MeasureError, match="ran out of memory"):
-        time_evaluation(CudaBackend(gpu), make_plan(), inputs, passed(), steady, full=True)
+        time_evaluation(CudaBackend(gpu.calls()), make_plan(), inputs, passed(), steady, full=True)

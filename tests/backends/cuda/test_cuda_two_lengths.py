@@ -51,7 +51,7 @@ def plan_of(problem: Problem) -> LaunchPlan:
 def test_a_run_reads_all_of_q_k_and_v(problem: Problem) -> None:
     inputs = make_inputs(problem)
     gpu = gpu_with(produce=combine)
-    result = CudaBackend(gpu).run(plan_of(problem), inputs, RunOptions(timeout_s=1.0))
+    result = CudaBackend(gpu.calls()).run(plan_of(problem), inputs, RunOptions(timeout_s=1.0))
     assert (result.status, result.reason) == (Status.PASSED, "")
     assert result.out is not None
     assert result.out.shape == problem.shape
@@ -71,7 +71,7 @@ def test_every_copy_of_a_measurement_holds_them_all(problem: Problem) -> None:
 
     gpu.kernels = {"produce": notes_its_tensors}
     plan = plan_of(problem)
-    with CudaBackend(gpu).timer(plan, inputs, verdict(passed=True)) as timer:
+    with CudaBackend(gpu.calls()).timer(plan, inputs, verdict(passed=True)) as timer:
         assert timer.copy_bytes >= problem.io_bytes
         timer.make_copies(3)
         timer.graph(3, 3)()
