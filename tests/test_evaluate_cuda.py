@@ -71,7 +71,7 @@ class MadeUpCuda:
     """Right answers, for which PyTorch is asked; it notes who held the GPU meanwhile."""
 
     name = "cuda"
-    lost = None
+    gpu_error = None
 
     def __init__(self) -> None:
         self.held_by: list[str] = []

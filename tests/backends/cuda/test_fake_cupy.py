@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import fake_gpu
+import fake_cupy
 import numpy as np
 import pytest
 from fake_gpu import CudaError, FakeGpu
@@ -24,7 +24,7 @@ FAKE = GPU.cupy.cuda
 PAIRS: dict[str, tuple[Callable[..., Any], Any]] = {
     **{
         f"runtime.{name}": (getattr(FAKE.runtime, name), getattr(CUDA.runtime, name))
-        for name in vars(fake_gpu.FakeRuntime)
+        for name in vars(fake_cupy.FakeRuntime)
         if callable(getattr(FAKE.runtime, name)) and name[0] not in "_C"
     },
     "driver.funcSetAttribute": (FAKE.driver.funcSetAttribute, CUDA.driver.funcSetAttribute),
@@ -33,11 +33,11 @@ PAIRS: dict[str, tuple[Callable[..., Any], Any]] = {
     **{
         f"{real.__name__}.{name}": (getattr(fake, name), getattr(real, name))
         for fake, real, names in (
-            (fake_gpu.FakeStream, CUDA.Stream, "synchronize begin_capture end_capture"),
-            (fake_gpu.FakeEvent, CUDA.Event, "record synchronize"),
-            (fake_gpu.FakeModule, CUDA.function.Module, "load get_function"),
-            (fake_gpu.FakeGraph, CUDA.graph.Graph, "launch upload"),
-            (fake_gpu.FakePool, CUDA.MemoryPool, "free_all_blocks"),
+            (fake_cupy.FakeStream, CUDA.Stream, "synchronize begin_capture end_capture"),
+            (fake_cupy.FakeEvent, CUDA.Event, "record synchronize"),
+            (fake_cupy.FakeModule, CUDA.function.Module, "load get_function"),
+            (fake_cupy.FakeGraph, CUDA.graph.Graph, "launch upload"),
+            (fake_cupy.FakePool, CUDA.MemoryPool, "free_all_blocks"),
         )
         for name in names.split()
     },
@@ -64,7 +64,7 @@ def test_a_signature_is_cupys(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fake", "real"), [(fake_gpu.FakeStream, CUDA.Stream), (fake_gpu.FakeEvent, CUDA.Event)]
+    ("fake", "real"), [(fake_cupy.FakeStream, CUDA.Stream), (fake_cupy.FakeEvent, CUDA.Event)]
 )
 def test_a_constructor_is_cupys(fake: type, real: type) -> None:
     ours = [each for each in parameters(fake.__init__) if each[0] != "gpu"]
@@ -79,7 +79,7 @@ def test_a_launch_takes_what_cupys_takes() -> None:
         real((1, 1, 1), (32, 1, 1), arguments, 0, stream=None)
     with pytest.raises(TypeError, match="unexpected keyword"):
         real((1, 1, 1), (32, 1, 1), arguments, 0, streams=None)
-    taken = list(inspect.signature(fake_gpu.FakeFunction.__call__).parameters)[1:]
+    taken = list(inspect.signature(fake_cupy.FakeFunction.__call__).parameters)[1:]
     assert taken == ["grid", "block", "args", "shared_mem", "stream"]
     for name in taken[3:]:
         with pytest.raises(RuntimeError):
