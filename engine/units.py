@@ -40,6 +40,15 @@ def format_count(count: float) -> str:
     return f"{_short(count / scale)}{word}"
 
 
+def format_duration(seconds: float) -> str:
+    """How long something takes that people wait for: `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def _short(value: float) -> str:
     """Three significant digits without trailing zeros or exponents; whole from 100 on."""
     if abs(value) >= 99.95:

@@ -1,8 +1,8 @@
 """Sweep: many problems, variants and configs. Which wins where, and what decides it?
 
-Progress and results are two fragments that look for themselves what there is to show. The page as a
-whole never runs again because a sweep begins or ends: under load, a tick of a fragment that falls
-into the end of such a run can make Streamlit lose a part of the page.
+Progress and results are two fragments that poll for what there is to show. The page as a whole
+never runs again because a sweep begins or ends: under load, a tick of a fragment that falls into
+the end of such a run can make Streamlit lose a part of the page.
 """
 
 from __future__ import annotations
@@ -12,43 +12,42 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.shared import sidebar
 from app.shared.machine import local_gpu
-from app.shared.selection import Chosen
+from app.shared.selection import Selection
 from app.shared.widgets import problem
-from app.sweep import inputs, jobs, progress
-from app.sweep import results as results
-from app.sweep.plan import plan
+from app.sweep import inputs, jobs, progress, results
+from app.sweep.cost_estimate import estimate
 from engine.errors import AttuneError
-from engine.jobs.manager import JobStatus
 
 _PROGRESS_S = 1.0
 _RESULTS_S = 2.0
 
 
 def page() -> None:
-    chosen = sidebar.draw()
+    selection = sidebar.draw()
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
-        st.markdown(f"### Sweep  :small[:gray[on {chosen.gpu_name}]]", width="stretch")
+        st.markdown(f"### Sweep  :small[:gray[on {selection.gpu_name}]]", width="stretch")
         start = st.container(width="content")
-    wrong = st.container()  # seen with the axes folded away, too
+    errors = st.container()  # visible with the axes folded away, too
     with st.expander("What to try", icon=":material/tune:", expanded=not jobs.sweeps()):
-        _ask(chosen, start, wrong)
+        _request(selection, start, errors)
     _progress()
     _results()
 
 
-def _ask(chosen: Chosen, start: DeltaGenerator, wrong: DeltaGenerator) -> None:
-    """Axes, plan, start."""
-    wanted = None
+def _request(selection: Selection, start: DeltaGenerator, errors: DeltaGenerator) -> None:
+    """Axes, estimate, Start."""
+    request = None
     try:
-        wanted = inputs.wanted(chosen)
-        progress.draw_plan(plan(wanted.spec))
+        described = inputs.draw(selection)
+        progress.draw_estimate(estimate(described.spec))
+        request = described
     except AttuneError as error:
-        wanted = None
-        with wrong:
+        with errors:
             problem(str(error))
     if local_gpu().spec is None:
         st.caption(
-            f":material/info: No NVIDIA GPU here: latencies are predicted for {chosen.gpu_name}."
+            ":material/info: No NVIDIA GPU on this machine: latencies are predicted for "
+            f"{selection.gpu_name}."
         )
     start.button(
         "Start",
@@ -56,65 +55,40 @@ def _ask(chosen: Chosen, start: DeltaGenerator, wrong: DeltaGenerator) -> None:
         type="primary",
         icon=":material/play_arrow:",
         on_click=jobs.start,
-        args=(wanted.spec, wanted.cluster) if wanted else (),
-        disabled=wanted is None,
+        args=(request.spec, request.cluster) if request else (),
+        disabled=request is None,
     )
 
 
 @st.fragment(run_every=_PROGRESS_S)
 def _progress() -> None:
-    """Which sweep, how it stands, and what can be done about it."""
-    found = jobs.sweeps()
-    job, why = jobs.shown(found)
-    for sentence in filter(None, (jobs.trouble(), why)):
-        problem(sentence)
+    """Which sweep, its state, and what can be done about it."""
+    sweeps = jobs.sweeps()
+    job = jobs.selected(sweeps)
+    jobs.draw_notices()
     if job is None:
         progress.nothing_yet()
         return
     with st.container(horizontal=True, vertical_alignment="center", key="sweep_which"):
-        jobs.select(found, job)
-        _go_on(job)
-    now = jobs.status(job)
-    if now is not None:
-        progress.draw(now)
-
-
-def _go_on(job: JobStatus) -> None:
-    """Cancel what runs, or resume what ended early."""
-    if jobs.is_file(job):
-        return
-    if not job.is_over:
-        st.button(
-            "Cancel",
-            key="sweep_cancel",
-            icon=":material/stop:",
-            on_click=jobs.cancel,
-            args=(job.job_id,),
-        )
-    elif jobs.can_resume(job):
-        st.button(
-            "Resume",
-            key="sweep_resume",
-            icon=":material/resume:",
-            on_click=jobs.resume,
-            args=(job.job_id,),
-        )
+        jobs.select(sweeps, job)
+        jobs.action_buttons(job)
+    status = jobs.status(job)
+    if status is not None:
+        progress.draw(status)
 
 
 @st.fragment(run_every=_RESULTS_S)
 def _results() -> None:
-    """What was found, up to now."""
-    job, _ = jobs.shown(jobs.sweeps())
-    if job is None:
-        return
-    found = jobs.found_of(job)
-    results.draw(
-        found,
-        jobs.finals(job),
-        job.journal,
-        job.request["strategy"],
-        is_over=job.is_over,
-    )
+    """The results up to now."""
+    job = jobs.selected(jobs.sweeps())
+    if job is not None:
+        results.draw(
+            jobs.result_rows(job),
+            jobs.finals(job),
+            job.journal,
+            job.request["strategy"],
+            is_over=job.is_over,
+        )
 
 
 page()

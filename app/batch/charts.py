@@ -8,11 +8,20 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.evaluation.charts import Part, Trace, axis, figure, plain, time_axis, vertical
+from app.shared.figures import (
+    Part,
+    Trace,
+    axis,
+    figure,
+    plain,
+    time_axis,
+    translucent,
+    vertical,
+)
 from app.shared.palette import Theme
 from engine.units import format_us
 
-MAX_STEPS = 40  # more would be a solid line
+_MAX_STEPS = 40  # more would be a solid line
 _LOWER_TOP = 0.44  # of the figure's height; the upper panel begins a little above
 _UPPER_BOTTOM = 0.56
 
@@ -114,7 +123,6 @@ def _labels(marks: pd.DataFrame, theme: Theme) -> list[Part]:
 
 
 def _band(curve: pd.DataFrame, low: str, high: str, color: str, panel: str) -> list[Trace]:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     common: Trace = {
         "type": "scatter",
         "mode": "lines",
@@ -129,13 +137,13 @@ def _band(curve: pd.DataFrame, low: str, high: str, color: str, panel: str) -> l
             **common,
             "y": curve[low].to_numpy(np.float32),
             "fill": "tonexty",
-            "fillcolor": f"rgba({red},{green},{blue},0.14)",
+            "fillcolor": translucent(color, 0.14),
         },
     ]
 
 
 def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -> Trace:
-    shown = [format_us(v) for v in curve[middle]]
+    labels = [format_us(v) for v in curve[middle]]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -143,7 +151,7 @@ def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -
         "y": curve[middle].to_numpy(np.float32),
         "yaxis": panel,
         "line": {"color": color, "width": 2, "dash": "dash"},
-        "customdata": list(zip(shown, curve["binds"], strict=True)),
+        "customdata": list(zip(labels, curve["binds"], strict=True)),
         "hovertemplate": f"{unit} %{{x:,}}<br>%{{customdata[0]}} predicted<br>"
         "%{customdata[1]} binds<extra></extra>",
     }
@@ -151,7 +159,7 @@ def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -
 
 def _steps(curve: pd.DataFrame, middle: str, theme: Theme, panel: str) -> Trace:
     """The first batches that start another CTA per SM or wave."""
-    steps = curve[curve["step"]].head(MAX_STEPS)
+    steps = curve[curve["step"]].head(_MAX_STEPS)
     return {
         "type": "scatter",
         "mode": "markers",
@@ -171,10 +179,10 @@ def _steps(curve: pd.DataFrame, middle: str, theme: Theme, panel: str) -> Trace:
 def _measured(
     measured: pd.DataFrame, middle: str, color: str, theme: Theme, panel: str
 ) -> list[Trace]:
-    found = []
+    traces = []
     for what, hue, symbol in (("kernel", color, "diamond"), ("SDPA", theme.line, "diamond-open")):
         points = measured[measured["what"] == what]
-        found.append(
+        traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
@@ -186,7 +194,7 @@ def _measured(
                 "hovertemplate": f"{what} %{{x:,}}<br>%{{customdata}} recorded<extra></extra>",
             }
         )
-    return found
+    return traces
 
 
 def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,14 @@ from engine.model.measurements import Measurement
 from engine.problem import Problem
 from engine.units import format_bytes, format_us
 
-CURVE_POINTS = 300
+_CURVE_POINTS = 300
 
 
 def curve(table: pd.DataFrame) -> pd.DataFrame:
     """The table's curve, thinned to what a logarithmic axis shows; every wave step is kept."""
     size = len(table)
-    spaced = np.unique(np.geomspace(1, size, min(size, CURVE_POINTS)).astype(int)) - 1
-    steps = np.flatnonzero(table["step"].to_numpy())[:CURVE_POINTS]
+    spaced = np.unique(np.geomspace(1, size, min(size, _CURVE_POINTS)).astype(int)) - 1
+    steps = np.flatnonzero(table["step"].to_numpy())[:_CURVE_POINTS]
     # A step is sharp: the batch before it belongs to the picture too.
     kept = table.iloc[np.unique(np.concatenate([spaced, steps, np.maximum(steps - 1, 0)]))]
     return pd.DataFrame(
@@ -42,28 +42,18 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def marks(found: Sequence[Recommendation], batch_now: int) -> pd.DataFrame:
+def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataFrame:
     """`batch`, `label`: the recommended batches, and the present one."""
-    rows = [(r.batch, f"{r.target:.0%}: {r.batch:,}") for r in found]
+    rows = [(r.batch, f"{r.target:.0%}: {r.batch:,}") for r in recommendations]
     return pd.DataFrame([(batch_now, f"now: {batch_now:,}"), *rows], columns=["batch", "label"])
 
 
-def same_series(problem: Problem, heads_free: bool) -> Callable[[Measurement], bool]:
-    """Whether a measured point lies on the curve of this problem."""
-
-    def lies_on_it(point: Measurement) -> bool:
-        p = point.problem
-        shape = (p.lengths(), p.head_dim, p.causal, p.dtype)
-        wanted = (problem.lengths(), problem.head_dim, problem.causal, problem.dtype)
-        return shape == wanted and (heads_free or p.num_heads == problem.num_heads)
-
-    return lies_on_it
-
-
-def measured(points: Sequence[Measurement], heads_free: bool) -> pd.DataFrame:
-    """`batch`, `latency_us`, `unit_us`, `what` of measured points that lie on the curve."""
+def measured(points: Iterable[Measurement], problem: Problem, heads_free: bool) -> pd.DataFrame:
+    """`batch`, `latency_us`, `unit_us`, `what` of the points that lie on this problem's curve."""
     rows = []
     for point in points:
+        if not _is_on_curve(point.problem, problem, heads_free):
+            continue
         units = point.problem.batch * point.problem.num_heads
         batch = units if heads_free else point.problem.batch
         rows.append((batch, point.measured_us, point.measured_us / units, "kernel"))
@@ -72,7 +62,16 @@ def measured(points: Sequence[Measurement], heads_free: bool) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["batch", "latency_us", "unit_us", "what"])
 
 
-def rows_worth_seeing(result: BatchResult, batch_now: int) -> pd.DataFrame:
+def _is_on_curve(point: Problem, problem: Problem, heads_free: bool) -> bool:
+    """Whether they differ in the batch alone, or with `heads_free` in the heads too."""
+
+    def shape(p: Problem) -> tuple[object, ...]:
+        return p.lengths(), p.head_dim, p.causal, p.dtype
+
+    return shape(point) == shape(problem) and (heads_free or point.num_heads == problem.num_heads)
+
+
+def selected_rows(result: BatchResult, batch_now: int) -> pd.DataFrame:
     """Powers of two, the recommended batches, the present one, and the last."""
     table = result.table
     wanted = {2**k for k in range(20)} | {r.batch for r in result.recommendations}
@@ -81,7 +80,7 @@ def rows_worth_seeing(result: BatchResult, batch_now: int) -> pd.DataFrame:
 
 
 def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
-    """The batch table as people read it; numbers stay numbers, units stand in the heads."""
+    """The batch table for display; numbers stay numbers, their units are in the column names."""
     sdpa = points[points["what"] == "SDPA"].groupby("batch")["latency_us"].min()
     kernel = points[points["what"] == "kernel"].groupby("batch")["latency_us"].min()
     return pd.DataFrame(
@@ -110,10 +109,10 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def costs(found: Saving) -> pd.DataFrame:
+def costs(saving: Saving) -> pd.DataFrame:
     """Now and at the recommended batch."""
     rows: list[dict[str, Any]] = []
-    for name, c in (("now", found.now), ("recommended", found.then)):
+    for name, c in (("now", saving.now), ("recommended", saving.then)):
         rows.append(
             {
                 "": name,
@@ -128,10 +127,10 @@ def costs(found: Saving) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def options(found: Sequence[Option], price_of: Callable[[str], float | None]) -> pd.DataFrame:
+def options(ranked: Sequence[Option], price_of: Callable[[str], float | None]) -> pd.DataFrame:
     """What to do when the batch cannot grow, the cheapest query first."""
     rows = []
-    for o in found:
+    for o in ranked:
         price = price_of(o.device)
         rows.append(
             {
@@ -151,7 +150,7 @@ def options(found: Sequence[Option], price_of: Callable[[str], float | None]) ->
     return pd.DataFrame(rows).sort_values("$ per 10⁹ queries", na_position="last", kind="stable")
 
 
-def validation(found: Validation) -> pd.DataFrame:
+def validation(result: Validation) -> pd.DataFrame:
     """Predicted beside measured, row by row."""
     return pd.DataFrame(
         [
@@ -166,12 +165,12 @@ def validation(found: Validation) -> pd.DataFrame:
                 "verdict": r.verdict,
                 "inside": r.verdict == "as predicted",
             }
-            for r in found.rows
+            for r in result.rows
         ]
     )
 
 
-VALIDATION_HEADS = {
+_VALIDATION_HEADS = {
     "predicted_us": "predicted µs",
     "measured_us": "measured µs",
     "difference %": "difference %",
@@ -182,6 +181,6 @@ VALIDATION_HEADS = {
 
 def validation_table(frame: pd.DataFrame) -> pd.DataFrame:
     """`validation` as people read it: the verdict first, then the figures."""
-    return frame[["name", "verdict", *VALIDATION_HEADS, "CTAs"]].rename(
-        columns={"name": "problem", **VALIDATION_HEADS}
+    return frame[["name", "verdict", *_VALIDATION_HEADS, "CTAs"]].rename(
+        columns={"name": "problem", **_VALIDATION_HEADS}
     )

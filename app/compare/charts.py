@@ -7,12 +7,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.evaluation.charts import axis, figure, plain
+from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, variant_color
 from engine.units import format_us
 from kernels.ladder import LADDER
 
-_ROW_PX = 34
 MAX_ROWS = 60  # more problems are in the table below
 
 
@@ -48,7 +47,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     room = 1.6 * max(lengths, default=1.0)  # for the words at the bar's end
     return figure(
         theme,
-        80 + _ROW_PX * max(len(shown), 1),
+        80 + ROW_PX * max(len(shown), 1),
         [bars],
         xaxis=axis(theme, "time of the next slower variant / time of the fastest", range=[0, room]),
         yaxis=axis(theme, autorange="reversed", showgrid=False, tickvals=places, ticktext=names),

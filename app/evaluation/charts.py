@@ -1,86 +1,21 @@
-"""Charts: each a pure function of a DataFrame and a theme, returning a Plotly figure.
-
-The font is the page's, which the browser knows; colours with a meaning are set here.
-Text that may come from a snapshot passes through `plain` first. A figure is made in one call:
-Plotly checks every later update anew, which made these charts ten times slower.
-"""
+"""Charts of one evaluation: each a pure function of a DataFrame and a theme."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from app.shared.figures import ROW_PX, Part, Trace, axis, figure, plain, time_axis, vertical
 from app.shared.palette import LINE_STYLE, MARKER, Theme
 from engine.units import format_us
 
-_ROW_PX = 34
-WAVES_SHOWN = 12
-MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
-MAP_TICKS = 10
-MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
-
-Trace: TypeAlias = dict[str, Any]
-Part: TypeAlias = dict[str, Any]
-
-
-def plain(text: str) -> str:
-    """Text for a figure: Plotly reads a subset of HTML, and names may come from a stranger."""
-    return escape(text, quote=False)
-
-
-def axis(theme: Theme, title: str = "", **options: Any) -> Part:
-    """An axis in the app's style."""
-    return {
-        "gridcolor": theme.grid,
-        "zeroline": False,
-        "automargin": True,
-        "ticks": "outside",  # unseen: they keep the labels away from the bars
-        "tickcolor": "rgba(0,0,0,0)",
-        "title": {"text": title, "font": {"size": 12}},
-        **options,
-    }
-
-
-def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> go.Figure:
-    """A figure in the app's style; `layout` adds to it and wins."""
-    style: Part = {
-        "height": height,
-        "margin": {"l": 8, "r": 16, "t": 8, "b": 40},
-        "showlegend": False,
-        "hoverlabel": {"align": "left"},
-        "modebar": {
-            "bgcolor": "rgba(0,0,0,0)",
-            "color": theme.line,
-            "activecolor": theme.accent,
-        },
-        "bargap": 0.35,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": theme.text},
-        "template": "none",
-    }
-    style["margin"] |= layout.pop("margin", {})
-    return go.Figure(data=list(data), layout={**style, **layout})
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many."""
-    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low < MANY_DECADES else (1,)
-    return [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
-
-
-def time_axis(theme: Theme, low_us: float, high_us: float, title: str, **options: Any) -> Part:
-    """A logarithmic axis of times: equal distances are equal ratios."""
-    ticks = log_ticks(low_us, high_us)
-    labels = [format_us(t) for t in ticks]
-    return axis(theme, title, type="log", tickvals=ticks, ticktext=labels, **options)
+_MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
+_MAP_TICKS = 10
 
 
 def _bars(
@@ -108,7 +43,7 @@ def _bars(
     }
     return figure(
         theme,
-        56 + _ROW_PX * max(len(names), 1),
+        56 + ROW_PX * max(len(names), 1),
         [bars],
         margin={"r": 72},
         xaxis=axis(theme, title, rangemode="tozero"),
@@ -206,7 +141,7 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     low, high = float(frame["low_us"].min()), float(frame["high_us"].max())
     return figure(
         theme,
-        76 + _ROW_PX * max(len(frame), 1),
+        76 + ROW_PX * max(len(frame), 1),
         data,
         margin={"t": 24},
         xaxis=time_axis(theme, low, high, "latency (logarithmic)"),
@@ -259,20 +194,6 @@ def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
         xaxis=axis(theme, title),
         yaxis=axis(theme, "occupancy, %", range=[0, 112], tickvals=[0, 25, 50, 75, 100]),
     )
-
-
-def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Part:
-    """A dotted vertical line over the whole height."""
-    return {
-        "type": "line",
-        "x0": x,
-        "x1": x,
-        "y0": 0,
-        "y1": 1,
-        "xref": xref,
-        "yref": yref,
-        "line": {"color": theme.accent, "width": 1, "dash": "dot"},
-    }
 
 
 def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
@@ -337,10 +258,10 @@ def error_map(
     error = frame.to_numpy(np.float64)
     broken = ~np.isfinite(error)
     ratio = np.where(broken | ~compared, 1.0, error) / tolerance
-    logs = np.log10(np.maximum(ratio, 10.0**MAP_DECADES_BELOW))
+    logs = np.log10(np.maximum(ratio, 10.0**_MAP_DECADES_BELOW))
     above = max(1, math.ceil(math.log10(max(top / tolerance, 1.0))))
-    share = -MAP_DECADES_BELOW / (above - MAP_DECADES_BELOW)  # where the tolerance lies, 0..1
-    decades = range(MAP_DECADES_BELOW, above + 1)
+    share = -_MAP_DECADES_BELOW / (above - _MAP_DECADES_BELOW)  # where the tolerance lies, 0..1
+    decades = range(_MAP_DECADES_BELOW, above + 1)
     columns, index = frame.columns.to_numpy(), frame.index.to_numpy()
     cell = f"{y_title} %{{y}}, {x_title} %{{x}}<br>"
     data: list[Trace] = [
@@ -349,7 +270,7 @@ def error_map(
             "z": np.where(broken | ~compared, np.nan, logs).astype(np.float32),
             "x": columns,
             "y": index,
-            "zmin": MAP_DECADES_BELOW,
+            "zmin": _MAP_DECADES_BELOW,
             "zmax": above,
             "colorscale": [
                 [0.0, theme.within[0]],
@@ -391,4 +312,4 @@ def error_map(
 
 def _whole(labels: np.ndarray) -> Part:
     """Axis settings for whole numbers: every one of a few, else Plotly's choice."""
-    return {"tickvals": labels} if len(labels) <= MAP_TICKS else {"tickformat": ",d"}
+    return {"tickvals": labels} if len(labels) <= _MAP_TICKS else {"tickformat": ",d"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app.evaluation import charts, frames
-from app.evaluation.view import Shown
-from app.shared import plot
+from app.evaluation.view import EvaluationView
+from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
 from engine.evaluation import Evaluation, Status
 
@@ -17,47 +17,47 @@ _TITLES = {
 }
 
 
-def draw(shown: Shown) -> None:
-    found = shown.evaluation
-    if found is None:
+def draw(view: EvaluationView) -> None:
+    evaluation = view.evaluation
+    if evaluation is None:
         empty(
             "nothing yet",
             "Not run yet",
-            "Press Run: the kernel is really executed and its output compared with a float64 "
+            "Press Run: the kernel is executed and its output is compared with a float64 "
             "reference and with PyTorch's SDPA.",
         )
         return
-    if found.correctness is None:
-        failure(found.status, found.reason, found.log)
+    if evaluation.correctness is None:
+        failure(evaluation.status, evaluation.reason, evaluation.log)
         return
     left, right = st.columns([5, 4], gap="medium")
     with left:
-        st.dataframe(
-            frames.error_numbers(found.correctness),
-            hide_index=True,
-            width="stretch",
+        tables.draw(
+            frames.error_numbers(evaluation.correctness),
             height="content",
-            column_config={
+            columns={
                 "value": st.column_config.TextColumn(alignment="right"),
                 "allowed": st.column_config.TextColumn(alignment="right"),
             },
         )
     with right:
-        _verdict(found)
-        _findings(found)
-        _execution(found)
-    _maps(shown, found.correctness.tolerance)
+        _verdict(evaluation)
+        _findings(evaluation)
+        _execution(evaluation)
+    _maps(view, evaluation.correctness.tolerance)
 
 
-def _verdict(found: Evaluation) -> None:
-    if found.status is Status.INCORRECT:
-        failure(found.status, found.reason)
+def _verdict(evaluation: Evaluation) -> None:
+    if evaluation.status is Status.INCORRECT:
+        failure(evaluation.status, evaluation.reason)
     else:
-        st.success(plain_markdown(found.reason) or "The output is right.", icon=":material/check:")
+        st.success(
+            plain_markdown(evaluation.reason) or "The output is correct.", icon=":material/check:"
+        )
 
 
-def _execution(found: Evaluation) -> None:
-    execution = found.execution
+def _execution(evaluation: Evaluation) -> None:
+    execution = evaluation.execution
     if execution is None:
         return
     if execution.backend == "cuda":
@@ -74,8 +74,8 @@ def _execution(found: Evaluation) -> None:
     )
 
 
-def _findings(found: Evaluation) -> None:
-    correctness = found.correctness
+def _findings(evaluation: Evaluation) -> None:
+    correctness = evaluation.correctness
     if correctness is None:
         return
     if correctness.findings:
@@ -84,35 +84,35 @@ def _findings(found: Evaluation) -> None:
             st.markdown(f"- {plain_markdown(finding.sentence)} :gray[{finding.share:.0%}]")
     elif correctness.bad_count or correctness.nonfinite_count:
         st.markdown("**Where it is wrong**")
-        st.markdown("No known pattern: look at the maps.")
+        st.markdown("It fits no known pattern: look at the maps.")
     if correctness.first_bad_index is not None:
         batch, head, row, column = correctness.first_bad_index
         st.caption(f"First wrong element: batch {batch}, head {head}, row {row}, column {column}.")
 
 
-def _maps(shown: Shown, tolerance: float) -> None:
-    if not shown.maps:
-        st.caption("This evaluation holds no error maps.")
+def _maps(view: EvaluationView, tolerance: float) -> None:
+    if not view.maps:
+        st.caption("This evaluation has no error maps.")
         return
     st.markdown(
         "**Where the error is** :gray[largest |error| of each cell as a multiple of the tolerance, "
-        "logarithmic; cool is within, warm beyond, × is NaN or infinity]"
+        "log scale; cool: within, warm: beyond, ×: NaN or infinity]"
     )
-    top = max(view.largest for view in shown.maps)
-    last = len(shown.maps) - 1
+    top = max(error_map.largest for error_map in view.maps)
+    last = len(view.maps) - 1
     columns = st.columns([4] * last + [5])
-    for i, (view, column) in enumerate(zip(shown.maps, columns, strict=True)):
+    for i, (error_map, column) in enumerate(zip(view.maps, columns, strict=True)):
         with column:
-            st.markdown(f":gray[{_TITLES.get(view.name, plain_markdown(view.name))}]")
+            st.markdown(f":gray[{_TITLES.get(error_map.name, plain_markdown(error_map.name))}]")
             plot.draw(
                 charts.error_map(
-                    view.frame,
-                    view.compared,
-                    (view.row_axis, view.column_axis),
+                    error_map.frame,
+                    error_map.compared,
+                    (error_map.row_axis, error_map.column_axis),
                     tolerance,
                     top,
                     theme(),
                     show_scale=i == last,
                 ),
-                key=f"map_{view.name}",
+                key=f"map_{error_map.name}",
             )

@@ -1,4 +1,4 @@
-"""The engine's nouns as DataFrames: what charts and tables are drawn from. Pure functions."""
+"""One evaluation's parts as DataFrames, for its charts and tables. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from app.evaluation.charts import WAVES_SHOWN
-from engine.devices.spec import DeviceSpec
 from engine.evaluation import (
     BaselineTiming,
     Correctness,
-    Evaluation,
     Latency,
     Occupancy,
     PassReport,
@@ -19,10 +16,9 @@ from engine.evaluation import (
 )
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
-from engine.records.snapshot import Environment
-from engine.sessions.store.store import SnapshotInfo
 from engine.units import format_bytes, format_us
 
+_WAVES_SHOWN = 12
 _RESOURCE = {"ctas": "CTA slots"}
 
 
@@ -46,9 +42,9 @@ def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
         return None
     capacity = occupancy.ctas_per_sm * occupancy.num_sms
     full, rest = divmod(occupancy.ctas, capacity)
-    sizes = [(str(i + 1), capacity, False) for i in range(min(full, WAVES_SHOWN))]
-    if full > WAVES_SHOWN:
-        half = WAVES_SHOWN // 2
+    sizes = [(str(i + 1), capacity, False) for i in range(min(full, _WAVES_SHOWN))]
+    if full > _WAVES_SHOWN:
+        half = _WAVES_SHOWN // 2
         last = [(str(i + 1), capacity, False) for i in range(full - half, full)]
         sizes = [*sizes[:half], ("…", 0, False), *last]
     if rest:
@@ -111,7 +107,7 @@ def terms(prediction: Terms) -> pd.DataFrame:
     rows = [
         ("launch floor", prediction.floor_us, "launch floor", "starting and draining the launch"),
         ("SMs", prediction.compute_us, compute, work),
-        ("L2", prediction.l2_us, "L2", "bytes that the SMs draw from L2"),
+        ("L2", prediction.l2_us, "L2", "bytes that the SMs read from L2"),
         ("DRAM", prediction.dram_us, "DRAM", "bytes that come from memory"),
     ]
     if prediction.fuse_us[0] > 0:
@@ -169,98 +165,3 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
         ("guard zones intact", yes[c.guards_intact], "yes", ""),
     ]
     return pd.DataFrame(rows, columns=["figure", "value", "allowed", "note"])
-
-
-def evaluations(found: Sequence[Evaluation]) -> pd.DataFrame:
-    """One row per evaluation, failures included."""
-    return pd.DataFrame(
-        [
-            {
-                "status": str(e.status),
-                "variant": e.variant,
-                "problem": e.problem.label(),
-                "config": ", ".join(f"{k}={v}" for k, v in e.config.items()),
-                "device": e.device,
-                "latency µs": e.latency.median_us if e.latency else None,
-                "origin": e.latency.origin if e.latency else "",
-                "best SDPA µs": min(
-                    (b.latency.median_us for b in e.baselines if b.latency), default=None
-                ),
-                "max |error|": e.correctness.max_abs_err if e.correctness else None,
-                "occupancy %": 100 * e.main_pass.occupancy.occupancy if e.main_pass else None,
-                "when": e.when,
-                "reason": e.reason,
-            }
-            for e in found
-        ],
-        columns=[
-            *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
-            *("best SDPA µs", "max |error|", "occupancy %", "when", "reason"),
-        ],
-    )
-
-
-def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
-    """One row per GPU whose name or alias contains `wanted`; unknown figures stay empty."""
-    rows = [
-        {
-            "GPU": d.name,
-            "compute capability": ".".join(map(str, d.compute_capability)),
-            "SMs": d.num_sms,
-            "boost MHz": d.boost_clock_mhz,
-            "memory": format_bytes(d.memory_bytes) if d.memory_bytes else "",
-            "memory GB/s": d.memory_gb_per_s,
-            "L2": format_bytes(d.l2_bytes) if d.l2_bytes else "",
-            "FP16 tensor TFLOP/s": d.fp16_tensor_tflops,
-            "BF16 tensor TFLOP/s": d.bf16_tensor_tflops,
-            "FP32 TFLOP/s": d.fp32_tflops,
-            "power W": d.power_w,
-            "$/hour": d.price_usd_per_hour,
-            "source": d.source,
-            "price from": d.price_source,
-        }
-        for d in specs
-        if wanted.casefold().strip() in " ".join((d.name, *d.aliases)).casefold()
-    ]
-    return pd.DataFrame(rows)
-
-
-def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
-    """One row per snapshot; a damaged file is a row that says so."""
-    rows = []
-    for info in infos:
-        s = info.summary
-        rows.append(
-            {
-                "title": info.title,
-                "saved, UTC": s.updated[:19].replace("T", " ") if s else "",
-                "devices": ", ".join(s.devices) if s else "",
-                "variants": ", ".join(s.variants) if s else "",
-                "problems": ", ".join(s.problems[:4]) if s else "",
-                "evaluations": s.num_evaluations if s else None,
-                "passed": s.num_passed if s else None,
-                # What was measured there is recorded here.
-                "latency": "predicted" if s and s.origins == ("predicted",) else "recorded",
-                "kept": "ships with Attune" if info.shipped else "yours",
-                "size": format_bytes(info.size_bytes),
-                "damage": info.damage,
-                "file": info.name,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def environment(found: Environment) -> pd.DataFrame:
-    """`what`, `value` of everything that was known when the snapshot was made."""
-    rows = [
-        (name.replace("_", " "), str(value))
-        for name, value in found.model_dump(exclude={"gpus"}).items()
-        if value not in (None, "")
-    ]
-    for i, gpu in enumerate(found.gpus):
-        rows += [
-            (f"GPU {i} {name.replace('_', ' ')}", str(value))
-            for name, value in gpu.model_dump().items()
-            if value is not None
-        ]
-    return pd.DataFrame(rows, columns=["what", "value"])

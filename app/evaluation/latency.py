@@ -5,30 +5,29 @@ from __future__ import annotations
 import streamlit as st
 
 from app.evaluation import charts, frames
-from app.evaluation.view import Shown
-from app.shared import plot
-from app.shared.palette import variant_color
+from app.evaluation.view import EvaluationView
+from app.shared import plot, tables
+from app.shared.palette import color_of
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
 from engine.evaluation import Latency
-from kernels.ladder import LADDER
 
 
-def draw(shown: Shown) -> None:
-    timed = shown.evaluation is not None and any(b.latency for b in shown.evaluation.baselines)
-    if shown.latency is None:
-        empty("nothing yet", "No latency", shown.latency_reason or "It is not known yet.")
+def draw(view: EvaluationView) -> None:
+    timed = view.evaluation is not None and any(b.latency for b in view.evaluation.baselines)
+    if view.latency is None:
+        empty("nothing yet", "No latency", view.latency_reason or "It is not known yet.")
         if timed:
-            _compare(shown)
+            _compare(view)
         return
     left, right = st.columns([4, 5], gap="medium")
     with left:
-        _reason(shown.latency)
-        if shown.predicted is not None and shown.predicted is not shown.latency:
-            _reason(shown.predicted)
-        _baselines(shown)
+        _reason(view.latency)
+        if view.predicted is not None and view.predicted is not view.latency:
+            _reason(view.predicted)
+        _baselines(view)
     with right:
-        _terms(shown)
-    _compare(shown)
+        _terms(view)
+    _compare(view)
 
 
 def _reason(latency: Latency) -> None:
@@ -37,24 +36,22 @@ def _reason(latency: Latency) -> None:
         st.markdown(plain_markdown(latency.reason))
 
 
-def _terms(shown: Shown) -> None:
-    if shown.terms is None:
+def _terms(view: EvaluationView) -> None:
+    if view.terms is None:
         return
     st.markdown("**What the prediction is made of** :gray[in colour the term that binds]")
-    plot.draw(charts.latency_terms(frames.terms(shown.terms), theme()), key="terms", tools=False)
-    st.caption(
-        "Launch floor + the slowest of SMs, L2 and DRAM + fusion, if there is a pass for it."
-    )
+    plot.draw(charts.latency_terms(frames.terms(view.terms), theme()), key="terms", tools=False)
+    st.caption("Launch floor + the slowest of SMs, L2 and DRAM + the fusion pass, if there is one.")
 
 
-def _compare(shown: Shown) -> None:
-    own = [x for x in (shown.latency, shown.predicted) if x is not None]
+def _compare(view: EvaluationView) -> None:
+    own = [x for x in (view.latency, view.predicted) if x is not None]
     own = list(dict.fromkeys(own))
-    found = shown.evaluation
-    baselines = found.baselines if found else ()
-    if found is not None:
-        own += list(found.other_latencies)
-    frame = frames.latencies(shown.variant, _color(shown.variant), own, baselines)
+    evaluation = view.evaluation
+    baselines = evaluation.baselines if evaluation else ()
+    if evaluation is not None:
+        own += list(evaluation.other_latencies)
+    frame = frames.latencies(view.variant, color_of(view.variant), own, baselines)
     st.markdown(
         "**Side by side** :gray[filled and solid: measured; diamond and dotted: recorded; open and "
         "dashed: predicted]"
@@ -62,19 +59,15 @@ def _compare(shown: Shown) -> None:
     chart, table = st.columns([5, 4], gap="medium")
     with chart:
         plot.draw(charts.latencies(frame, theme()), key="latencies", tools=False)
-    table.dataframe(frames.latency_table(frame), hide_index=True, width="stretch")
+    with table:
+        tables.draw(frames.latency_table(frame))
 
 
-def _baselines(shown: Shown) -> None:
-    """What SDPA could not do, and that it was not timed here."""
-    found = shown.evaluation
-    missing = [b for b in found.baselines if b.latency is None] if found else []
+def _baselines(view: EvaluationView) -> None:
+    """Which baselines have no time, and why."""
+    evaluation = view.evaluation
+    missing = [b for b in evaluation.baselines if b.latency is None] if evaluation else []
     for baseline in missing:
         st.caption(f"SDPA {plain_markdown(baseline.name)}: {plain_markdown(baseline.reason)}")
-    if not (found and found.baselines):
+    if not (evaluation and evaluation.baselines):
         st.caption("PyTorch's SDPA is timed beside the kernel where there is a GPU.")
-
-
-def _color(variant: str) -> str:
-    ids = [v.id for v in LADDER]
-    return variant_color(ids.index(variant) if variant in ids else len(ids))

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.evaluation import charts, frames
-from app.evaluation.view import Shown
+from app.evaluation.view import EvaluationView
 from app.shared import plot
 from app.shared.palette import Theme
 from app.shared.terms import TERMS
@@ -25,17 +25,17 @@ _AXES = {
 }
 
 
-def draw(shown: Shown) -> None:
-    if not shown.passes:
+def draw(view: EvaluationView) -> None:
+    if not view.passes:
         empty(
             "nothing yet",
             "No occupancy yet",
-            shown.latency_reason or "The kernel's registers are not known.",
+            view.latency_reason or "The kernel's registers are not known.",
         )
         return
-    report = _which_pass(shown)
+    report = _which_pass(view)
     occupancy = report.occupancy
-    st.markdown(f"{occupancy.reason}")
+    st.markdown(occupancy.reason)
     left, middle, right = st.columns(3)
     with left:
         st.markdown("**What limits**", help=TERMS["occupancy"])
@@ -46,23 +46,23 @@ def draw(shown: Shown) -> None:
     with right:
         st.markdown("**Threads against the GPU**", help=TERMS["thread_capacity"])
         _threads(report)
-    _what_if(shown, report)
+    _what_if(view, report)
 
 
-def _which_pass(shown: Shown) -> PassReport:
+def _which_pass(view: EvaluationView) -> PassReport:
     """The pass to look at; most variants have one."""
-    names = [p.resources.entry for p in shown.passes]
+    names = [p.resources.entry for p in view.passes]
     if len(names) == 1:
-        return shown.passes[0]
+        return view.passes[0]
     chosen = st.segmented_control(
         "Pass",
         names,
         default=names[0],
         required=True,
-        key=f"pass.{shown.variant}",
+        key=f"pass.{view.variant}",
         label_visibility="collapsed",
     )
-    return shown.passes[names.index(chosen)]
+    return view.passes[names.index(chosen)]
 
 
 def _plot(figure: go.Figure, key: str) -> None:
@@ -70,17 +70,17 @@ def _plot(figure: go.Figure, key: str) -> None:
 
 
 def _waves(report: PassReport) -> None:
-    found = frames.waves(report.occupancy)
-    if found is None:
+    waves = frames.waves(report.occupancy)
+    if waves is None:
         empty("nothing yet", "Waves are not known", "The number of SMs of this GPU is not known.")
         return
-    frame, capacity = found
+    frame, capacity = waves
     _plot(charts.waves(frame, capacity, theme()), "waves")
     occupancy = report.occupancy
     if occupancy.wave_efficiency is not None:
         st.caption(
-            f"{occupancy.waves:.3g} waves, {occupancy.wave_efficiency:.0%} of the slots of the "
-            "waves it starts are used."
+            f"{occupancy.waves:.3g} waves, wave efficiency {occupancy.wave_efficiency:.0%}: the "
+            "share of the slots of all waves that is used."
         )
 
 
@@ -88,7 +88,11 @@ def _threads(report: PassReport) -> None:
     occupancy = report.occupancy
     frame = frames.threads(occupancy, report.resources)
     if frame is None:
-        empty("nothing yet", "Capacity is not known", "The number of SMs is not known.")
+        empty(
+            "nothing yet",
+            "The capacity is not known",
+            "The number of SMs of this GPU is not known.",
+        )
         return
     _plot(charts.thread_capacity(frame, theme()), "threads")
     st.caption(
@@ -98,18 +102,18 @@ def _threads(report: PassReport) -> None:
     )
 
 
-def _what_if(shown: Shown, report: PassReport) -> None:
-    if shown.device is None:
+def _what_if(view: EvaluationView, report: PassReport) -> None:
+    if view.device is None:
         return
     resources = report.resources
     figures = _what_if_figures(
-        shown.device.compute_capability,
+        view.device.compute_capability,
         resources.threads_per_cta,
         resources.registers_per_thread,
         resources.smem_bytes,
         theme(),
     )
-    st.markdown("**What if** :gray[one of these were different and the rest stayed?]")
+    st.markdown("**What if** :gray[one of these changed and the rest stayed the same?]")
     for column, (name, figure) in zip(st.columns(3), figures.items(), strict=True):
         with column:
             _plot(figure, f"what_if_{name}")

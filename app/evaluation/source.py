@@ -5,24 +5,26 @@ from __future__ import annotations
 import streamlit as st
 
 from app.evaluation import frames
-from app.evaluation.view import Shown
+from app.evaluation.view import EvaluationView
+from app.shared import tables
 from app.shared.widgets import empty, show_log
 
 
-def draw(shown: Shown) -> None:
-    if shown.passes:
-        st.dataframe(frames.passes(shown.passes), hide_index=True, width="stretch")
-    if shown.flags:
+def draw(view: EvaluationView) -> None:
+    if view.passes:
+        tables.draw(frames.passes(view.passes))
+    if view.flags:
         st.markdown("**Compile flags**")
-        st.code(" ".join(shown.flags), language=None, wrap_lines=True)
-    show_log(shown.log, "Compiler log")
-    if not shown.source:
-        empty("nothing yet", "No source", "This evaluation holds no kernel source.")
+        st.code(" ".join(view.flags), language=None, wrap_lines=True)
+    show_log(view.log, "Compiler log")
+    if not view.source:
+        empty("nothing yet", "No source", "This evaluation has no kernel source.")
         return
     st.markdown("**Source**")
-    if not shown.is_recorded:
+    if not view.is_recorded:
         st.caption(
-            "Edit this file with the editor you like; with Live on, every save is compiled and run."
+            "Edit this file in your editor. With Rerun on change switched on, every save is "
+            "compiled and run."
         )
-    st.text(shown.source_name)
-    st.code(shown.source, language="cpp", line_numbers=True, height=620)
+    st.text(view.source_name)
+    st.code(view.source, language="cpp", line_numbers=True, height=620)

@@ -8,7 +8,7 @@ from typing import Literal
 import streamlit as st
 
 from app.evaluation import correctness, latency, occupancy, source
-from app.evaluation.view import Shown
+from app.evaluation.view import EvaluationView
 
 _DRAW = {
     "Latency": latency.draw,
@@ -19,10 +19,10 @@ _DRAW = {
 
 
 def draw(
-    shown: Shown,
+    view: EvaluationView,
     key: str,
     bind: Literal["query-params"] | None = None,
-    more: Mapping[str, Callable[[Shown], None]] | None = None,
+    more: Mapping[str, Callable[[EvaluationView], None]] | None = None,
 ) -> None:
     """The tabs of one evaluation, and `more`. `bind` keeps the open one in the URL."""
     draws = {**_DRAW, **(more or {})}
@@ -30,4 +30,4 @@ def draw(
     for tab, draw_tab in zip(tabs, draws.values(), strict=True):
         if tab.open:
             with tab:
-                draw_tab(shown)
+                draw_tab(view)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.batch.footprints import CachedFootprints, compile_missing
 from app.sessions import frames
-from app.shared.widgets import empty
+from app.shared import tables
+from app.shared.footprints import CachedFootprints
+from app.shared.runs import rerun_as_jobs_end
+from app.shared.widgets import busy, empty
 from engine.evaluation import Evaluation
-from engine.jobs.manager import JobStatus, manager
 from engine.sessions.advice import advice_limits, advise
 
 _POLL_S = 1.0
@@ -30,47 +31,29 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
     if not part.open:
         return
     with part:
-        cached = CachedFootprints()
-        found = advise(evaluations, cached)
-        waiting = [job for job in compile_missing(cached.missing) if not job.is_over]
-        if found:
-            st.dataframe(
-                frames.advice(found),
-                hide_index=True,
-                width="stretch",
+        footprints = CachedFootprints()
+        suggestions = advise(evaluations, footprints)
+        waiting = [job for job in footprints.compile_missing() if not job.is_over]
+        if suggestions:
+            tables.draw(
+                frames.advice(suggestions),
                 row_height=_ROW_PX,
-                height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(found)),
-                column_config={"why": st.column_config.TextColumn(width="large")},
+                height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(suggestions)),
+                columns={"why": st.column_config.TextColumn(width="large")},
             )
             st.caption(
-                "In order of expected gain. Gains are predictions: the model's time of the kernel "
-                "as it is over its time of what is suggested. " + advice_limits(evaluations)
+                "Ordered by expected gain. Gains are predictions: the model's time of the kernel "
+                "as it is over its time with the suggested change. " + advice_limits(evaluations)
             )
         elif not waiting:
             empty(
                 "nothing yet",
                 "Nothing to suggest",
-                "It needs a kernel of the ladder on a GPU of the device table that leaves "
-                "something to gain.",
+                "Suggestions need a variant of the ladder on a GPU of the device table, and "
+                "something left to gain.",
             )
-        if waiting:
-            _wait(waiting)
+        rerun_as_jobs_end(waiting, _POLL_S, _progress)
 
 
-def _wait(waiting: list[JobStatus]) -> None:
-    @st.fragment(run_every=_POLL_S)
-    def poll() -> None:
-        left = [job for job in waiting if not _is_over(job.job_id)]
-        if len(left) < len(waiting):
-            st.rerun()
-        st.markdown(
-            f":material/progress_activity: Compiling {len(left)} kernels of the ladder to predict "
-            "them."
-        )
-
-    poll()
-
-
-def _is_over(job_id: str) -> bool:
-    job = manager().status(job_id)
-    return job is None or job.is_over
+def _progress(count: int) -> None:
+    busy(f"Compiling {count} kernels to predict their latency.")

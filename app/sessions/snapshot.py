@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import streamlit as st
 
-from app.evaluation import frames, metrics, tabs
-from app.evaluation.view import Shown, from_snapshot
-from app.sessions import advice
-from app.sessions import frames as session_frames
-from app.sessions.working import STATE_COLOR, STATE_ICON
-from app.shared import selection
-from app.shared.downloads import csv, downloads
+from app.evaluation import metrics, tabs
+from app.evaluation.maps import ErrorMapView
+from app.evaluation.view import EvaluationView
+from app.sessions import advice, downloads, frames
+from app.sessions.target import draw_status
+from app.shared import tables
+from app.shared.selection import select
 from app.shared.widgets import empty, plain_markdown
+from engine.correctness.maps import ErrorMap
+from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
+from engine.errors import UnknownName
 from engine.records.snapshot import Snapshot
-from engine.sessions.goal import describe_target, target_status
+from engine.sessions.goal import target_status
 from engine.sessions.timeline import timeline_rows
 
 _ROWS = 7  # a longer table scrolls
@@ -29,14 +34,14 @@ def draw(
     _folded(snapshot)
     if not snapshot.evaluations:
         empty(
-            "nothing yet", "This session holds no evaluation", "It was saved before anything ran."
+            "nothing yet", "No evaluations in this session", "It was saved before anything was run."
         )
         return
     index = _choose(snapshot)
-    shown = from_snapshot(snapshot, index)
-    _coordinates(shown)
-    metrics.draw(shown)
-    tabs.draw(shown, "session_tab")
+    view = _view_of(snapshot, index)
+    _coordinates(view)
+    metrics.draw(view)
+    tabs.draw(view, "session_tab")
 
 
 def _head(
@@ -44,11 +49,11 @@ def _head(
 ) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"#### {plain_markdown(snapshot.title)}", width="stretch")
-        downloads(lambda: snapshot, name, "session")
+        downloads.draw(lambda: snapshot, name, "session")
         if st.button("Compare", key="session_compare", icon=":material/compare_arrows:"):
             st.switch_page("app_pages/compare.py", query_params={"session": name})
         with st.popover("Remove", icon=":material/delete:"):
-            st.write("It goes to the trash folder beside the sessions.")
+            st.write("It is moved to the trash folder of the store.")
             st.button("Remove this snapshot", key="session_remove", on_click=on_remove)
         st.button("Close", key="session_close", on_click=on_close, icon=":material/close:")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -58,14 +63,11 @@ def _head(
 
 def _about(snapshot: Snapshot) -> None:
     if snapshot.target is not None:
-        found = target_status(snapshot.target, snapshot.opened())
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.badge(found.state, icon=STATE_ICON[found.state], color=STATE_COLOR[found.state])
-            st.text(f"{describe_target(snapshot.target)}. {found.sentence}")
+        draw_status(snapshot.target, target_status(snapshot.target, snapshot.opened()))
     for label, text in (
         ("Hypothesis", snapshot.hypothesis),
         ("Notes", snapshot.notes),
-        ("Where it comes from", snapshot.provenance),
+        ("Provenance", snapshot.provenance),
     ):
         if text:
             left, right = st.columns([1, 6])
@@ -75,11 +77,11 @@ def _about(snapshot: Snapshot) -> None:
 
 def _folded(snapshot: Snapshot) -> None:
     with st.expander("Environment it was made in", icon=":material/memory:"):
-        st.dataframe(frames.environment(snapshot.environment), hide_index=True, width="stretch")
+        tables.draw(frames.environment(snapshot.environment))
     if snapshot.timeline:
         rows = timeline_rows(snapshot.timeline, snapshot.opened())
         with st.expander(f"Timeline, {len(rows):,} entries", icon=":material/timeline:"):
-            st.dataframe(session_frames.timeline(rows), hide_index=True, width="stretch")
+            tables.draw(frames.timeline(rows))
     if snapshot.sources:
         _sources(snapshot)
     if snapshot.log:
@@ -99,8 +101,8 @@ def _sources(snapshot: Snapshot) -> None:
     if not part.open:
         return
     with part:
-        st.caption("Shown as text. Opening a snapshot compiles and runs nothing of it.")
-        st.dataframe(session_frames.sources(snapshot.sources), hide_index=True, width="stretch")
+        st.caption("Shown as text only: opening a snapshot compiles and runs nothing from it.")
+        tables.draw(frames.sources(snapshot.sources))
         index = st.selectbox(
             "File",
             range(len(snapshot.sources)),
@@ -116,37 +118,80 @@ def _choose(snapshot: Snapshot) -> int:
     if len(snapshot.evaluations) == 1:
         return 0
     frame = frames.evaluations(snapshot.opened())
-    event = st.dataframe(
+    event = tables.draw(
         frame,
-        hide_index=True,
-        width="stretch",
-        height="content" if len(frame) <= _ROWS else 300,
+        rows=_ROWS,
         key=f"evaluations.{snapshot.id}",
         on_select="rerun",
         selection_mode="single-row-required",
-        placeholder="",
-        column_config={
+        columns={
             "occupancy %": st.column_config.NumberColumn(format="%.0f"),
             "max |error|": st.column_config.NumberColumn(format="%.2g"),
         },
     )
-    st.download_button(
+    tables.download(
         "This table, CSV",
-        lambda: csv(frame),
-        file_name="evaluations.csv",
-        mime="text/csv",
+        lambda: tables.csv(frame),
+        "evaluations.csv",
         key="session_table_csv",
-        icon=":material/download:",
-        type="tertiary",
-        on_click="ignore",
     )
     rows = event["selection"]["rows"]
     return int(rows[0]) if rows else 0
 
 
-def _coordinates(shown: Shown) -> None:
+def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
+    """One evaluation of a snapshot; nothing of it is taken from this machine."""
+    evaluation = snapshot.opened()[index]
+    sources = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
+    source = next(sources, None)
+    return EvaluationView(
+        variant=evaluation.variant,
+        problem=evaluation.problem,
+        config=evaluation.config,
+        device_name=evaluation.device,
+        device=_device(evaluation.device),
+        passes=evaluation.passes,
+        latency=evaluation.latency,
+        latency_reason="The snapshot has no latency for this evaluation.",
+        predicted=None,
+        terms=None,
+        evaluation=evaluation,
+        maps=_maps(snapshot, index),
+        source_name=source.name if source else "",
+        source=source.text if source else "",
+        flags=evaluation.flags,
+        log=evaluation.log,
+        is_recorded=True,
+    )
+
+
+def _maps(snapshot: Snapshot, index: int) -> tuple[ErrorMapView, ...]:
+    views = []
+    for stored in snapshot.error_maps:
+        if stored.evaluation == index:
+            values = [np.nan if v is None else v for v in stored.values]
+            error_map = ErrorMap(
+                stored.name,
+                stored.row_axis,
+                stored.column_axis,
+                np.array(values, dtype=np.float64).reshape(stored.rows, stored.columns),
+                stored.rows_per_cell,
+                stored.columns_per_cell,
+            )
+            views.append(ErrorMapView.of(error_map))
+    return tuple(views)
+
+
+def _device(name: str) -> DeviceSpec | None:
+    try:
+        return find_device(name)
+    except UnknownName:
+        return None
+
+
+def _coordinates(view: EvaluationView) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"{shown.variant}  {shown.problem.label()}  on {shown.device_name}")
-        if st.button("Take to Tune", key="session_tune", icon=":material/tune:"):
-            selection.choose(shown.variant, shown.config, shown.problem, shown.device_name)
+        st.text(f"{view.variant}  {view.problem.label()}  on {view.device_name}")
+        if st.button("Open in Tune", key="session_tune", icon=":material/tune:"):
+            select(view.variant, view.config, view.problem, view.device_name)
             st.switch_page("app_pages/tune.py")

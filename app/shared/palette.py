@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.evaluation import Origin, Status
+from kernels.ladder import LADDER
 
 # Told apart under deuteranopia and protanopia, and legible on both backgrounds.
 CATEGORICAL = (
@@ -108,3 +109,9 @@ DARK = Theme(
 def variant_color(index: int) -> str:
     """The colour of the ladder's `index`-th variant, the same on every page."""
     return CATEGORICAL[index % len(CATEGORICAL)]
+
+
+def color_of(variant: str) -> str:
+    """The colour of the variant with this id, or of one that the ladder lacks."""
+    ids = [v.id for v in LADDER]
+    return variant_color(ids.index(variant) if variant in ids else len(ids))

@@ -1,67 +1,30 @@
-"""Where the page meets the job manager: submit, cancel, and how things stand for one request.
+"""Where the pages meet the job manager: submit, compile, cancel, collect.
 
 The manager's journal is the only memory of results. A reload, a second tab or a restarted server
-therefore shows the same; this module keeps nothing but which compiles it has already asked for.
+therefore shows the same; this module keeps nothing but which compiles this tab has submitted.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import streamlit as st
 
-from app.evaluation.maps import raw_of_job
-from app.shared import working_session
-from app.shared.selection import Chosen
-from app.tune.watch import source_digest
-from engine.compile.sources import read_sources
-from engine.errors import AttuneError, CompileError
-from engine.evaluation import Evaluation, Status
+from app.shared import notices, working_session
+from engine.correctness.maps import ErrorMap, maps_from_arrays
+from engine.evaluation import Evaluation
 from engine.jobs.manager import JobStatus, manager
-from engine.pipeline.preview import Preview, preview
 from engine.pipeline.request import EvaluationRequest
 from engine.records.codec import evaluation_from_dict
 
 # A compile takes 50 to 300 ms: waiting this long for it saves the flicker of a second rerun.
 COMPILE_WAIT_S = 0.4
 
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How one request stands: what is known at once, and the newest run of it."""
-
-    preview: Preview | None
-    error: str  # why there is not even a preview
-    compiling: JobStatus | None  # under way
-    compiled: Evaluation | None  # the outcome of the compile job, where one was needed
-    job: JobStatus | None  # the newest run
-    evaluation: Evaluation | None  # what the newest finished run found
-    evaluation_job: str  # its job's id
-    digest: str  # of the source on disk
-    is_stale: bool  # the source has changed since the evaluation
-
-    @property
-    def is_running(self) -> bool:
-        return self.job is not None and not self.job.is_over
-
-    @property
-    def token(self) -> tuple[str, str]:
-        """Differs from `token_now` when the page should be drawn anew."""
-        return _stamp(self.job), _stamp(self.compiling)
-
-
-def _stamp(job: JobStatus | None) -> str:
-    return f"{job.job_id} {job.is_over}" if job else ""
-
-
-def token_now(chosen: Chosen, then: Standing) -> tuple[str, str]:
-    """The token of this moment; a few milliseconds."""
-    runs = _jobs_of(chosen.request(execute=True))
-    compiling = manager().status(then.compiling.job_id) if then.compiling else None
-    return _stamp(runs[0] if runs else None), _stamp(compiling)
+_COMPILES = "compiles"  # in the tab's state: job ids by request
 
 
 def payload_of(request: EvaluationRequest) -> dict[str, Any]:
@@ -70,85 +33,99 @@ def payload_of(request: EvaluationRequest) -> dict[str, Any]:
     return payload
 
 
-def _jobs_of(request: EvaluationRequest) -> list[JobStatus]:
+def runs_of(request: EvaluationRequest) -> list[JobStatus]:
     """Runs of this request, newest first."""
     payload = payload_of(request)
-    # A live measurement of it has the same request.
+    # A latency stream of it has the same request.
     return [j for j in manager().jobs() if j.kind == "evaluate" and j.request == payload]
 
 
-def _evaluation(job: JobStatus) -> Evaluation | None:
+def evaluation_of(job: JobStatus) -> Evaluation | None:
+    """The result of a job; None where it has none (yet)."""
     return evaluation_from_dict(job.result, name="The result") if job.result else None
 
 
-def standing(chosen: Chosen) -> Standing:
-    """How the chosen request stands. Compiles for the preview are asked for here."""
-    request = chosen.request(execute=False)
-    digest = source_digest(chosen.variant.source)
-    error, seen, compiling, compiled = "", None, None, None
+@lru_cache(maxsize=16)
+def error_maps_of(job_id: str) -> tuple[ErrorMap, ...]:
+    """The error maps of a finished job, which never change; none where it has none."""
+    arrays = manager().maps(job_id) if job_id else None
+    if arrays is None:
+        return ()
     try:
-        seen = preview(request)
-        if seen.needs_compile:
-            job = _compile(request, digest)
-            compiling = None if job is None or job.is_over else job
-            compiled = _evaluation(job) if job is not None else None
-            if job is not None and job.state in ("failed", "crashed"):
-                error = job.error
-            seen = preview(request)
-    except AttuneError as failure:
-        error = str(failure)
-    runs = _jobs_of(chosen.request(execute=True))
-    finished = [(job, found) for job in runs if (found := _evaluation(job)) is not None]
-    # While the source does not compile, the last run that did stays in view.
-    good = [pair for pair in finished if pair[1].status is not Status.COMPILE_ERROR]
-    job, evaluation = (good or finished or [(None, None)])[0]
-    return Standing(
-        preview=seen,
-        error=error,
-        compiling=compiling,
-        compiled=compiled,
-        job=runs[0] if runs else None,
-        evaluation=evaluation,
-        evaluation_job=job.job_id if job else "",
-        digest=digest,
-        is_stale=_is_stale(evaluation, chosen),
-    )
+        return maps_from_arrays(arrays)
+    except KeyError:
+        return ()  # written by another version
 
 
-def _is_stale(evaluation: Evaluation | None, chosen: Chosen) -> bool:
-    if evaluation is None or not evaluation.source_sha256:
-        return False
-    try:
-        return read_sources(chosen.variant.source).source_sha256 != evaluation.source_sha256
-    except CompileError:
-        return True
+def run(request: EvaluationRequest) -> None:
+    """Submit a run; a button's callback."""
+    with notices.errors_to("run"):
+        working_session.expect(manager().submit(request))
 
 
-def _compile(request: EvaluationRequest, digest: str) -> JobStatus | None:
-    """The compile job of this request and source, submitted once per tab and waited for briefly."""
-    asked: dict[str, str] = st.session_state.setdefault("compiles", {})
-    key = json.dumps([payload_of(request), digest])
-    if key not in asked:
-        asked[key] = manager().submit(request)
-    deadline = time.monotonic() + COMPILE_WAIT_S
+def cancel(job_id: str) -> None:
+    """Cancel a run; a button's callback."""
+    manager().cancel(job_id)
+
+
+def compile_job(
+    request: EvaluationRequest, version: str = "", *, wait: bool = False
+) -> JobStatus | None:
+    """The job that compiles this request, submitted once per tab and `version` of its source.
+
+    Returns:
+        None if the journal no longer holds the job: the next call submits it again.
+    """
+    submitted: dict[str, str] = st.session_state.setdefault(_COMPILES, {})
+    key = json.dumps([payload_of(request), version], sort_keys=True)
+    if key not in submitted:
+        submitted[key] = manager().submit(request)
+    deadline = time.monotonic() + (COMPILE_WAIT_S if wait else 0.0)
     while True:
-        job = manager().status(asked[key])
+        job = manager().status(submitted[key])
         if job is None:
-            del asked[key]
+            del submitted[key]
             return None
         if job.is_over or time.monotonic() > deadline:
             return job
         time.sleep(0.01)
 
 
-def run(request: EvaluationRequest) -> None:
-    """Submit a run; the button's callback."""
-    try:
-        job_id = manager().submit(request)
-    except AttuneError as error:
-        st.session_state["submit_error"] = str(error)
-    else:
-        working_session.expect(job_id)
+def cancel_queued_compiles() -> None:
+    """Drop this tab's compiles that have not begun; those that are done stay in the cache."""
+    submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
+    for key, job_id in list(submitted.items()):
+        job = manager().status(job_id)
+        if job is not None and job.state == "queued":
+            manager().cancel(job_id)
+            del submitted[key]
+
+
+def rerun_as_jobs_end(
+    jobs: Sequence[JobStatus],
+    period_s: float,
+    draw: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Poll: run the page again when one of the jobs has ended.
+
+    `draw` gets the number of jobs that are still open, at every poll.
+    """
+    if not jobs:
+        return
+
+    @st.fragment(run_every=period_s)
+    def poll() -> None:
+        still_open = sum(_is_open(job.job_id) for job in jobs)
+        if still_open < len(jobs):
+            st.rerun()
+        draw(still_open)
+
+    poll()
+
+
+def _is_open(job_id: str) -> bool:
+    job = manager().status(job_id)
+    return job is not None and not job.is_over
 
 
 def collect() -> None:
@@ -161,16 +138,14 @@ def collect() -> None:
         job = jobs.get(job_id)
         if job is None or not job.is_over:  # another server's, or still to come
             continue
-        found = _evaluation(job)
-        working_session.take(session, job_id, found, raw_of_job(job_id) if found else ())
-
-
-def cancel(job_id: str) -> None:
-    """Cancel a run; the button's callback."""
-    manager().cancel(job_id)
+        evaluation = evaluation_of(job)
+        maps = error_maps_of(job_id) if evaluation else ()
+        working_session.keep(session, job_id, evaluation, maps)
 
 
 def measured_here() -> tuple[Evaluation, ...]:
     """What this server's runs measured on a GPU, newest first."""
-    found = (_evaluation(job) for job in manager().jobs() if job.result)
-    return tuple(e for e in found if e is not None and e.latency and e.latency.origin == "measured")
+    results = (evaluation_of(job) for job in manager().jobs() if job.result)
+    return tuple(
+        e for e in results if e is not None and e.latency and e.latency.origin == "measured"
+    )

@@ -1,4 +1,4 @@
-"""What a person has chosen: widget keys, their defaults, and the request they make up.
+"""What the sidebar selects: widget keys, their defaults, and the request they make up.
 
 Every key here is also the name of a URL parameter, so that a reload or a link restores it.
 """
@@ -29,19 +29,20 @@ STOPS = {
 }
 SCHEDULES = ("in_order", "random", "reverse")
 INPUT_KINDS = ("normal", "large_logits", "structured_v")
-DTYPES = ("float16", "bfloat16")
+FORMATS = {"float16": "FP16", "bfloat16": "BF16"}
+DTYPES = tuple(FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The sidebar's content. `problem` is None when it cannot exist; `why` then says so."""
+class Selection:
+    """The sidebar's content. `problem` is None when it is invalid; `error` then says why."""
 
     variant: Variant
     config: dict[str, int]
     gpu: str | None  # None: the local GPU
     gpu_name: str
     problem: Problem | None
-    why: str
+    error: str
     check: bool
     schedule: str
     seed: int
@@ -49,9 +50,13 @@ class Chosen:
     timeout_s: float
 
     def request(self, *, execute: bool) -> EvaluationRequest:
-        """The evaluation these choices ask for. Only for a problem that exists."""
+        """The evaluation that is selected.
+
+        Raises:
+            InvalidProblem: The problem is invalid.
+        """
         if self.problem is None:
-            raise InvalidProblem(self.why)
+            raise InvalidProblem(self.error)
         common = {"variant": self.variant.id, "problem": self.problem, "config": self.config}
         if not execute:
             # Options of the execution are left out: they change neither compile nor prediction.
@@ -73,7 +78,7 @@ def tunable_key(variant: Variant, tunable: Tunable) -> str:
 
 
 def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
-    """The problem of widget values, or the sentence why there is none."""
+    """The problem of widget values, or None and the reason why they are invalid."""
     try:
         problem = Problem(
             batch=values["B"],
@@ -129,7 +134,7 @@ def coordinates(
     return values
 
 
-def choose(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) -> None:
+def select(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) -> None:
     """Put an evaluation's coordinates into the sidebar. Call from a callback.
 
     Names that this machine's ladder or device table lacks are left as they are.

@@ -6,9 +6,26 @@ from typing import Any
 
 import streamlit as st
 
-from app.shared import selection, tuned_config, url_state
+from app.shared import tuned_config, url_state
 from app.shared.machine import local_gpu
+from app.shared.selection import (
+    DEFAULT_GPU,
+    DTYPES,
+    FORMATS,
+    INPUT_KINDS,
+    LOCAL_GPU,
+    SCHEDULES,
+    SIZES,
+    STOPS,
+    Selection,
+    make_problem,
+    matching_preset,
+    preset_named,
+    problem_values,
+    tunable_key,
+)
 from app.shared.terms import TERMS
+from app.shared.widgets import plain_markdown
 from engine.devices import all_devices, find_device
 from engine.errors import UnknownName
 from engine.presets import Preset, presets
@@ -18,24 +35,24 @@ from kernels.variant import Variant
 _FEW = 4  # this many values of a tunable still stand side by side
 
 
-def draw(draggable: tuple[str, ...] = ()) -> selection.Chosen:
-    """Draw the sidebar and return what is chosen. `draggable` sizes get sliders."""
-    url_state.follow()
+def draw(draggable: tuple[str, ...] = ()) -> Selection:
+    """Draw the sidebar and return what is selected. `draggable` sizes get sliders."""
+    url_state.follow_link()
     _note_unknown_links()
     with st.sidebar:
         gpu, gpu_name = _gpu()
         variant = _variant()
-        problem, why = _problem(draggable)
+        problem, error = _problem(draggable)
         config = _config(variant)
         tuned_config.draw(variant, config, problem, gpu_name)
         execution = _execution()
-    return selection.Chosen(
+    return Selection(
         variant=variant,
         config=config,
         gpu=gpu,
         gpu_name=gpu_name,
         problem=problem,
-        why=why,
+        error=error,
         **execution,
     )
 
@@ -46,12 +63,12 @@ def _note_unknown_links() -> None:
         return
     notes = []
     asked = st.query_params.get("gpu")
-    if asked and asked != selection.LOCAL_GPU and asked not in {d.name for d in all_devices()}:
+    if asked and asked != LOCAL_GPU and asked not in {d.name for d in all_devices()}:
         try:
             st.session_state["gpu"] = find_device(asked).name
         except UnknownName as error:
             notes.append(str(error))
-    if asked == selection.LOCAL_GPU and local_gpu().spec is None:
+    if asked == LOCAL_GPU and local_gpu().spec is None:
         notes.append(f"The link asks for the local GPU: {local_gpu().why}")
     variant = st.query_params.get("variant")
     if variant and variant not in {v.id for v in LADDER}:
@@ -63,16 +80,16 @@ def _note_unknown_links() -> None:
 def _gpu() -> tuple[str | None, str]:
     local = local_gpu()
     names = [d.name for d in all_devices()]
-    options = [selection.LOCAL_GPU, *names] if local.spec is not None else names
-    default = selection.LOCAL_GPU if local.spec is not None else selection.DEFAULT_GPU
+    options = [LOCAL_GPU, *names] if local.spec is not None else names
+    default = LOCAL_GPU if local.spec is not None else DEFAULT_GPU
 
     def label(option: str) -> str:
-        return f"{local.name} (this machine)" if option == selection.LOCAL_GPU else option
+        return f"{local.name} (this machine)" if option == LOCAL_GPU else option
 
     chosen = url_state.select(
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
     )
-    if chosen == selection.LOCAL_GPU:
+    if chosen == LOCAL_GPU:
         return None, local.name
     return chosen, chosen
 
@@ -90,26 +107,26 @@ def _variant() -> Variant:
     )
     variant = by_id(chosen)
     st.caption(variant.idea)
-    for mistake in LADDER.errors:
-        st.error(str(mistake))
+    for error in LADDER.errors:
+        st.error(plain_markdown(str(error)))
     return variant
 
 
 def _apply_preset() -> None:
-    preset = selection.preset_named(st.session_state["preset"] or "")
+    preset = preset_named(st.session_state["preset"] or "")
     if preset is not None:
-        st.session_state.update(selection.problem_values(preset.problem))
+        st.session_state.update(problem_values(preset.problem))
 
 
 def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
     place = st.container()
     values: dict[str, Any] = {}
-    typed = [name for name in selection.SIZES if name not in draggable]
+    typed = [name for name in SIZES if name not in draggable]
     for pair in (typed[i : i + 2] for i in range(0, len(typed), 2)):
         for column, name in zip(st.columns(2, gap="xsmall"), pair, strict=False):
             values[name] = _size(column, name, url_state.number)
     for name in draggable:
-        values[name] = _size(st, name, url_state.stops, choices=selection.STOPS[name])
+        values[name] = _size(st, name, url_state.stops, choices=STOPS[name])
     values["KV"] = url_state.number_or_none(
         st,
         "KV, keys and values",
@@ -123,23 +140,21 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
         left,
         "Format",
         "dtype",
-        selection.DTYPES,
-        selection.DTYPES[0],
-        format_func={"float16": "FP16", "bfloat16": "BF16"}.__getitem__,
+        DTYPES,
+        DTYPES[0],
+        format_func=FORMATS.__getitem__,
         help=TERMS["dtype"],
     )
     values["causal"] = url_state.toggle(right, "Causal", "causal", help=TERMS["causal"])
-    problem, why = selection.make_problem(values)
-    _presets(place, selection.matching_preset(problem))
-    return problem, why
+    problem, error = make_problem(values)
+    _presets(place, matching_preset(problem))
+    return problem, error
 
 
 def _size(place: Any, name: str, draw: Any, **options: Any) -> int:
     term = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}[name]
     label = f"{name}, {_words(term)}"
-    value: int = draw(
-        place, label, name, default=selection.SIZES[name], help=TERMS[term], **options
-    )
+    value: int = draw(place, label, name, default=SIZES[name], help=TERMS[term], **options)
     return value
 
 
@@ -169,7 +184,7 @@ def _config(variant: Variant) -> dict[str, int]:
         config[tunable.name] = draw(
             st,
             _words(tunable.name),
-            selection.tunable_key(variant, tunable),
+            tunable_key(variant, tunable),
             tunable.values,
             tunable.default,
             help=tunable.meaning,
@@ -188,8 +203,8 @@ def _execution() -> dict[str, Any]:
             st,
             "Schedule",
             "schedule",
-            selection.SCHEDULES,
-            selection.SCHEDULES[0],
+            SCHEDULES,
+            SCHEDULES[0],
             format_func=_words,
             help=TERMS["schedule"],
         )
@@ -197,8 +212,8 @@ def _execution() -> dict[str, Any]:
             st,
             "Inputs",
             "inputs",
-            selection.INPUT_KINDS,
-            selection.INPUT_KINDS[0],
+            INPUT_KINDS,
+            INPUT_KINDS[0],
             format_func=_words,
             help=TERMS["inputs"],
         )

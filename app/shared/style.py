@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
-_CSS = """
-<style>
-/* Figures stand under each other. */
-[data-testid="stMetricValue"], [data-testid="stMetricDelta"], .stNumberInput input {
-  font-variant-numeric: tabular-nums;
-}
-/* Dense: the default margins are made for prose. */
-.stMainBlockContainer { padding-left: 2rem; padding-right: 2rem; }
-@media (max-width: 640px) {
-  .stMainBlockContainer { padding-left: 1rem; padding-right: 1rem; }
-}
-/* Tiles share a row while each keeps room for its numbers, then wrap. */
-[class*="st-key-metrics"] > div { flex: 1 1 150px !important; min-width: 150px; }
-[class*="st-key-metrics"] [data-testid="stMetric"] > div { padding: 0.5rem 0.75rem; }
-[class*="st-key-metrics"] [data-testid="stMetric"] > div > div:last-child {
-  flex-wrap: wrap; row-gap: 2px;
-}
-[class*="st-key-metrics"] [data-testid="stMetricDeltaDescription"] * { white-space: normal; }
-</style>
-"""
+_CSS = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 def apply() -> None:
     """Once per run, before anything is drawn."""
-    st.html(_CSS)
+    st.html(f"<style>{_CSS}</style>")

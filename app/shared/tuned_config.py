@@ -1,10 +1,11 @@
-"""Tuned configs on the page: what is kept for the sidebar's choice, taking it, forgetting it."""
+"""The tuned config that is kept for the sidebar's selection: use it or forget it."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import selection
+from app.shared import notices
+from app.shared.selection import tunable_key
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.errors import StoreError
@@ -12,29 +13,30 @@ from engine.problem import Problem
 from engine.tuned import TunedConfig, find_tuned, forget_tuned
 from kernels.variant import Variant
 
-_SAID = "tuned_said"
+_NOTICES = "tuned_config"
 
 
 def draw(variant: Variant, config: dict[str, int], problem: Problem | None, gpu: str) -> None:
     """Below the tunables: what was tuned for this GPU, variant and class of problems.
 
-    It is offered and not taken by itself: a link that leaves out defaults means the same on every
+    It is offered and not used by itself: a link that leaves out defaults means the same on every
     machine, whatever was tuned there.
     """
     if problem is None or not variant.tunables:
         return
-    if said := st.session_state.pop(_SAID, ""):
-        st.caption(plain_markdown(said))
+    notices.draw(_NOTICES)
     try:
-        kept = find_tuned(gpu, variant.id, problem)
+        tuned = find_tuned(gpu, variant.id, problem)
     except StoreError as error:
         st.caption(f":material/error: {plain_markdown(str(error))}")
         return
-    if kept is None:
+    if tuned is None:
         return
-    is_used = all(config.get(name) == value for name, value in kept.config.items())
-    says = f"**tuned**{', in use' if is_used else ''}: {plain_markdown(kept.values())}"
-    st.caption(f":material/tune: {says}", help=_help(kept))
+    is_used = all(config.get(name) == value for name, value in tuned.config.items())
+    in_use = ", in use" if is_used else ""
+    st.caption(
+        f":material/tune: **tuned**{in_use}: {plain_markdown(tuned.values())}", help=_help(tuned)
+    )
     with st.container(horizontal=True, gap="small", key="tuned"):
         if not is_used:
             st.button(
@@ -42,33 +44,33 @@ def draw(variant: Variant, config: dict[str, int], problem: Problem | None, gpu:
                 key="tuned_use",
                 type="tertiary",
                 on_click=_use,
-                args=(variant, kept),
+                args=(variant, tuned),
             )
-        st.button("Forget it", key="tuned_forget", type="tertiary", on_click=forget, args=(kept,))
+        st.button(
+            "Forget it",
+            key="tuned_forget",
+            type="tertiary",
+            on_click=forget,
+            args=(tuned, _NOTICES),
+        )
 
 
-def _help(kept: TunedConfig) -> str:
+def _help(tuned: TunedConfig) -> str:
     return (
-        f"{TERMS['tuned']} This one is of {plain_markdown(kept.describe())}, by "
-        f"{kept.strategy} search of {kept.evaluations:,} points, {kept.when[:16].replace('T', ' ')}"
-        " UTC."
+        f"{TERMS['tuned']} This one: {plain_markdown(tuned.describe())}, by {tuned.strategy} "
+        f"search of {tuned.evaluations:,} points, {tuned.when[:16].replace('T', ' ')} UTC."
     )
 
 
-def _use(variant: Variant, kept: TunedConfig) -> None:
+def _use(variant: Variant, tuned: TunedConfig) -> None:
     for tunable in variant.tunables:
-        if kept.config.get(tunable.name) in tunable.values:
-            key = selection.tunable_key(variant, tunable)
-            st.session_state[key] = kept.config[tunable.name]
+        if tuned.config.get(tunable.name) in tunable.values:
+            st.session_state[tunable_key(variant, tunable)] = tuned.config[tunable.name]
 
 
-def forget(kept: TunedConfig) -> None:
-    """Drop it from the file; a button's callback."""
-    try:
-        forget_tuned(kept)
-    except StoreError as error:
-        st.session_state[_SAID] = str(error)
-    else:
-        st.session_state[_SAID] = (
-            f"Forgotten for {kept.variant} on {kept.gpu}, {kept.problem_class}: {kept.values()}."
-        )
+def forget(tuned: TunedConfig, place: str) -> None:
+    """Delete it from the file and say so at `place`; a button's callback."""
+    with notices.errors_to(place):
+        forget_tuned(tuned)
+        where = f"{tuned.variant} on {tuned.gpu}, {tuned.problem_class}"
+        notices.add(place, f"Forgotten for {where}: {tuned.values()}.")

@@ -1,9 +1,9 @@
-"""Widgets whose values stand in the URL under plain names, and outlive a visit to another page.
+"""Widgets whose values are kept in the URL under plain names, and survive a visit to another page.
 
 Streamlit's own `bind` writes a widget's label instead of its option, and a click on another page
 while a run is under way can lose bound values. So the first run of a tab reads the URL, the session
-remembers from then on, and the URL follows. A link of the app itself (`marked`, `follow`) is read
-like the URL of a first run.
+remembers from then on, and the URL follows. A link of the app itself (`link_params`,
+`follow_link`) is read like the URL of a first run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
-_FOLLOWED = "linked_followed"  # keys whose values in the URL are still to be read
+_FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
@@ -30,31 +30,31 @@ def whole(text: str) -> int | None:
     return sign * int(digits) if int(digits) <= MOST else None
 
 
-def marked(values: Mapping[str, object]) -> dict[str, str]:
+def link_params(values: Mapping[str, object]) -> dict[str, str]:
     """URL parameters of a link within the app whose values win over what the tab remembers."""
     return {**{key: _text(value) for key, value in values.items()}, _LINK: "1"}
 
 
 def _text(value: object) -> str:
     if value is None:
-        return ""  # says nothing to any widget, so that it takes its default
+        return ""  # no widget can parse it, so that each takes its default
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def follow() -> None:
+def follow_link() -> None:
     """Before all widgets of a page: note which values a link has just brought."""
     if st.query_params.pop(_LINK, None) is not None:
         st.session_state[_FOLLOWED] = set(st.query_params)
 
 
 def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
-    """Before the widget: what the URL of a first run or of a link says, or the default."""
+    """Before the widget: set its value from the URL of a first run or of a link, or the default."""
     followed: set[str] = st.session_state.get(_FOLLOWED, set())
     if key not in st.session_state or key in followed:
         followed.discard(key)
-        asked = st.query_params.get(key)
-        found = parse(asked) if asked is not None else None
-        st.session_state[key] = default if found is None else found
+        text = st.query_params.get(key)
+        value = parse(text) if text is not None else None
+        st.session_state[key] = default if value is None else value
 
 
 def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) -> T:
@@ -67,13 +67,13 @@ def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) 
 
 
 def write(key: str, *texts: str) -> None:
-    """Into the URL, when it says something else: at each write the browser draws the page anew."""
+    """Write the URL only if it differs: at each write the browser draws the page anew."""
     if tuple(st.query_params.get_all(key)) != texts:
         st.query_params[key] = texts
 
 
 def number(
-    place: Any,
+    container: Any,
     label: str,
     key: str,
     default: int,
@@ -82,7 +82,7 @@ def number(
     high: int | None = None,
     **options: Any,
 ) -> int:
-    """A whole number. Without bounds anything can be typed, and the engine says what it thinks."""
+    """A whole number. Without bounds anything can be typed; the engine reports what is wrong."""
 
     def parse(text: str) -> int | None:
         value = whole(text)
@@ -90,12 +90,12 @@ def number(
         return value if fits and (high is None or value <= high) else None
 
     seed(key, default, parse)
-    value = place.number_input(label, low, high, default, step=1, key=key, **options, **_KEPT)
+    value = container.number_input(label, low, high, default, step=1, key=key, **options, **_KEPT)
     return keep(key, value, default)
 
 
 def amount(
-    place: Any, label: str, key: str, default: float, *, low: float, **options: Any
+    container: Any, label: str, key: str, default: float, *, low: float, **options: Any
 ) -> float:
     """A number with a fraction, at least `low`."""
 
@@ -107,11 +107,11 @@ def amount(
         return value if low <= value <= MOST else None
 
     seed(key, default, parse)
-    value = place.number_input(label, low, None, default, key=key, **options, **_KEPT)
+    value = container.number_input(label, low, None, default, key=key, **options, **_KEPT)
     return keep(key, value, default, lambda v: f"{v:g}")
 
 
-def number_or_none(place: Any, label: str, key: str, *, low: int, **options: Any) -> int | None:
+def number_or_none(container: Any, label: str, key: str, *, low: int, **options: Any) -> int | None:
     """A whole number, or nothing."""
 
     def parse(text: str) -> int | None:
@@ -119,26 +119,26 @@ def number_or_none(place: Any, label: str, key: str, *, low: int, **options: Any
         return value if value is not None and value >= low else None
 
     seed(key, None, parse)
-    value = place.number_input(label, low, None, None, step=1, key=key, **options, **_KEPT)
+    value = container.number_input(label, low, None, None, step=1, key=key, **options, **_KEPT)
     return keep(key, value, None)
 
 
-def text(place: Any, label: str, key: str, **options: Any) -> str:
+def text(container: Any, label: str, key: str, **options: Any) -> str:
     """A line of text; empty by default."""
     seed(key, "", str)
-    value = place.text_input(label, key=key, **options, **_KEPT)
+    value = container.text_input(label, key=key, **options, **_KEPT)
     return keep(key, value.strip(), "")
 
 
-def toggle(place: Any, label: str, key: str, *, default: bool = False, **options: Any) -> bool:
+def toggle(container: Any, label: str, key: str, *, default: bool = False, **options: Any) -> bool:
     """A switch, off by default."""
     seed(key, default, _TRUTH.get)
-    value = place.toggle(label, key=key, **options, **_KEPT)
+    value = container.toggle(label, key=key, **options, **_KEPT)
     return keep(key, bool(value), default, _text)
 
 
 def several(
-    place: Any, label: str, key: str, choices: Sequence[str], **options: Any
+    container: Any, label: str, key: str, choices: Sequence[str], **options: Any
 ) -> tuple[str, ...]:
     """Any of many, in the order in which they were chosen."""
 
@@ -147,7 +147,7 @@ def several(
         return [name for name in named if name in choices]
 
     seed(key, [], parse)
-    value = place.multiselect(label, choices, key=key, **options, **_KEPT)
+    value = container.multiselect(label, choices, key=key, **options, **_KEPT)
     return tuple(keep(key, value, [], ",".join))
 
 
@@ -155,41 +155,47 @@ def _choice(options: Sequence[T]) -> Callable[[str], T | None]:
     return {str(option): option for option in options}.get
 
 
-def select(place: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any) -> T:
+def select(
+    container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
+) -> T:
     """One of many."""
     seed(key, default, _choice(choices))
-    value = place.selectbox(label, choices, key=key, **options, **_KEPT)
+    value = container.selectbox(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)
 
 
-def one_or_none(place: Any, label: str, key: str, choices: Sequence[T], **options: Any) -> T | None:
+def one_or_none(
+    container: Any, label: str, key: str, choices: Sequence[T], **options: Any
+) -> T | None:
     """One of a few, or nothing."""
     seed(key, None, _choice(choices))
-    value: T | None = place.segmented_control(label, choices, key=key, **options, **_KEPT)
+    value: T | None = container.segmented_control(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, None)
 
 
 def segments(
-    place: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
+    container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
     """One of a few, side by side."""
     seed(key, default, _choice(choices))
-    value = place.segmented_control(label, choices, required=True, key=key, **options, **_KEPT)
+    value = container.segmented_control(label, choices, required=True, key=key, **options, **_KEPT)
     return keep(key, value, default)
 
 
 def stops(
-    place: Any, label: str, key: str, choices: Sequence[int], default: int, **options: Any
+    container: Any, label: str, key: str, choices: Sequence[int], default: int, **options: Any
 ) -> int:
     """A whole number by dragging: the choices, and whatever was typed elsewhere."""
     seed(key, default, whole)
     offered = sorted({*choices, st.session_state[key]})
-    value = place.select_slider(label, offered, key=key, **options, **_KEPT)
+    value = container.select_slider(label, offered, key=key, **options, **_KEPT)
     return keep(key, value, default)
 
 
-def slider(place: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any) -> T:
+def slider(
+    container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
+) -> T:
     """One of several in order."""
     seed(key, default, _choice(choices))
-    value = place.select_slider(label, choices, key=key, **options, **_KEPT)
+    value = container.select_slider(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)

@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.shared.palette import (
     DARK,
@@ -34,8 +35,43 @@ def status_badge(status: Status) -> None:
     st.badge(str(status), icon=STATUS_ICON[status], color=STATUS_COLOR[status])
 
 
+def tile(
+    label: str,
+    value: str,
+    badge: str = "",
+    note: str = "",
+    *,
+    term: str | None = None,
+    color: str = "gray",
+    icon: str | None = None,
+) -> None:
+    """A figure with a badge and a note below it; `term` explains its label."""
+    st.metric(
+        label,
+        value,
+        badge or None,
+        delta_color=color,
+        delta_arrow="off",
+        delta_description=note or None,
+        help=term,
+        icon=icon,
+        border=True,
+        height="stretch",
+    )
+
+
+def tile_row(key: str = "metrics") -> DeltaGenerator:
+    """A row for tiles, which wraps where the window is narrow. The key begins with `metrics`."""
+    return st.container(horizontal=True, gap="small", key=key)
+
+
+def busy(text: str) -> None:
+    """What is under way. The text is Markdown."""
+    st.markdown(f":material/progress_activity: {text}", width="content")
+
+
 def empty(kind: Literal["nothing yet", "filtered"], title: str, remedy: str) -> None:
-    """An empty place that says why it is empty and what would fill it. Failures use `failure`."""
+    """Instead of missing content: why there is none, and what to do. Failures use `failure`."""
     icon = {"nothing yet": ":material/hourglass_empty:", "filtered": ":material/filter_alt_off:"}
     with st.container(border=True):
         st.markdown(f"{icon[kind]} **{title}**")

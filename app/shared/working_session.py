@@ -10,25 +10,26 @@ from collections.abc import Iterable
 
 import streamlit as st
 
-from engine.errors import AttuneError, StoreError
+from app.shared import notices
+from engine.errors import StoreError
 from engine.evaluation import Evaluation
 from engine.sessions.build import MapLike
 from engine.sessions.session import Session, resume_session, start_session, working_sessions
 
-_KEY = "working_session"
+_ID = "working_session"
 _OPENED = "working_opened"
-_TROUBLE = "working_trouble"
+_NOTICES = "working_session"
 
 
 def current() -> Session | None:
     """The session that runs join now; None before the first one."""
-    chosen = st.session_state.get(_KEY, "")
-    for session_id in filter(None, (chosen, *_known())):
+    of_this_tab = st.session_state.get(_ID, "")
+    for session_id in filter(None, (of_this_tab, *_stored())):
         session = _open(session_id)
         if session is not None:
-            st.session_state[_KEY] = session.id
+            st.session_state[_ID] = session.id
             return session
-    st.session_state.pop(_KEY, None)
+    st.session_state.pop(_ID, None)
     return None
 
 
@@ -46,7 +47,7 @@ def _open(session_id: str) -> Session | None:
     return opened
 
 
-def _known() -> list[str]:
+def _stored() -> list[str]:
     try:
         return working_sessions()
     except OSError:
@@ -55,19 +56,17 @@ def _known() -> list[str]:
 
 def start() -> Session | None:
     """Begin a new session and make it the current one; the one before can be resumed."""
-    try:
+    with notices.errors_to(_NOTICES, "warning"):
         session = start_session()
-    except AttuneError as error:
-        _lost(str(error))
-        return None
-    choose(session.id)
-    return session
+        choose(session.id)
+        return session
+    return None
 
 
 def choose(session_id: str | None) -> None:
-    """Go on with this session."""
+    """Make this session the current one."""
     if session_id:
-        st.session_state[_KEY] = session_id
+        st.session_state[_ID] = session_id
 
 
 def expect(job_id: str) -> None:
@@ -75,27 +74,21 @@ def expect(job_id: str) -> None:
     session = current() or start()
     if session is None:
         return
-    try:
+    with notices.errors_to(_NOTICES, "warning"):
         session.expect(job_id)
-    except AttuneError as error:
-        _lost(str(error))
 
 
-def take(session: Session, job_id: str, found: Evaluation | None, maps: Iterable[MapLike]) -> None:
+def keep(
+    session: Session, job_id: str, evaluation: Evaluation | None, maps: Iterable[MapLike]
+) -> None:
     """Keep the result of an expected run; None when it ended without one."""
-    try:
-        if found is None:
+    with notices.errors_to(_NOTICES, "warning"):
+        if evaluation is None:
             session.forget(job_id)
         else:
-            session.add(found, maps=maps, job_id=job_id)
-    except AttuneError as error:
-        _lost(str(error))
+            session.add(evaluation, maps=maps, job_id=job_id)
 
 
-def _lost(sentence: str) -> None:
-    st.session_state[_TROUBLE] = sentence
-
-
-def trouble() -> str:
-    """Why a result could not be kept, once; empty when all is well."""
-    return str(st.session_state.pop(_TROUBLE, ""))
+def draw_notices() -> None:
+    """Why a session could not be begun or a result not be kept."""
+    notices.draw(_NOTICES)

@@ -11,7 +11,16 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.evaluation.charts import Part, Trace, axis, figure, log_ticks, plain, time_axis
+from app.shared.figures import (
+    ROW_PX,
+    Part,
+    Trace,
+    axis,
+    figure,
+    log_ticks,
+    plain,
+    time_axis,
+)
 from app.shared.palette import MARKER, Theme
 from engine.evaluation import Origin
 from engine.units import format_us
@@ -183,7 +192,7 @@ def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
     }
     return figure(
         theme,
-        56 + 34 * len(rows),
+        56 + ROW_PX * len(rows),
         [bars],
         margin={"r": 120},
         xaxis=axis(theme, "share of the spread of times, %", range=[0, 100]),
@@ -196,7 +205,7 @@ def occupancy(
 ) -> go.Figure:
     """Latency against occupancy of one problem; outliers carry a cross.
 
-    Columns: `variant`, `label`, `occupancy` (0..1), `median_us`, `outlier`, `says`, `point`.
+    Columns: `variant`, `label`, `occupancy` (0..1), `median_us`, `outlier`, `sentence`, `point`.
     """
     kind = "scattergl" if len(frame) > _MANY_POINTS else "scatter"
     data: list[Trace] = []
@@ -247,8 +256,9 @@ def _places(frame: pd.DataFrame) -> Trace:
         "y": frame["median_us"].to_numpy(np.float32),
         "customdata": frame["point"].to_list(),
         "hovertext": [
-            f"<b>{plain(label)}</b><br>{format_us(us)}" + (f"<br>{plain(says)}" if says else "")
-            for label, us, says in notes
+            f"<b>{plain(label)}</b><br>{format_us(us)}"
+            + (f"<br>{plain(sentence)}" if sentence else "")
+            for label, us, sentence in notes
         ],
         "hovertemplate": "%{hovertext}<br>%{x:.0f} % occupancy<extra></extra>",
     }

@@ -1,4 +1,4 @@
-"""Tables of the page "Sweep", as people read them. Pure functions."""
+"""Tables of the Sweep page. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.search.autotune import ProblemResult
 from engine.search.sweep.rows import SweepRow
 from engine.units import format_us
 
-SHOWN_PLACES = 5
+_MOST_PLACES = 5
 MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them
 _HEADS = {
     "status": "status",
@@ -33,8 +33,8 @@ _HEADS = {
 }
 
 
-def narrowed(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) -> pd.DataFrame:
-    """The rows of one problem (None: of all) and some variants (none: all)."""
+def filtered(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) -> pd.DataFrame:
+    """The rows of one problem (None: all) and of some variants (empty: all)."""
     keep = pd.Series(True, index=frame.index)
     if problem is not None:
         keep &= frame["problem"] == problem
@@ -55,19 +55,17 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     """The first MOST_LINES rows, failures included; the fastest first, without a time last."""
     ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MOST_LINES)
     tunables = [c for c in frame.columns if c.startswith("config.")]
-    names = {**dict.fromkeys(()), **_HEADS}
-    order = [*list(names)[:3], *tunables, *list(names)[3:]]
-    shown = ordered[order].rename(
-        columns={**names, **{c: c.removeprefix("config.").replace("_", " ") for c in tunables}}
-    )
-    shown["occupancy %"] = 100 * pd.to_numeric(shown["occupancy %"])
-    return shown.set_index(ordered["point"])
+    names = list(_HEADS)
+    heads = {c: c.removeprefix("config.").replace("_", " ") for c in tunables}
+    table = ordered[[*names[:3], *tunables, *names[3:]]].rename(columns={**_HEADS, **heads})
+    table["occupancy %"] = 100 * pd.to_numeric(table["occupancy %"])
+    return table.set_index(ordered["point"])
 
 
 def without_time(frame: pd.DataFrame) -> pd.DataFrame:
     """`points`, `status`, `reason` of what has no time, the most frequent first."""
-    lost = frame[frame["median_us"].isna()]
-    counts = lost.groupby(["status", "reason"], sort=False).size().rename("points")
+    untimed = frame[frame["median_us"].isna()]
+    counts = untimed.groupby(["status", "reason"], sort=False).size().rename("points")
     return counts.reset_index().sort_values("points", ascending=False, kind="stable")[
         ["points", "status", "reason"]
     ]
@@ -91,7 +89,7 @@ def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]
             "device": result.device,
             "point": place.point,
         }
-        for place in result.places[:SHOWN_PLACES]
+        for place in result.places[:_MOST_PLACES]
         if place.point in by_point
     ]
 
@@ -109,12 +107,3 @@ def best_so_far(progress: JobProgress) -> pd.DataFrame:
             for b in progress.best
         ]
     )
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -1,21 +1,21 @@
-"""What a sweep tries and how: the axes over problems, variants and tunables, strategy, budget.
+"""What a sweep tries and how: axes over problems, variants and tunables, strategy, budget.
 
-An axis that is left empty holds the sidebar's value, so that the sidebar stays the starting point.
-Everything here stands in the URL: a link or a reload asks for the same sweep.
+An axis that is left empty takes the sidebar's value: the sidebar is the starting point.
+Everything here is kept in the URL: a link or a reload describes the same sweep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 
 from app.shared import url_state
 from app.shared.machine import local_gpu
-from app.shared.selection import DTYPES, Chosen, preset_named
-from app.sweep.terms import AXES, TERMS
+from app.shared.selection import DTYPES, FORMATS, Selection, preset_named
+from app.shared.terms import TERMS
 from engine.presets import presets
 from engine.problem import Problem
 from engine.search.space import ProblemAxes, Space, SweepOptions, parse_values
@@ -25,21 +25,35 @@ from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
 _CAUSAL = {"no": (False,), "yes": (True,), "both": (False, True)}
-_FORMATS = {"float16": "FP16", "bfloat16": "BF16"}
-OWN, DEFAULTS = "every value", "the default"
-HERE, AS_QUERIES = "this machine", "as S"
+_OWN, _DEFAULTS = "every value", "the default"
+
+
+class Axis(NamedTuple):
+    """A size of the problem: its letter in the sidebar and its name in the engine."""
+
+    letter: str
+    name: str
+
+
+_AXES = (
+    Axis("B", "batch"),
+    Axis("H", "num_heads"),
+    Axis("S", "seqlen"),
+    Axis("KV", "seqlen_kv"),
+    Axis("D", "head_dim"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A sweep, and where it is to run: empty for this machine, else a Dask scheduler's address."""
+class SweepRequest:
+    """A sweep, and where it runs: empty for this machine, else a Dask scheduler's address."""
 
     spec: SweepSpec
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _SearchInputs:
     strategy: Any
     budget: Budget
     execute: bool
@@ -47,24 +61,24 @@ class _Search:
     cluster: str
 
 
-def wanted(chosen: Chosen) -> Wanted:
-    """Draw the inputs and return what they ask for.
+def draw(selection: Selection) -> SweepRequest:
+    """Draw the inputs and return the sweep that they describe.
 
     Raises:
-        InvalidProblem, UnknownName: what they ask for cannot exist; the sentence says why.
+        InvalidProblem, UnknownName: An input is invalid.
     """
-    variants = _variants(chosen)
-    widths = [*[1.0] * len(AXES), 1.35, 1.0]  # causal, with its three words, and the formats
+    variants = _variants(selection)
+    widths = [*[1.0] * len(_AXES), 1.35, 1.0]  # causal, with its three words, and the formats
     columns = st.columns(widths, gap="small", vertical_alignment="bottom")
     texts = {
         axis.name: url_state.text(
             column,
             f"{axis.letter}, {axis.name.replace('_', ' ')}",
             f"sweep_{axis.letter}",
-            placeholder=_held(chosen.problem, axis.name),
-            help=TERMS["axis"],
+            placeholder=_sidebar_value(selection.problem, axis.name),
+            help=TERMS["sweep_axis"],
         )
-        for column, axis in zip(columns, AXES, strict=False)
+        for column, axis in zip(columns, _AXES, strict=False)
     }
     causal = url_state.one_or_none(
         columns[-2], "Causal", "sweep_causal", list(_CAUSAL), help=TERMS["sweep_causal"]
@@ -74,50 +88,50 @@ def wanted(chosen: Chosen) -> Wanted:
         "Formats",
         "sweep_dtypes",
         DTYPES,
-        format_func=_FORMATS.__getitem__,
-        placeholder=_FORMATS[chosen.problem.dtype] if chosen.problem else "",
+        format_func=FORMATS.__getitem__,
+        placeholder=FORMATS[selection.problem.dtype] if selection.problem else "",
     )
     names = url_state.several(
         st,
-        "Named problems, added to those of the axes",
+        "Presets, added to the problems of the axes",
         "sweep_presets",
         [p.name for p in presets()],
         placeholder="none",
-        help=TERMS["presets"],
+        help=TERMS["sweep_presets"],
     )
     tunables, own_values = _tunables(variants)
     search = _search()
     spec = SweepSpec(
         space=Space(
             variants=tuple(v.id for v in variants),
-            problems=_problems(chosen.problem, texts, causal, dtypes, names),
+            problems=_problems(selection.problem, texts, causal, dtypes, names),
             tunables={n: parse_values(text, n) for n, text in tunables.items() if text},
             own_values=own_values,
         ),
         options=SweepOptions(
-            gpu=chosen.gpu,
-            check=chosen.check,
-            schedule=chosen.schedule,  # type: ignore[arg-type]  # the sidebar's own options
-            seed=chosen.seed,
-            timeout_s=chosen.timeout_s,
+            gpu=selection.gpu,
+            check=selection.check,
+            schedule=selection.schedule,  # type: ignore[arg-type]  # the sidebar's own options
+            seed=selection.seed,
+            timeout_s=selection.timeout_s,
             execute=search.execute,
             effort="full" if search.full else "quick",
-            input_kind=chosen.input_kind,  # type: ignore[arg-type]  # the sidebar's own options
+            input_kind=selection.input_kind,  # type: ignore[arg-type]  # the sidebar's own options
         ),
         strategy=search.strategy,
         budget=search.budget,
-        seed=chosen.seed,
+        seed=selection.seed,
     )
-    return Wanted(spec, search.cluster)
+    return SweepRequest(spec, search.cluster)
 
 
-def _held(problem: Problem | None, name: str) -> str:
-    """What an axis that is left empty holds."""
+def _sidebar_value(problem: Problem | None, name: str) -> str:
+    """The value of an axis that is left empty, as text."""
     value = getattr(problem, name, None)
-    return str(value) if value is not None else AS_QUERIES if name == "seqlen_kv" else ""
+    return str(value) if value is not None else "as S" if name == "seqlen_kv" else ""
 
 
-def _variants(chosen: Chosen) -> list[Variant]:
+def _variants(selection: Selection) -> list[Variant]:
     titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
     ids = url_state.several(
         st,
@@ -125,10 +139,10 @@ def _variants(chosen: Chosen) -> list[Variant]:
         "sweep_variants",
         list(titles),
         format_func=titles.__getitem__,
-        placeholder=f"{chosen.variant.id}, the sidebar's",
-        help=TERMS["variants"],
+        placeholder=f"{selection.variant.id}, the sidebar's",
+        help=TERMS["sweep_variants"],
     )
-    return [by_id(name) for name in ids or [chosen.variant.id]]
+    return [by_id(name) for name in ids or [selection.variant.id]]
 
 
 def _problems(
@@ -165,22 +179,27 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
         meanings.setdefault(tunable.name, tunable.meaning)
     columns = st.columns(len(values) + 1, gap="small", vertical_alignment="bottom")
     own = url_state.segments(
-        columns[0], "Tunables take", "sweep_own", (OWN, DEFAULTS), OWN, help=TERMS["sweep_own"]
+        columns[0],
+        "Tunables take",
+        "sweep_own",
+        (_OWN, _DEFAULTS),
+        _OWN,
+        help=TERMS["sweep_own_values"],
     )
     texts = {
         name: url_state.text(
             column,
             name.replace("_", " "),
             f"sweep_{name}",
-            placeholder=",".join(map(str, sorted(values[name]))) if own == OWN else DEFAULTS,
-            help=f"{meanings[name]} {TERMS['axis']}",
+            placeholder=",".join(map(str, sorted(values[name]))) if own == _OWN else _DEFAULTS,
+            help=f"{meanings[name]} {TERMS['sweep_axis']}",
         )
         for name, column in zip(values, columns[1:], strict=True)
     }
-    return texts, own == OWN
+    return texts, own == _OWN
 
 
-def _search() -> _Search:
+def _search() -> _SearchInputs:
     """Strategy, budget, how much is done at each point, and where."""
     top = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
     strategy = url_state.segments(
@@ -192,23 +211,23 @@ def _search() -> _Search:
         help=TERMS["sweep_strategy"],
     )
     evaluations = url_state.number_or_none(
-        top[1], "At most, points", "sweep_evaluations", low=1, placeholder="no limit"
+        top[1], "Points, at most", "sweep_evaluations", low=1, placeholder="no limit"
     )
     seconds = url_state.number_or_none(
-        top[2], "At most, s", "sweep_seconds", low=1, placeholder="no limit"
+        top[2], "Time, at most, s", "sweep_seconds", low=1, placeholder="no limit"
     )
     below = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
     cluster = url_state.text(
-        below[0], "Run on", "sweep_on", placeholder=HERE, help=TERMS["sweep_on"]
+        below[0], "Run on", "sweep_on", placeholder="this machine", help=TERMS["sweep_on"]
     )
     execute = url_state.toggle(
         below[1], "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
     )
-    # On a cluster it is for the machines there to say whether they have a GPU.
+    # Whether the machines of a cluster have a GPU is known only to them.
     full = (local_gpu().spec is not None or bool(cluster)) and url_state.toggle(
-        below[2], "Everything", "sweep_full", help=TERMS["sweep_full"]
+        below[2], "All timings", "sweep_full", help=TERMS["sweep_full"]
     )
-    return _Search(
+    return _SearchInputs(
         strategy=strategy,
         budget=Budget(evaluations, None if seconds is None else float(seconds)),
         execute=execute,

@@ -1,6 +1,6 @@
-"""The sweeps of this server and of the command line: which one the page shows, how it stands.
+"""The sweeps of this server and of the command line: which one the page shows, and its state.
 
-Those of the server are started, cancelled and resumed here; at the others one only looks.
+Those of the server are started, cancelled and resumed here; the others are only shown.
 """
 
 from __future__ import annotations
@@ -9,46 +9,51 @@ from datetime import datetime
 
 import streamlit as st
 
-from app.shared import url_state
-from app.sweep.frames import duration
-from app.sweep.rows import Found
-from engine.errors import AttuneError
-from engine.jobs.manager import JobStatus, manager
-from engine.jobs.sweep.files import PREFIX, sweep_files
+from app.shared import notices, url_state
+from app.sweep.result_rows import ResultRows
+from engine.jobs.manager import JobManager, JobStatus, manager
+from engine.jobs.sweep.files import PREFIX, SweepFiles, sweep_files
 from engine.search.autotune import ProblemResult
 from engine.search.sweep.journal import SweepSpec
-from engine.search.sweep.rows import SweepRow
+from engine.units import format_duration
 
-PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
-_CHOSEN = "sweep_chosen"
-_PROBLEM = "sweep_error"  # of the last button
-_WHY = "sweep_why"  # of the link, until something else is chosen
+_PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
+_SELECTED = "sweep_selected"
+_NOTICES = "sweep"  # of the link and of the last button, until the next one
 
 
 def sweeps() -> list[JobStatus]:
     """The newest job of every sweep, newest first."""
-    found: dict[str, JobStatus] = {}
+    newest: dict[str, JobStatus] = {}
     for job in manager().jobs():
         if job.kind == "sweep":
-            found.setdefault(job.journal, job)
-    both = [*found.values(), *sweep_files().listed()]
+            newest.setdefault(job.journal, job)
+    both = [*newest.values(), *sweep_files().listed()]
     return sorted(both, key=lambda job: job.submitted, reverse=True)
 
 
-def is_file(job: JobStatus) -> bool:
-    """Whether it is the command line's: to be looked at only."""
+def is_of_command_line(job: JobStatus) -> bool:
     return job.job_id.startswith(PREFIX)
 
 
+def _source(job: JobStatus) -> JobManager | SweepFiles:
+    return sweep_files() if is_of_command_line(job) else manager()
+
+
 def status(job: JobStatus) -> JobStatus | None:
-    """How the sweep stands by now."""
-    place = sweep_files() if is_file(job) else manager()
-    return place.status(job.job_id)
+    """The sweep's present state."""
+    return _source(job).status(job.job_id)
 
 
-def rows(job: JobStatus) -> list[SweepRow]:
-    place = sweep_files() if is_file(job) else manager()
-    return place.rows(job.job_id)
+def result_rows(job: JobStatus) -> ResultRows:
+    """The rows of this sweep in this tab, brought up to date."""
+    by_journal: dict[str, ResultRows] = st.session_state.setdefault("sweep_rows", {})
+    if job.journal not in by_journal:
+        by_journal.clear()  # of one sweep at a time
+        by_journal[job.journal] = ResultRows()
+    rows = by_journal[job.journal]
+    rows.update(_source(job).rows(job.job_id), is_over=job.is_over)
+    return rows
 
 
 def finals(job: JobStatus) -> list[ProblemResult]:
@@ -56,56 +61,63 @@ def finals(job: JobStatus) -> list[ProblemResult]:
     return manager().results(job.job_id) if job.final else []
 
 
-def go_on_command(job: JobStatus) -> str:
-    """What goes on with a sweep of the command line."""
+def resume_command(job: JobStatus) -> str:
+    """The command that resumes a sweep of the command line."""
     return f"python -m engine sweep --resume {sweep_files().path(job.job_id)}"
 
 
-def shown(found: list[JobStatus]) -> tuple[JobStatus | None, str]:
-    """The sweep to show, and a sentence when the link names one that is not here."""
-    by_journal = {job.journal: job for job in found}
-    asked = st.session_state.get(_CHOSEN) or st.query_params.get(PARAM)
-    if asked and asked not in by_journal:
-        st.session_state[_WHY] = (
-            "The sweep of this link is not on this server: choose another one, or start it anew."
+def selected(jobs: list[JobStatus]) -> JobStatus | None:
+    """The sweep to show: the one selected or linked, else the newest."""
+    by_journal = {job.journal: job for job in jobs}
+    name = st.session_state.get(_SELECTED) or st.query_params.get(_PARAM)
+    if name and name not in by_journal:
+        notices.clear(_NOTICES)
+        notices.add(
+            _NOTICES,
+            "The sweep of this link is not on this server: select another one, or start it again.",
+            "error",
         )
-    why = st.session_state.get(_WHY, "")
-    newest = found[0].journal if found else None
-    name = asked if asked in by_journal else newest
+    if name not in by_journal:
+        name = jobs[0].journal if jobs else None
     if name is None:
-        return None, why
-    st.session_state[_CHOSEN] = name
-    url_state.write(PARAM, name)
-    return by_journal[name], why
+        return None
+    st.session_state[_SELECTED] = name
+    url_state.write(_PARAM, name)
+    return by_journal[name]
 
 
-def select(found: list[JobStatus], current: JobStatus) -> None:
-    """Which sweep this is, and the others to choose from."""
-    if len(found) < 2:
-        st.caption(label(current))
+def draw_notices() -> None:
+    """What was wrong with the link or the last button."""
+    notices.draw(_NOTICES, once=False)
+
+
+def select(jobs: list[JobStatus], current: JobStatus) -> None:
+    """Which sweep this is, and the others to select from."""
+    if len(jobs) < 2:
+        st.caption(_label(current))
         return
-    by_journal = {job.journal: job for job in found}
+    by_journal = {job.journal: job for job in jobs}
     st.session_state["sweep_select"] = current.journal
     st.selectbox(
         "Sweep",
         list(by_journal),
-        format_func=lambda name: label(by_journal[name]),
+        format_func=lambda name: _label(by_journal[name]),
         key="sweep_select",
-        on_change=_choose,
+        on_change=_select,
         label_visibility="collapsed",
         width=640,
     )
 
 
-def _choose() -> None:
-    _forget_troubles()
-    st.session_state[_CHOSEN] = st.session_state["sweep_select"]
+def _select() -> None:
+    notices.clear(_NOTICES)
+    st.session_state[_SELECTED] = st.session_state["sweep_select"]
 
 
-def label(job: JobStatus) -> str:
+def _label(job: JobStatus) -> str:
     """`Nov 21, 14:02  v01, v05 on L4, 24 problems, exhaustive: done`."""
     space = job.request["space"]
-    where = ", of the command line" if is_file(job) else ""
+    where = ", of the command line" if is_of_command_line(job) else ""
     when = datetime.fromtimestamp(job.submitted).strftime("%b %d, %H:%M")
     count = len(space["problems"])
     problems = f"{count:,} problem{'s' if count != 1 else ''}"
@@ -115,63 +127,48 @@ def label(job: JobStatus) -> str:
     return f"{when}  {variants} on {gpu}, {problems}, {job.request['strategy']}: {state}{where}"
 
 
-def can_resume(job: JobStatus) -> bool:
-    """Whether going on could do anything that is not done yet."""
-    if is_file(job):
-        return False
-    return job.is_over and (
-        job.state != "done"
-        or (job.end == "budget" and job.request["budget"]["seconds"] is not None)
-    )
+def action_buttons(job: JobStatus) -> None:
+    """Cancel what runs, or resume what ended early."""
+    if is_of_command_line(job):
+        return
+    if not job.is_over:
+        st.button(
+            "Cancel",
+            key="sweep_cancel",
+            icon=":material/stop:",
+            on_click=manager().cancel,
+            args=(job.job_id,),
+        )
+    elif _can_resume(job):
+        st.button(
+            "Resume",
+            key="sweep_resume",
+            icon=":material/resume:",
+            on_click=_resume,
+            args=(job.job_id,),
+        )
+
+
+def _can_resume(job: JobStatus) -> bool:
+    """Whether resuming a finished sweep could do anything that is not done yet."""
+    ended_early = job.end == "budget" and job.request["budget"]["seconds"] is not None
+    return job.state != "done" or ended_early
 
 
 def start(spec: SweepSpec, cluster: str) -> None:
-    """Queue the sweep and show it; the button's callback. An empty cluster is this machine."""
-    _forget_troubles()
-    try:
-        st.session_state[_CHOSEN] = manager().submit_sweep(spec, cluster)
-    except AttuneError as error:
-        st.session_state[_PROBLEM] = str(error)
+    """Queue the sweep and show it; a button's callback. An empty cluster is this machine."""
+    notices.clear(_NOTICES)
+    with notices.errors_to(_NOTICES):
+        st.session_state[_SELECTED] = manager().submit_sweep(spec, cluster)
 
 
-def resume(job_id: str) -> None:
-    """Go on with a sweep; the button's callback."""
-    _forget_troubles()
-    try:
+def _resume(job_id: str) -> None:
+    notices.clear(_NOTICES)
+    with notices.errors_to(_NOTICES):
         manager().resume_sweep(job_id)
-    except AttuneError as error:
-        st.session_state[_PROBLEM] = str(error)
 
 
-def cancel(job_id: str) -> None:
-    """Stop a sweep; what it has found stays. The button's callback."""
-    manager().cancel(job_id)
-
-
-def trouble() -> str:
-    """Why the last button failed, until the next one is pressed."""
-    return str(st.session_state.get(_PROBLEM, ""))
-
-
-def _forget_troubles() -> None:
-    for key in (_PROBLEM, _WHY):
-        st.session_state.pop(key, None)
-
-
-def found_of(job: JobStatus) -> Found:
-    """The rows of this sweep in this tab, brought up to date."""
-    kept: dict[str, Found] = st.session_state.setdefault("sweep_found", {})
-    if job.journal not in kept:
-        kept.clear()  # of one sweep at a time
-        kept[job.journal] = Found()
-    found = kept[job.journal]
-    found.update(rows(job), is_over=job.is_over)
-    return found
-
-
-def ended(job: JobStatus) -> str:
+def describe_end(job: JobStatus) -> str:
     """How a finished sweep ended."""
-    took = f"after {duration(job.elapsed_s)}"
-    if job.end == "budget":
-        return f"The budget is spent, {took}."
-    return f"Finished {took}."
+    after = f"after {format_duration(job.elapsed_s)}"
+    return f"The budget is spent, {after}." if job.end == "budget" else f"Finished {after}."

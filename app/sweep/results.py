@@ -8,14 +8,14 @@ from itertools import chain
 import pandas as pd
 import streamlit as st
 
-from app.shared.downloads import csv
-from app.shared.palette import variant_color
+from app.shared import tables
+from app.shared.palette import color_of
+from app.shared.terms import TERMS
 from app.shared.widgets import empty, origin_badge, plain_markdown, problem, theme
-from app.sweep import charts, frames, keep, pick
-from app.sweep.filtered import Part
+from app.sweep import charts, frames, point_links, tuned_configs
+from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
-from app.sweep.rows import Found
-from app.sweep.terms import TERMS
+from app.sweep.result_rows import ResultRows
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.keep import configs_to_keep
 from engine.search.results import (
@@ -38,30 +38,30 @@ TABS = (
     "Without a time",
 )
 _EVERY = "all problems"
-_COLORS: Mapping[str, str] = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
+_COLORS: Mapping[str, str] = {v.id: color_of(v.id) for v in LADDER}
 _OUTLIERS_SHOWN = 5
 _PREPARED = "sweep_csv_prepared"  # what of, and its bytes
 _MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 
 def draw(
-    found: Found,
+    all_rows: ResultRows,
     finals: list[ProblemResult],
     name: str,
     strategy: StrategyName,
     *,
     is_over: bool,
 ) -> None:
-    """Everything that was found, narrowed by two filters. `finals`: of a sweep on a GPU."""
-    if not found.rows:
+    """The results, narrowed by two filters. `finals`: of a sweep on a GPU."""
+    if not all_rows.rows:
         _nothing(is_over)
         return
-    part = Part(found, name, *_filters(found))
-    if part.frame.empty:
+    rows = FilteredRows(all_rows, name, *_filters(all_rows))
+    if rows.frame.empty:
         empty(
             "filtered",
-            "No point is left",
-            "No point of this problem has these variants: widen the filters above.",
+            "No point matches",
+            "No point of this problem has these variants: change the filters above.",
         )
         return
     tabs = st.tabs(TABS, key="sweep_tab", on_change="rerun", bind="query-params")
@@ -70,42 +70,45 @@ def draw(
             continue
         with tab:
             if title == "Table":
-                _table(part, name)
+                _table(rows, name)
             elif title == "Without a time":
-                _without(part)
-            elif part.timed.empty:
-                _no_times(part)
+                _without(rows)
+            elif rows.timed.empty:
+                _no_times(rows)
             elif title == "Winners":
-                _winners(part, finals)
+                _winners(rows, finals)
             elif title == "Keep":
-                keep.draw(part.made("keep", lambda: _keepable(part, finals, strategy)))
+                tuned_configs.draw(rows.cached("keep", lambda: _keepable(rows, finals, strategy)))
             elif title == "Parallel coordinates":
-                _parallel(part)
+                _parallel(rows)
             elif title == "Importance":
-                _importance(part)
+                _importance(rows)
             else:
-                _occupancy(part)
+                _occupancy(rows)
 
 
 def _nothing(is_over: bool) -> None:
     if is_over:
-        empty("nothing yet", "No point was evaluated", "It ended before its first one: Resume it.")
+        empty(
+            "nothing yet",
+            "No point was evaluated",
+            "The sweep ended before its first point: press Resume.",
+        )
     else:
         empty("nothing yet", "No point is done yet", "The first ones take a few seconds.")
 
 
-def _no_times(part: Part) -> None:
-    lost = frames.without_time(part.frame)
-    top = lost.iloc[0]
+def _no_times(rows: FilteredRows) -> None:
+    top = frames.without_time(rows.frame).iloc[0]
     problem(
-        f"None of {len(part.frame):,} points has a time. Most often ({top['points']:,} ×) "
-        f"{top['status']}: {top['reason']} Every reason is under Without a time."
+        f"None of {len(rows.frame):,} points has a time. Most often ({top['points']:,} ×) "
+        f"{top['status']}: {top['reason']} All reasons are in the tab Without a time."
     )
 
 
-def _filters(found: Found) -> tuple[str | None, tuple[str, ...]]:
-    problems = found.made("problems", lambda: found.frame["problem"].unique().tolist())
-    if len(problems) == 1 and found.frame["variant"].nunique() == 1:
+def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
+    problems = all_rows.cached("problems", lambda: all_rows.frame["problem"].unique().tolist())
+    if len(problems) == 1 and all_rows.frame["variant"].nunique() == 1:
         return None, ()
     left, right = st.columns(2, gap="small")
     if st.session_state.get("sweep_problem") not in (None, _EVERY, *problems):
@@ -123,72 +126,75 @@ def _filters(found: Found) -> tuple[str | None, tuple[str, ...]]:
     return (None if wanted == _EVERY else wanted), tuple(chosen)
 
 
-def _origins(part: Part) -> None:
+def _origins(rows: FilteredRows) -> None:
     """Where the times come from; predicted is said in words."""
-    assert part.origin is not None  # there are times
+    assert rows.origin is not None  # there are times
     with st.container(horizontal=True, vertical_alignment="center"):
-        origin_badge(part.origin)
-        if part.origin == "predicted":
-            st.caption("Times are the model's, for the target GPU; none of them was measured.")
+        origin_badge(rows.origin)
+        if rows.origin == "predicted":
+            st.caption("Times are predicted for the target GPU; none of them was measured.")
 
 
-def _winners(part: Part, finals: list[ProblemResult]) -> None:
-    _origins(part)
-    lines = part.each("winners", lambda group, rows: winner_line(*group, rows))
+def _winners(rows: FilteredRows, finals: list[ProblemResult]) -> None:
+    _origins(rows)
+    lines = rows.per_group("winners", lambda group, own: winner_line(*group, own))
     frame = pd.DataFrame([line for line in lines.values() if line is not None])
-    frame = frame[frame["origin"] == part.origin]
+    frame = frame[frame["origin"] == rows.origin]
     if len(frame) > 1:
-        _winner_map(frame, part)
-    results = _results(part, finals)
+        _winner_map(frame, rows)
+    results = _results(rows, finals)
     st.caption(
         plain_markdown(results[0].reason)
         if len(results) == 1
-        else "The best five of each problem; places that the times do not tell apart are ties."
+        else "The best five of each problem. A tie: the times cannot be told apart."
     )
-    places = part.made(("best", *finals), lambda: _places(part, results, finals))
-    pick.pick(pick.row_of(places, "sweep_places"), part.rows, "places")
+    places = rows.cached(("best", *finals), lambda: _places(rows, results, finals))
+    point_links.draw(point_links.table(places, "sweep_places"), rows, "places")
     if len(places) == MOST_LINES:
-        st.caption(f"The first {MOST_LINES:,} lines; choose a problem above to see another's.")
+        st.caption(f"The first {MOST_LINES:,} lines; select a problem above to see the others.")
 
 
 def _places(
-    part: Part, results: Sequence[ProblemResult], finals: Sequence[ProblemResult]
+    rows: FilteredRows, results: Sequence[ProblemResult], finals: Sequence[ProblemResult]
 ) -> pd.DataFrame:
     of = {(result.device, result.problem): result for result in results}
-    each = part.each(
+    each = rows.per_group(
         ("lines", *finals),
-        lambda group, rows: frames.best(of[group], rows) if group in of else [],
+        lambda group, own: frames.best(of[group], own) if group in of else [],
     )
     lines = list(chain.from_iterable(each.values()))[:MOST_LINES]
     return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
 
 
-def _results(part: Part, finals: list[ProblemResult]) -> list[ProblemResult]:
-    """The places of every problem that the filters leave."""
-    of_these = [r for r in finals if part.problem in (None, r.problem.label())]
+def _results(rows: FilteredRows, finals: list[ProblemResult]) -> list[ProblemResult]:
+    """The places of every problem that matches the filters."""
+    of_these = [r for r in finals if rows.problem in (None, r.problem.label())]
     if of_these:
         return of_these
-    found = part.each("results", lambda group, rows: problem_result(group[0], rows))
-    return [result for result in found.values() if result is not None]
+    results = rows.per_group("results", lambda group, own: problem_result(group[0], own))
+    return [result for result in results.values() if result is not None]
 
 
-def _keepable(part: Part, finals: list[ProblemResult], strategy: StrategyName) -> list[TunedConfig]:
-    whole = Part(part.found, part.name, part.problem, ())  # a final's places are among all variants
-    found = configs_to_keep(_results(whole, finals), whole.rows, strategy)
-    return [e for e in found if not part.variants or e.variant in part.variants]
+def _keepable(
+    rows: FilteredRows, finals: list[ProblemResult], strategy: StrategyName
+) -> list[TunedConfig]:
+    # The places of a final are among all variants.
+    unfiltered = FilteredRows(rows.all_rows, rows.name, rows.problem, ())
+    best = configs_to_keep(_results(unfiltered, finals), unfiltered.rows, strategy)
+    return [e for e in best if not rows.variants or e.variant in rows.variants]
 
 
-def _winner_map(frame: pd.DataFrame, part: Part) -> None:
+def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     """One map at a time: of the other dimensions, one combination is chosen."""
     dimensions = ["head_dim", "causal", "dtype", "seqlen_kv"]
     groups = {_slice(*key): group for key, group in frame.groupby(dimensions, dropna=False)}
     name = next(iter(groups))
     if len(groups) > 1:
         name = _one_of("Map of", list(groups), "sweep_slice")
-    figure = part.made(("map", name), lambda: charts.winner_map(groups[name], _COLORS, theme()))
-    picked = pick.chart(figure, "sweep_winners", part, name)
-    st.caption("= marks a tie. Click a cell to take its winner to Tune.")
-    pick.pick(picked, part.rows, "map")
+    figure = rows.cached(("map", name), lambda: charts.winner_map(groups[name], _COLORS, theme()))
+    picked = point_links.chart(figure, "sweep_winners", rows, name)
+    st.caption("= marks a tie. Click a cell to open its winner in Tune.")
+    point_links.draw(picked, rows, "map")
 
 
 def _slice(head_dim: int, causal: bool, dtype: str, seqlen_kv: float | None) -> str:
@@ -203,65 +209,64 @@ def _one_of(label: str, options: list[str], key: str) -> str:
     return st.selectbox(label, options, key=key) or options[0]
 
 
-def _parallel(part: Part) -> None:
-    few = part.made("few", lambda: frames.fastest(part.timed, _MOST_DRAWN))
-    frame, labels = part.made("axes", lambda: parallel_coordinates(few))
+def _parallel(rows: FilteredRows) -> None:
+    few = rows.cached("few", lambda: frames.fastest(rows.timed, _MOST_DRAWN))
+    frame, labels = rows.cached("axes", lambda: parallel_coordinates(few))
     if len(frame.columns) < 2:
-        empty("filtered", "Nothing varies", "All points left are the same: widen the filters.")
+        empty("filtered", "Nothing varies", "All matching points are the same: change the filters.")
         return
-    figure = part.made("parallel", lambda: charts.parallel(frame, labels, theme()))
-    pick.chart(figure, "sweep_parallel", part)
+    figure = rows.cached("parallel", lambda: charts.parallel(frame, labels, theme()))
+    point_links.chart(figure, "sweep_parallel", rows)
     st.caption(
-        f"{_drawn(few, part)}, the fastest in the accent colour; {_origin_words(part)}. Drag along "
-        f"an axis to see only what passes there. {charts.LACKS} is a tunable that the "
-        "variant does not have."
+        f"{_drawn(few, rows)}, the fastest in the accent colour; {_origin_words(rows)}. Drag along "
+        f"an axis to keep only the lines that pass there. {charts.LACKS}: the variant lacks this "
+        "tunable."
     )
 
 
-def _drawn(few: pd.DataFrame, part: Part) -> str:
-    if len(few) == len(part.timed):
+def _drawn(few: pd.DataFrame, rows: FilteredRows) -> str:
+    if len(few) == len(rows.timed):
         return "One line per point"
-    return (
-        f"One line per point for the {len(few):,} that are the fastest of their problem, of "
-        f"{len(part.timed):,}"
-    )
+    return f"One line per point: the {len(few):,} fastest of their problem, of {len(rows.timed):,}"
 
 
-def _origin_words(part: Part) -> str:
-    return "times are " + " and ".join(sorted(part.timed["origin"].unique()))
+def _origin_words(rows: FilteredRows) -> str:
+    return "times are " + " and ".join(sorted(rows.timed["origin"].unique()))
 
 
-def _importance(part: Part) -> None:
-    frame = part.made("importance", lambda: tunable_importance(part.timed))
-    frame = frame[frame["origin"] == part.origin]
+def _importance(rows: FilteredRows) -> None:
+    frame = rows.cached("importance", lambda: tunable_importance(rows.timed))
+    frame = frame[frame["origin"] == rows.origin]
     if frame.empty:
         empty(
             "nothing yet",
             "No tunable varies",
-            "Give a tunable several values above, or let them take every value.",
+            "Give a tunable several values above, or set Tunables take to every value.",
         )
         return
-    figure = part.made("bars", lambda: charts.importance(frame, _COLORS, theme()))
-    pick.chart(figure, "sweep_importance", part)
-    st.caption(f"{TERMS['importance']} Here times are {part.origin}.")
+    figure = rows.cached("bars", lambda: charts.importance(frame, _COLORS, theme()))
+    point_links.chart(figure, "sweep_importance", rows)
+    st.caption(f"{TERMS['importance']} Here times are {rows.origin}.")
 
 
-def _occupancy(part: Part) -> None:
-    problems = part.timed["problem"].unique().tolist()
+def _occupancy(rows: FilteredRows) -> None:
+    problems = rows.timed["problem"].unique().tolist()
     name = problems[0]
     if len(problems) > 1:  # times of different problems do not compare
         name = _one_of("Scatter of", problems, "sweep_scatter")
-    here = part.timed[(part.timed["problem"] == name) & (part.timed["origin"] == part.origin)]
-    frame = part.made(("occupancy", name), lambda: occupancy_frame(here))
-    if frame.empty or part.origin is None:
+    here = rows.timed[(rows.timed["problem"] == name) & (rows.timed["origin"] == rows.origin)]
+    frame = rows.cached(("occupancy", name), lambda: occupancy_frame(here))
+    if frame.empty or rows.origin is None:
         empty("nothing yet", "No occupancy", "No point of this problem was compiled for a GPU.")
         return
-    origin = part.origin
-    figure = part.made(("scatter", name), lambda: charts.occupancy(frame, _COLORS, origin, theme()))
-    picked = pick.chart(figure, "sweep_occupancy", part, name)
+    origin = rows.origin
+    figure = rows.cached(
+        ("scatter", name), lambda: charts.occupancy(frame, _COLORS, origin, theme())
+    )
+    picked = point_links.chart(figure, "sweep_occupancy", rows, name)
     outliers = frame[frame["outlier"]].sort_values("median_us", ascending=False)
     if outliers.empty:
-        st.caption("No outliers: no point with less occupancy is clearly faster than another.")
+        st.caption("No outliers: no point is clearly faster than one with clearly more occupancy.")
     else:
         st.markdown(
             f":material/rule: **{len(outliers):,} of {len(frame):,} points are outliers** (a "
@@ -269,65 +274,56 @@ def _occupancy(part: Part) -> None:
         )
         for sentence in outliers["sentence"].head(_OUTLIERS_SHOWN):
             st.caption(plain_markdown(sentence))
-    pick.pick(picked, part.rows, "scatter")
+    point_links.draw(picked, rows, "scatter")
 
 
-def _table(part: Part, name: str) -> None:
-    shown = part.made("table", lambda: frames.table(part.frame))
-    picked = pick.row_of(shown, "sweep_table")
+def _table(rows: FilteredRows, name: str) -> None:
+    table = rows.cached("table", lambda: frames.table(rows.frame))
+    picked = point_links.table(table, "sweep_table")
     with st.container(horizontal=True, vertical_alignment="center"):
-        _download(part, name)
-        count = f"{len(part.frame):,} points"
-        if len(part.frame) > len(shown):
-            count = f"The first {len(shown):,} of {count}"
+        _download(rows, name)
+        count = f"{len(rows.frame):,} points"
+        if len(rows.frame) > len(table):
+            count = f"The first {len(table):,} of {count}"
         st.caption(
-            f"{count}, the fastest first. Choose a row to take it to Tune. The file has every "
-            "point and further columns."
+            f"{count}, the fastest first. Select a row to open it in Tune. The CSV has every "
+            "point and more columns."
         )
-    pick.pick(picked, part.rows, "table")
+    point_links.draw(picked, rows, "table")
 
 
-def _download(part: Part, name: str) -> None:
+def _download(rows: FilteredRows, name: str) -> None:
     """The whole table. Its bytes are there before the click: a file that is made on the click is
     lost when the page is brought up to date before the browser has fetched it.
     """
-    which = (name, part.problem, part.variants)
+    which = (name, rows.problem, rows.variants)
     data: bytes | None = None
-    if len(part.frame) <= MOST_LINES:
-        data = part.made("csv", lambda: csv(part.frame))
+    if len(rows.frame) <= MOST_LINES:
+        data = rows.cached("csv", lambda: tables.csv(rows.frame))
     elif st.session_state.get(_PREPARED, ((), b""))[0] == which:
         data = st.session_state[_PREPARED][1]
     if data is None:
         st.button(
-            f"Make a CSV of {len(part.frame):,} points",
+            f"Prepare a CSV of {len(rows.frame):,} points",
             key="sweep_csv_make",
             icon=":material/csv:",
             type="tertiary",
             on_click=_prepare,
-            args=(which, part),
+            args=(which, rows),
         )
         return
-    st.download_button(
-        "This table, CSV",
-        data,
-        file_name=f"sweep-{name}.csv",
-        mime="text/csv",
-        key="sweep_csv",
-        icon=":material/download:",
-        type="tertiary",
-        on_click="ignore",
-    )
+    tables.download("This table, CSV", data, f"sweep-{name}.csv", key="sweep_csv")
 
 
-def _prepare(which: tuple[object, ...], part: Part) -> None:
+def _prepare(which: tuple[object, ...], rows: FilteredRows) -> None:
     """A button's callback."""
-    st.session_state[_PREPARED] = (which, csv(part.frame))
+    st.session_state[_PREPARED] = (which, tables.csv(rows.frame))
 
 
-def _without(part: Part) -> None:
-    lost = part.made("without", lambda: frames.without_time(part.frame))
-    if lost.empty:
+def _without(rows: FilteredRows) -> None:
+    untimed = rows.cached("without", lambda: frames.without_time(rows.frame))
+    if untimed.empty:
         empty("nothing yet", "Every point has a time", "Nothing failed and nothing was excluded.")
         return
-    st.dataframe(lost, hide_index=True, width="stretch", height="content")
-    st.caption("The points themselves are in the table, each with its reason.")
+    tables.draw(untimed, height="content")
+    st.caption("Each point is in the tab Table, with its reason.")

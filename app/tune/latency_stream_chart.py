@@ -1,4 +1,4 @@
-"""The chart of a live measurement: latency over time, and what the GPU did meanwhile beneath it."""
+"""The chart of a latency stream: latency over time, and what the GPU did meanwhile below it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from app.evaluation.charts import Part, Trace, axis, figure, plain
+from app.shared.figures import Part, Trace, axis, figure, plain, translucent
 from app.shared.palette import CATEGORICAL, Theme
 from engine.jobs.latency_stream.samples import StreamKind
 from engine.jobs.latency_stream.series import Curve, History, Span, StreamSummary, StreamView
@@ -21,7 +21,7 @@ _MOST_SHADED = 60
 _NUMBER = ",~r"
 
 
-def live(view: StreamView, revision: str, theme: Theme) -> go.Figure:
+def latency_stream(view: StreamView, revision: str, theme: Theme) -> go.Figure:
     """Panels over one time axis; those of which nothing is known are left out.
 
     What a person has zoomed to stays as long as `revision` is the same.
@@ -62,7 +62,7 @@ def live(view: StreamView, revision: str, theme: Theme) -> go.Figure:
             lanes |= {"visible": False}
         height = _LANE_PX * len(reasons) or _LANE_PX // 2
         traces = [_lane(view.spans, reason, theme) for reason in reasons]
-        title = "Slowed down by" if reasons else "Slowed down by: nothing so far"
+        title = "Throttled by" if reasons else "Throttled by: nothing so far"
         panels.append((title, height, traces or [_nothing()], lanes))
     return _stack(panels, view.spans, revision, theme)
 
@@ -157,7 +157,7 @@ def _median(history: History, scale: float, unit: str, theme: Theme) -> list[Tra
             **edge,
             "y": history.high_us / scale,
             "fill": "tonexty",
-            "fillcolor": _translucent(theme.accent, 0.22),
+            "fillcolor": translucent(theme.accent, 0.22),
         },
         {
             "type": "scatter",
@@ -238,11 +238,6 @@ def _shade(span: Span, theme: Theme) -> Part:
         "yref": "paper",
         "y0": 0,
         "y1": 1,
-        "fillcolor": _translucent(theme.bad, 0.08),
+        "fillcolor": translucent(theme.bad, 0.08),
         "line": {"width": 0},
     }
-
-
-def _translucent(color: str, opacity: float) -> str:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"

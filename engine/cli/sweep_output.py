@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from engine.cli.output import print_table
-from engine.units import format_us
+from engine.units import format_duration, format_us
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
@@ -37,8 +37,8 @@ def print_plan(points: Sequence[SweepPoint], estimate_s: float, to: TextIO) -> N
     plan = plan_dict(points, estimate_s)
     print(
         f"{plan['points']:,} points, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
-        f"excluded by constraints; about {_duration(estimate_s)} (a guess until the first are "
-        "done).",
+        f"excluded by constraints; about {format_duration(estimate_s)} (a guess until the first "
+        "are done).",
         file=to,
     )
     for reason, count in plan["excluded_because"].items():
@@ -65,7 +65,7 @@ class Reporter:
         if progress.per_minute is not None:
             parts.append(f"{progress.per_minute:,.0f}/min")
         if progress.eta_s:
-            parts.append(f"{_duration(progress.eta_s)} left")
+            parts.append(f"{format_duration(progress.eta_s)} left")
         if progress.workers != 1:
             parts.append(f"{progress.workers:,} workers")
         best = _best(progress)
@@ -151,9 +151,3 @@ def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str
             for p in result.places[:SHOWN_PLACES]
         ],
     }
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -9,8 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
-from app.evaluation import maps
-from app.shared import machine
+from app.shared import machine, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +34,7 @@ def _isolated(
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(sessions_dir.with_name("data")))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     machine.local_gpu.cache_clear()
-    maps.raw_of_job.cache_clear()
+    runs.error_maps_of.cache_clear()
     yield
     machine.local_gpu.cache_clear()
 

@@ -40,11 +40,11 @@ def tables(at, column: str) -> list:
 def test_with_less_than_two_sessions_it_says_how_to_get_them(open_app):
     at = open_app("compare")
     assert not at.exception
-    assert "It takes two sessions" in texts(at)
+    assert "A comparison needs two sessions" in texts(at)
     save("Alone", BASE)
     at = open_app("compare")
     assert not at.exception
-    assert "It takes two sessions" in texts(at)
+    assert "A comparison needs two sessions" in texts(at)
 
 
 def test_a_regression_comes_first_with_its_interval(open_app):
@@ -120,7 +120,7 @@ def test_nothing_in_common_says_what_to_do(open_app):
     save("New", timed(10.0, variant="v02", config={}), day=2)
     at = open_app("compare")
     assert not at.exception
-    assert "No evaluation stands in both" in texts(at)
+    assert "No evaluation is in both sessions" in texts(at)
     assert len(tables(at, "missing_in")[0]) == 2
 
 

@@ -8,10 +8,9 @@ import pytest
 from app_driver import badge, charts, metric, texts
 from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
 
-from app.evaluation import maps as ui_maps
 from app.shared import runs
 from app.shared.widgets import plain_markdown
-from app.tune import progress
+from app.tune import polling, run_state
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
 from engine.evaluation import BaselineTiming, Evaluation, Execution, Latency, Status
@@ -46,7 +45,7 @@ NOT_RUN = replace(
 @pytest.fixture
 def jobs(monkeypatch) -> FakeManager:
     fake = FakeManager()
-    for module in (runs, progress, ui_maps):
+    for module in (runs, run_state, polling):
         monkeypatch.setattr(module, "manager", lambda: fake)
     monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
     return fake
@@ -186,7 +185,7 @@ def test_another_problem_has_no_result_and_coming_back_finds_it_again(open_app, 
 
 
 @pytest.mark.usefixtures("compiled_cache")
-def test_live_runs_each_new_problem_once(open_app, jobs):
+def test_rerun_on_change_runs_each_new_problem_once(open_app, jobs):
     jobs.answer = done(BASE)
     at = open_app()
     at.toggle(key="live").set_value(True).run()
@@ -198,7 +197,7 @@ def test_live_runs_each_new_problem_once(open_app, jobs):
 
 
 @pytest.mark.usefixtures("compiled_cache")
-def test_live_waits_for_the_run_before_it(open_app, jobs):
+def test_rerun_on_change_waits_for_the_run_before_it(open_app, jobs):
     jobs.answer = {"state": "running"}
     at = open_app()
     at.toggle(key="live").set_value(True).run()

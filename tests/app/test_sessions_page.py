@@ -44,7 +44,7 @@ def test_filtered_to_nothing_says_so(open_app):
     save()
     at = open_app("sessions")
     at.text_input(key="session_text").set_value("nowhere to be found").run()
-    assert "None of 1 snapshots fits" in texts(at)
+    assert "None of 1 snapshots matches" in texts(at)
     at.text_input(key="session_text").set_value("tun").run()
     assert list(at.dataframe[0].value["title"]) == ["Tuning"]
 
@@ -121,7 +121,7 @@ def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
     assert "No snapshots yet" in texts(at)
     at.button(key="session_undo").click().run()
     assert not at.exception
-    assert "is back" in texts(at)
+    assert "Restored" in texts(at)
     assert (sessions_dir / name).exists()
     assert list((sessions_dir / "trash").iterdir()) == []
 
@@ -178,7 +178,7 @@ def test_filters_by_variant_problem_and_day(open_app):
     at.date_input(key="session_since").set_value(date(2026, 1, 15)).run()
     assert list(at.dataframe[0].value["title"]) == ["Two"]
     at.text_input(key="session_problem").set_value("S999").run()
-    assert "None of 2 snapshots fits" in texts(at)
+    assert "None of 2 snapshots matches" in texts(at)
 
 
 def test_sources_and_timeline_of_a_snapshot_are_shown(open_app):

@@ -16,7 +16,7 @@ import engine.jobs.manager as jobs
 from app.shared.palette import DARK
 from app.sweep import charts as sweep_charts
 from app.sweep import frames
-from app.sweep.plan import plan
+from app.sweep.cost_estimate import estimate
 from app.sweep.results import TABS
 from engine.errors import StoreError
 from engine.jobs.manager import manager
@@ -64,7 +64,7 @@ def test_nothing_yet_says_how_to_begin(open_app):
     assert "predicted for L4" in texts(at)
 
 
-def test_the_plan_counts_before_anything_is_compiled(open_app):
+def test_the_estimate_counts_before_anything_is_compiled(open_app):
     at = open_app("sweep", gpu="L4", variant="v05")
     assert "36 points" in texts(at)
     at.text_input(key="sweep_S").set_value("64:256:x2").run()
@@ -115,7 +115,7 @@ def test_each_tab_opens(open_app, tab):
 def test_filtered_to_nothing_says_so(open_app):
     at = swept(open_app)
     at.multiselect(key="sweep_only").set_value(["v01"]).run()
-    assert "No point is left" in texts(at)
+    assert "No point matches" in texts(at)
     assert not at.exception
 
 
@@ -150,14 +150,14 @@ def test_a_link_to_no_sweep_is_one_sentence(open_app):
     assert not at.exception
 
 
-def test_a_plan_of_very_many_points_is_not_enumerated():
+def test_an_estimate_of_very_many_points_is_not_enumerated():
     wide = spec(("v05",), tuple(range(32, 32 * 2000, 32)))
-    found = plan(wide)
-    assert found.points == 36 * 1999
-    assert found.excluded is None
-    assert found.estimate_s > 60
+    wide_estimate = estimate(wide)
+    assert wide_estimate.points == 36 * 1999
+    assert wide_estimate.excluded is None
+    assert wide_estimate.estimate_s > 60
     limited = SweepSpec(wide.space, wide.options, budget=Budget(seconds=30.0))
-    assert plan(limited).estimate_s == 30.0
+    assert estimate(limited).estimate_s == 30.0
 
 
 def test_charts_draw_the_engine_frames():
@@ -188,7 +188,7 @@ def test_a_chosen_row_is_taken_to_tune(open_app):
     at.session_state["sweep_table"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
     at.run()
     assert not at.exception
-    link = next(e.proto for e in at.get("page_link") if e.proto.label == "Take to Tune")
+    link = next(e.proto for e in at.get("page_link") if e.proto.label == "Open in Tune")
     at.query_params.update(dict(parse_qsl(link.query_string)))
     at.switch_page("app_pages/tune.py").run()
     assert not at.exception
@@ -201,8 +201,10 @@ def test_a_chosen_row_is_taken_to_tune(open_app):
 
 def test_failures_are_rows_with_reasons():
     frame = sweep_frame(rows_of(spec()))
-    lost = frames.without_time(frame)
-    assert lost.to_dict("records") == [{"points": 1, "status": "CRASHED", "reason": "It crashed."}]
+    untimed = frames.without_time(frame)
+    assert untimed.to_dict("records") == [
+        {"points": 1, "status": "CRASHED", "reason": "It crashed."}
+    ]
     table = frames.table(frame)
     assert table["status"].iloc[-1] == "CRASHED"
     assert table["reason"].iloc[-1] == "It crashed."

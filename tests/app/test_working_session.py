@@ -101,7 +101,7 @@ def test_saving_keeps_the_whole_session(open_app, jobs):  # noqa: F811
     title.set_value("Splits at S=128").run()
     at.button(key="working_save").click().run()
     assert not at.exception
-    assert "Kept as" in texts(at)
+    assert "Saved as" in texts(at)
     [info] = store_module.default_store().list()
     assert info.title == "Splits at S=128"
     assert not only_session().is_unsaved

@@ -26,7 +26,7 @@ from app.tune import latency_stream_chart  # noqa: E402
 from engine.jobs.latency_stream.samples import LatencySample, StreamPart  # noqa: E402
 from engine.jobs.latency_stream.series import LatencySeries  # noqa: E402
 
-CHART = ".attune-chart[data-key=live_chart]"
+CHART = ".attune-chart[data-key=latency_stream_chart]"
 GOAL_CANCEL_MS = 500
 GOAL_LOOK_MS = 100
 
@@ -95,7 +95,7 @@ def looks(size: int, samples: int) -> None:
         series.extend(StreamPart(None, "", gpu_samples(size + 30 * i, 30), 2 + i))
         view = series.view()
         times["sum up"].append(1000 * (time.perf_counter() - start))
-        parts.append(latency_stream_chart.live(view, "job", LIGHT).to_json())
+        parts.append(latency_stream_chart.latency_stream(view, "job", LIGHT).to_json())
         times["sum up and draw"].append(1000 * (time.perf_counter() - start))
     for what, taken in times.items():
         report(f"a look at {size:,} samples: {what}", taken, GOAL_LOOK_MS)

@@ -73,7 +73,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     title.fill("Split or not")
     title.press("Enter")
     app.press("working_save")
-    app.see("Kept as")
+    app.see("Saved as")
     [kept] = mine.sessions.glob("*.json.gz")
 
     # The server is killed: nothing is lost, and the next run joins the same session.
@@ -85,7 +85,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     app.open("/sessions")
     expect(app.page.get_by_label("Working session")).to_have_value("Split or not", timeout=WAIT_MS)
     app.press("working_save")
-    app.see("Kept as")
+    app.see("Saved as")
     assert kept.exists()
     assert len(list(mine.sessions.glob("*.json.gz"))) == 2
 
@@ -99,7 +99,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     other = visit(theirs, "/sessions")
     other.page.get_by_role("button", name="Upload").click()
     other.page.locator("input[type=file]").set_input_files(file)
-    other.see("Uploaded and kept as")
+    other.see("Uploaded and saved as")
     other.see_metric("Correctness", "Passed")
     other.see_metric("Latency", "predicted")
     other.no_exception()
@@ -127,6 +127,6 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     assert "/compare" in link.page.url
     baseline = link.key("compare_baseline").locator("input")
     expect(baseline).to_have_value(re.compile("^L4 study"), timeout=WAIT_MS)
-    link.see("No evaluation stands in both")
+    link.see("No evaluation is in both sessions")
     expect(link.page.locator(".js-plotly-plot")).to_have_count(1, timeout=WAIT_MS)
     link.no_exception()

@@ -24,7 +24,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     app.see_metric("Latency", "predicted")
     app.see_metric("Waves", "48 CTAs")
     app.see_metric("Correctness", "not run")
-    app.see("No NVIDIA GPU here")
+    app.see("No NVIDIA GPU on this machine")
 
     # Run, and read the verdict and the maps.
     app.press("run")

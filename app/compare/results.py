@@ -6,9 +6,8 @@ import pandas as pd
 import streamlit as st
 
 from app.compare import charts
-from app.shared import plot
-from app.shared.downloads import csv
-from app.shared.widgets import empty, plain_markdown, theme
+from app.shared import plot, tables
+from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
 from engine.sessions.compare.comparison import SessionComparison
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.output import (
@@ -28,8 +27,8 @@ def draw(comparison: SessionComparison) -> None:
     """The whole comparison; differences first, then what got slower."""
     _counts(comparison)
     st.markdown("#### What differs")
-    for found in comparison.differences:
-        _differences(comparison, found)
+    for differences in comparison.differences:
+        _differences(comparison, differences)
     rows = rows_frame(comparison)
     if comparison.regressions:
         st.markdown("#### :material/trending_down: Slower or broken")
@@ -38,9 +37,9 @@ def draw(comparison: SessionComparison) -> None:
     if rows.empty:
         empty(
             "nothing yet",
-            "No evaluation stands in both",
-            "Sessions are aligned by variant, config and problem: run one of them again with the "
-            "other's, for instance with `python -m engine rerun`.",
+            "No evaluation is in both sessions",
+            "Evaluations are matched by variant, config and problem: repeat one session's on the "
+            "other machine, for instance with `python -m engine rerun`.",
         )
     else:
         _rows(rows, "rows")
@@ -51,7 +50,7 @@ def draw(comparison: SessionComparison) -> None:
 
 def _counts(comparison: SessionComparison) -> None:
     verdicts = [str(row.verdict) if row.verdict else "" for row in comparison.rows]
-    with st.container(horizontal=True, gap="small", key="metrics"):
+    with tile_row():
         for label, count in (
             ("Slower", verdicts.count("SLOWER")),
             ("Broken", sum(row.broken for row in comparison.rows)),
@@ -60,41 +59,39 @@ def _counts(comparison: SessionComparison) -> None:
             ("Undecided", verdicts.count("UNDECIDED")),
             ("No verdict", verdicts.count("")),
         ):
-            st.metric(label, f"{count:,}", border=True)
+            tile(label, f"{count:,}")
 
 
-def _differences(comparison: SessionComparison, found: Differences) -> None:
+def _differences(comparison: SessionComparison, differences: Differences) -> None:
     with st.container(border=True):
-        st.text(f"{found.session}, against {comparison.baseline}")
-        if found.nothing:
-            st.caption("Nothing in environment, flags and sources.")
+        st.text(f"{differences.session}, compared with {comparison.baseline}")
+        if differences.nothing:
+            st.caption("Environment, flags and sources are the same.")
             return
         frame = differences_frame(comparison)
-        mine = frame[frame["session"] == found.session].drop(columns="session")
+        mine = frame[frame["session"] == differences.session].drop(columns="session")
         if not mine.empty:
-            st.dataframe(
+            tables.draw(
                 mine.assign(decisive=["no verdict" if x else "" for x in mine["decisive"]]),
-                hide_index=True,
-                width="stretch",
-                height="content" if len(mine) <= _ROWS else 300,
-                column_config={"decisive": "effect"},
+                rows=_ROWS,
+                columns={"decisive": "effect"},
             )
-        for flags in found.flags:
+        for flags in differences.flags:
             st.text(f"Flags of {flags.source}")
             changed = [f"- {f}" for f in flags.removed] + [f"+ {f}" for f in flags.added]
             st.code("\n".join(changed), language="diff")
-        for source in found.sources:
+        for source in differences.sources:
             label = f"{source.name}, +{source.added_lines} −{source.removed_lines} lines"
             with st.expander(plain_markdown(label), icon=":material/difference:", expanded=True):
                 tall = source.diff.count("\n") > 18
                 height = _DIFF_HEIGHT_PX if tall else "content"
                 st.code(source.diff, language="diff", height=height)
-        for remark in found.remarks:
+        for remark in differences.remarks:
             st.text(remark)
 
 
 def _rows(rows: pd.DataFrame, key: str) -> None:
-    shown = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "verdict": [
                 "BROKEN" if v == "BROKEN" else f"{v}, across" if across and v else v or "–"
@@ -117,17 +114,14 @@ def _rows(rows: pd.DataFrame, key: str) -> None:
         }
     )
     if rows["session"].nunique() == 1:
-        shown = shown.drop(columns="session")  # the heading above names it
-    st.dataframe(
-        shown,
-        hide_index=True,
-        width="stretch",
-        height="content" if len(shown) <= _ROWS else 390,
+        table = table.drop(columns="session")  # the heading above names it
+    tables.draw(
+        table,
+        rows=_ROWS,
         key=f"compare_{key}",
-        placeholder="",
-        column_config={
+        columns={
             "speed-up": st.column_config.NumberColumn(
-                format="%.3f×", help="Baseline time / time: above 1 it got faster."
+                format="%.3f×", help="Time of the baseline / time: above 1 is faster."
             ),
             "why": st.column_config.TextColumn(width="large"),
         },
@@ -139,25 +133,10 @@ def _downloads(comparison: SessionComparison, rows: pd.DataFrame) -> None:
         return to_markdown(comparison).encode()
 
     with st.container(horizontal=True, gap="small"):
-        for label, made, name, mime in (
-            ("CSV", lambda: csv(rows), "comparison.csv", "text/csv"),
-            (
-                "Markdown",
-                lambda: to_markdown(comparison).encode(),
-                "comparison.md",
-                "text/markdown",
-            ),
-        ):
-            st.download_button(
-                label,
-                made,
-                file_name=name,
-                mime=mime,
-                key=f"compare_{label.lower()}",
-                icon=":material/download:",
-                type="tertiary",
-                on_click="ignore",
-            )
+        tables.download("CSV", lambda: tables.csv(rows), "comparison.csv", key="compare_csv")
+        tables.download(
+            "Markdown", markdown, "comparison.md", mime="text/markdown", key="compare_markdown"
+        )
 
 
 def _winners(comparison: SessionComparison) -> None:
@@ -167,16 +146,16 @@ def _winners(comparison: SessionComparison) -> None:
         empty(
             "nothing yet",
             "No variant was timed",
-            "Predictions do not compete: measure on a GPU, or import measurements.",
+            "Predictions are not ranked here: measure on a GPU, or import measurements.",
         )
         return
     st.caption(
-        "Over all sessions shown, within the same GPU, driver and clocks. Hatched: the variants "
-        "named cannot be told apart."
+        "Over all sessions selected, within the same GPU, driver and clocks. Hatched: a tie of "
+        "the variants that are named."
     )
     plot.draw(charts.winner_map(frame, theme()), key="winner_map")
     with st.expander("As a table", icon=":material/table:"):
-        st.dataframe(frame, hide_index=True, width="stretch")
+        tables.draw(frame)
 
 
 def _unmatched(comparison: SessionComparison) -> None:
@@ -185,4 +164,4 @@ def _unmatched(comparison: SessionComparison) -> None:
         with st.expander(
             f"In one session only, {len(frame):,} evaluations", icon=":material/unknown_document:"
         ):
-            st.dataframe(frame, hide_index=True, width="stretch")
+            tables.draw(frame)

@@ -1,4 +1,4 @@
-"""Has a kernel changed on disk? Answered by content, and only once the file has settled."""
+"""Whether a kernel has changed on disk: decided by content, once the file has settled."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from engine.errors import CompileError
 def source_digest(source: Path) -> str:
     """A hash of the kernel and every header of ours that it includes.
 
-    A file that cannot be read has the digest of that sentence, so that mending it is a change too.
+    For a file that cannot be read it is that of the error message, so that a fix is a change too.
     """
     try:
-        found = read_sources(source)
+        sources = read_sources(source)
     except CompileError as error:
         return hashlib.sha256(str(error).encode()).hexdigest()
-    digest = hashlib.sha256(found.text.encode())
-    for name, text in found.headers:
+    digest = hashlib.sha256(sources.text.encode())
+    for name, text in sources.headers:
         digest.update(f"\0{name}\0{text}".encode())
     return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SourceWatch:
     """Debounces saves: a change counts when two polls in a row see the same new content.
 
     Editors write in steps (truncate, write, rename); acting on the first would compile half a file.
@@ -36,10 +36,10 @@ class Watch:
     last_seen: str
 
     @classmethod
-    def start(cls, digest: str) -> Watch:
+    def start(cls, digest: str) -> SourceWatch:
         return cls(digest, digest)
 
-    def poll(self, digest: str) -> tuple[Watch, bool]:
+    def poll(self, digest: str) -> tuple[SourceWatch, bool]:
         """The next state, and whether there is a settled change to act on."""
         settled = digest == self.last_seen and digest != self.acted_on
-        return Watch(digest if settled else self.acted_on, digest), settled
+        return SourceWatch(digest if settled else self.acted_on, digest), settled

@@ -14,16 +14,16 @@ from engine.search.sweep.rows import SweepRow
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-_KEPT_FILTERS = 6  # for so many the results of groups are kept
+_MOST_FILTERS = 6  # whose results per group are kept
 
-REBUILD_S = 2.0  # a running sweep's results are drawn anew no more often than this
+_REBUILD_S = 2.0  # a running sweep's results are drawn anew no more often than this
 
 
-class Found:
-    """What a sweep has found, as of the last `update`.
+class ResultRows:
+    """The rows of a sweep as of the last `update`.
 
-    `frame` equals `engine.search.results.sweep_frame(rows)`; what is drawn from both is kept by
-    `made` until they change.
+    `frame` equals `engine.search.results.sweep_frame(rows)`; `cached` keeps what is computed from
+    them until they change.
     """
 
     def __init__(self) -> None:
@@ -32,18 +32,18 @@ class Found:
         self.version = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         self._series: dict[str, pd.Series] = {}  # of the columns as of the last update
-        self._made: dict[Hashable, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
         self._groups: dict[Hashable, dict[Any, tuple[list[SweepRow], Any]]] = {}
         self._built_at = float("-inf")
-        self._cost_s = 0.0  # of what was made since
+        self._cost_s = 0.0  # of what was computed since
 
     def update(self, rows: Sequence[SweepRow], *, is_over: bool) -> None:
-        """Take in what is new: at once when the sweep is over, else every REBUILD_S at most.
+        """Add new rows: at once when the sweep is over, else every _REBUILD_S at most.
 
-        Less often when it is dear: drawing may take a fifth of the time.
+        Less often where that is slow: drawing may take a fifth of the time.
         """
         now = time.monotonic()
-        if not is_over and now - self._built_at < max(REBUILD_S, 5 * self._cost_s):
+        if not is_over and now - self._built_at < max(_REBUILD_S, 5 * self._cost_s):
             return
         if len(rows) < len(self.rows):
             self._columns = {name: [] for name in COLUMNS}
@@ -60,7 +60,7 @@ class Found:
         self.rows = tuple(rows)
         self.frame = self._frame()
         self.version += 1
-        self._made.clear()
+        self._cache.clear()
         self._built_at = now
         self._cost_s = time.monotonic() - now
 
@@ -81,37 +81,37 @@ class Found:
             new = values[len(known) :]
             if not new:
                 continue
-            # Nothing alone has a kind of its own, but leaves these kinds as they are.
+            # A series of None alone would be of dtype object; it fits these dtypes as they are.
             nothing = known.dtype.kind in "fO" and all(value is None for value in new)
             added = pd.Series(new, dtype=known.dtype if nothing else None)
-            if known.dtype != added.dtype:  # together they may be of a third kind
+            if known.dtype != added.dtype:  # together they may be of a third dtype
                 self._series[name] = pd.Series(values, name=name)
             else:
                 self._series[name] = pd.concat([known, added], ignore_index=True)
         return pd.DataFrame({name: series.array for name, series in self._series.items()})
 
-    def each(
+    def per_group(
         self,
         what: Hashable,
         groups: Mapping[K, list[SweepRow]],
         make: Callable[[K, list[SweepRow]], T],
     ) -> dict[K, T]:
-        """What `make` returns for every group, made again for those whose rows have changed."""
+        """What `make` returns for every group, computed again where its rows have changed."""
         before = self._groups.pop(what, {})
         now: dict[K, tuple[list[SweepRow], T]] = {}
         for key, rows in groups.items():
             known = before.get(key)
             now[key] = known if known and known[0] == rows else (rows, make(key, rows))
         self._groups[what] = now
-        while len(self._groups) > _KEPT_FILTERS:
+        while len(self._groups) > _MOST_FILTERS:
             del self._groups[next(iter(self._groups))]
         return {key: result for key, (_, result) in now.items()}
 
-    def made(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, made once for these rows and this key."""
-        if key not in self._made:
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, computed once for these rows and this key."""
+        if key not in self._cache:
             began = time.monotonic()
-            self._made[key] = make()
+            self._cache[key] = make()
             self._cost_s += time.monotonic() - began
-        found: T = self._made[key]
-        return found
+        value: T = self._cache[key]
+        return value

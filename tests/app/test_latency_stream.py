@@ -16,10 +16,9 @@ from fake_jobs import FakeManager, done
 from streamlit.testing.v1 import AppTest
 from test_run_states import BASE
 
-from app.evaluation import maps as ui_maps
-from app.shared import queue, runs
+from app.shared import queue_position, runs
 from app.shared.palette import DARK, LIGHT
-from app.tune import latency_stream_chart, latency_stream_jobs, progress
+from app.tune import latency_stream_chart, latency_stream_jobs, polling, run_state
 from engine.evaluation import Status
 from engine.jobs.latency_stream.samples import (
     LatencySample,
@@ -38,28 +37,28 @@ CAP, HOT = "power cap", "software thermal slowdown"
 SWITCH = "Measure continuously"
 
 
-class FakeLive(FakeManager):
-    """Live jobs, too: each is `queued` until a test says otherwise."""
+class FakeStreams(FakeManager):
+    """Latency streams, too: each is `queued` until a test says otherwise."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-        self.live: dict[str, JobStatus] = {}
+        self.streams: dict[str, JobStatus] = {}
 
     def submit_stream(self, request: EvaluationRequest) -> str:
         job_id = f"{time.time_ns():020d}-{self.folder.name}"
         payload = json.loads(json.dumps(request.to_dict()))
-        self.live[job_id] = JobStatus(job_id, "queued", payload, kind="live", started=1.0)
+        self.streams[job_id] = JobStatus(job_id, "queued", payload, kind="live", started=1.0)
         return job_id
 
     def jobs(self) -> list[JobStatus]:
-        return [*reversed(self.live.values()), *super().jobs()]
+        return [*reversed(self.streams.values()), *super().jobs()]
 
     def status(self, job_id: str) -> JobStatus | None:
-        return self.live.get(job_id) or super().status(job_id)
+        return self.streams.get(job_id) or super().status(job_id)
 
     def cancel(self, job_id: str) -> None:
-        if job_id in self.live:
+        if job_id in self.streams:
             self.set(job_id, state="cancelled", error="Cancelled before it finished.")
         else:
             super().cancel(job_id)
@@ -73,11 +72,11 @@ class FakeLive(FakeManager):
         return self.folder / f"{job_id}.jsonl"
 
     def set(self, job_id: str, **fields: Any) -> None:
-        self.live[job_id] = replace(self.live[job_id], ended=4.0, **fields)
+        self.streams[job_id] = replace(self.streams[job_id], ended=4.0, **fields)
 
     @property
     def newest(self) -> str:
-        return list(self.live)[-1]
+        return list(self.streams)[-1]
 
     def runs_with(self, samples: list[LatencySample], kind: str = "device_warm") -> str:
         """The newest job runs and has these samples."""
@@ -91,11 +90,11 @@ class FakeLive(FakeManager):
 
 
 @pytest.fixture
-def jobs(monkeypatch, tmp_path, _isolated) -> FakeLive:
+def jobs(monkeypatch, tmp_path, _isolated) -> FakeStreams:
     # The preview finds its registers in the cache, so that nothing waits for a compile.
     evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
-    fake = FakeLive(tmp_path)
-    for module in (runs, progress, ui_maps, latency_stream_jobs, queue):
+    fake = FakeStreams(tmp_path)
+    for module in (runs, run_state, polling, latency_stream_jobs, queue_position):
         monkeypatch.setattr(module, "manager", lambda: fake)
     monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
     monkeypatch.setattr(latency_stream_jobs, "_SETTLED_S", 0.0)
@@ -143,7 +142,7 @@ def test_before_anything_the_page_says_what_the_switch_does(open_tab, jobs):
     assert not switch(at).value
     assert "Not measured live yet" in texts(at)
     assert not charts(at)
-    assert jobs.live == {}
+    assert jobs.streams == {}
 
 
 def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
@@ -158,7 +157,7 @@ def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
     assert metric(at, "Measured for") == "20 s"
     assert "NVIDIA H200" in texts(at)
     drawn = figure(at)
-    panels = ("Latency, µs", "SM clock, MHz", "Power, W", "Slowed down by", CAP, HOT)
+    panels = ("Latency, µs", "SM clock, MHz", "Power, W", "Throttled by", CAP, HOT)
     assert all(any(p in t for t in titles(drawn)) for p in panels), titles(drawn)
     bars = [t for t in drawn["data"] if t["type"] == "bar"]
     assert {b["name"]: (b["base"], b["x"]) for b in bars} == {
@@ -186,7 +185,7 @@ def test_a_driver_that_says_nothing_leaves_panels_out_and_the_page_says_why(open
     at = flip(open_tab(), on=True)
     jobs.runs_with(gpu_samples(state=False))
     at.run()
-    assert "does not tell SM clock or power or throttling" in texts(at)
+    assert "does not report SM clock or power or throttling" in texts(at)
     assert len(titles(figure(at))) == 1
 
 
@@ -197,7 +196,7 @@ def test_a_second_tab_shows_the_same_stream_and_stops_it_for_both(open_tab, jobs
     assert switch(second).value
     assert metric(second, "Samples") == "200"
     flip(second, on=False)
-    assert list(jobs.live) == [jobs.newest]
+    assert list(jobs.streams) == [jobs.newest]
     for at in (first.run(), second.run()):
         assert not at.exception
         assert not switch(at).value
@@ -205,24 +204,24 @@ def test_a_second_tab_shows_the_same_stream_and_stops_it_for_both(open_tab, jobs
         assert metric(at, "Samples") == "200"
         assert figure(at)
     flip(first, on=True)
-    assert len(jobs.live) == 2
+    assert len(jobs.streams) == 2
 
 
 def test_two_tabs_that_both_switch_on_share_one_job(open_tab, jobs):
     first, second = open_tab(), open_tab()
     flip(first, on=True)
     flip(second, on=True)
-    assert len(jobs.live) == 1
+    assert len(jobs.streams) == 1
 
 
 def test_one_click_that_comes_in_twice_starts_once(open_tab, jobs):
     flip(open_tab(), on=True)
-    latency_stream_jobs.stop(jobs.live[jobs.runs_with(gpu_samples())])
-    request = EvaluationRequest.from_dict(jobs.live[jobs.newest].request)
+    latency_stream_jobs.stop(jobs.streams[jobs.runs_with(gpu_samples())])
+    request = EvaluationRequest.from_dict(jobs.streams[jobs.newest].request)
     latency_stream_jobs.start(request, None)
-    assert len(jobs.live) == 1
-    latency_stream_jobs.start(request, jobs.live[jobs.newest])
-    assert len(jobs.live) == 2
+    assert len(jobs.streams) == 1
+    latency_stream_jobs.start(request, jobs.streams[jobs.newest])
+    assert len(jobs.streams) == 2
 
 
 def test_the_measurement_follows_the_choice(open_tab, jobs):
@@ -230,13 +229,13 @@ def test_the_measurement_follows_the_choice(open_tab, jobs):
     old = jobs.runs_with(gpu_samples())
     at.run()
     at.number_input(key="S").set_value(256).run()
-    assert jobs.live[old].state == "cancelled"
+    assert jobs.streams[old].state == "cancelled"
     at.run()  # the next look: the choice has settled
-    assert [j.request["problem"]["seqlen"] for j in jobs.live.values()] == [128, 256]
+    assert [j.request["problem"]["seqlen"] for j in jobs.streams.values()] == [128, 256]
     assert switch(at).value
     at.number_input(key="S").set_value(128).run()
     at.run()
-    assert [j.request["problem"]["seqlen"] for j in jobs.live.values()] == [128, 256, 128]
+    assert [j.request["problem"]["seqlen"] for j in jobs.streams.values()] == [128, 256, 128]
 
 
 def test_what_another_tab_looks_at_is_left_alone(open_tab, jobs):
@@ -246,8 +245,8 @@ def test_what_another_tab_looks_at_is_left_alone(open_tab, jobs):
     other = open_tab()
     at.number_input(key="S").set_value(256).run()
     at.run()
-    assert list(jobs.live) == [old]
-    assert jobs.live[old].state == "running"
+    assert list(jobs.streams) == [old]
+    assert jobs.streams[old].state == "running"
     assert not switch(at).value
     assert switch(other.run()).value
 
@@ -274,7 +273,7 @@ def test_a_dead_worker_leaves_what_was_measured(open_tab, jobs, state):
     assert "The worker process died. What was measured stays here." in at.error[0].value
     assert metric(at, "Samples") == "200"
     flip(at, on=True)
-    assert len(jobs.live) == 2
+    assert len(jobs.streams) == 2
 
 
 @pytest.mark.parametrize(
@@ -294,10 +293,10 @@ def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
     ahead = jobs.runs_with(gpu_samples())
     waiting = flip(open_tab(), on=True)
     assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(waiting)
-    waiting.button(key="live_stop_other").click().run()
-    assert jobs.live[ahead].state == "cancelled"
-    jobs.live[ahead] = replace(jobs.live[ahead], state="running", kind="sweep")
-    assert "Waiting for the sweep" in texts(waiting.run())
+    waiting.button(key="latency_stream_stop_other").click().run()
+    assert jobs.streams[ahead].state == "cancelled"
+    jobs.streams[ahead] = replace(jobs.streams[ahead], state="running", kind="sweep")
+    assert "Waiting for a running sweep" in texts(waiting.run())
 
 
 def test_a_sweep_that_waits_says_for_what(jobs):
@@ -313,7 +312,7 @@ def test_a_sweep_that_waits_says_for_what(jobs):
     jobs.runs_with(gpu_samples())
     assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(at.run())
     at.button(key="sweep_stop_other").click().run()
-    assert jobs.live[jobs.newest].state == "cancelled"
+    assert jobs.streams[jobs.newest].state == "cancelled"
     assert not at.run().exception
 
 
@@ -344,7 +343,7 @@ def test_the_other_switch_keeps_its_key_and_has_a_name_of_its_own(open_tab):
 def test_a_long_stream_is_drawn_with_few_points(theme):
     series = LatencySeries()
     series.extend(StreamPart("device_warm", "H200", tuple(gpu_samples(20_000)), 1))
-    drawn = latency_stream_chart.live(series.view(), "job", theme).to_dict()
+    drawn = latency_stream_chart.latency_stream(series.view(), "job", theme).to_dict()
     assert json.dumps(drawn)  # as the component sends it
     points = series.view().times
     assert points is not None

@@ -1,4 +1,4 @@
-"""Editing a kernel while the page is live: compile error, endless kernel, mended again."""
+"""Editing a kernel with Rerun on change switched on: a compile error, an endless kernel, a fix."""
 
 from __future__ import annotations
 

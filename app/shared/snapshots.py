@@ -1,4 +1,4 @@
-"""Opened snapshots: parsed once, however often the page is drawn."""
+"""Snapshots of the store, parsed once however often the page is drawn."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def open_snapshot(store: Store, name: str) -> Snapshot:
     """The snapshot of this name.
 
     Raises:
-        StoreError, SnapshotError: it is not there, or damaged.
+        StoreError, SnapshotError: It does not exist, or it is damaged.
     """
     return _parsed(store.read(name), name)

@@ -12,11 +12,11 @@ from engine.search.space import SweepPoint
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepSpec
 
-MAX_ENUMERATED = 20_000  # of more, constraints are decided when the sweep starts
+_MAX_ENUMERATED = 20_000  # of more, constraints are decided when the sweep starts
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepEstimate:
     """`excluded` is None when there are too many points to look at each one now."""
 
     points: int
@@ -26,52 +26,54 @@ class Plan:
     estimate_s: float
 
 
-def plan(spec: SweepSpec) -> Plan:
-    """The plan of a sweep, remembered: a page draws it again and again.
+def estimate(spec: SweepSpec) -> SweepEstimate:
+    """The points and the time of a sweep, cached because a page asks at every rerun.
 
     Raises:
-        InvalidProblem, UnknownName: the space cannot be spanned.
+        InvalidProblem, UnknownName: The space is invalid.
     """
-    return _plan(json.dumps(spec.to_dict()), _on_gpu(spec))
+    return _estimate(json.dumps(spec.to_dict()), _on_gpu(spec))
 
 
 def _on_gpu(spec: SweepSpec) -> bool:
     local = local_gpu()
-    wanted = spec.options.gpu in (None, local.name)
-    return spec.options.execute and local.spec is not None and wanted
+    is_local = spec.options.gpu in (None, local.name)
+    return spec.options.execute and local.spec is not None and is_local
 
 
 @lru_cache(maxsize=32)
-def _plan(text: str, on_gpu: bool) -> Plan:
+def _estimate(text: str, on_gpu: bool) -> SweepEstimate:
     spec = SweepSpec.from_dict(json.loads(text))
     count = spec.space.count()
-    if count > MAX_ENUMERATED:
-        # Configs of one problem take about equally long: their defaults stand for all.
+    if count > _MAX_ENUMERATED:
+        # Configs of one problem take about equally long: the default one represents all.
         sample = replace(spec.space, tunables={}, own_values=False)
-        if sample.count() > MAX_ENUMERATED:
-            sample = replace(sample, problems=sample.problems[:: -(-count // MAX_ENUMERATED)])
+        if sample.count() > _MAX_ENUMERATED:
+            sample = replace(sample, problems=sample.problems[:: -(-count // _MAX_ENUMERATED)])
         points = sample.points(spec.options)
         share = count / max(len(points), 1)
-        return _of(spec, count, None, points, share, on_gpu)
+        return _estimate_of(spec, count, None, points, share, on_gpu)
     points = spec.space.points(spec.options)
-    return _of(spec, len(points), sum(p.why_not is not None for p in points), points, 1.0, on_gpu)
+    return _estimate_of(
+        spec, len(points), sum(p.why_not is not None for p in points), points, 1.0, on_gpu
+    )
 
 
-def _of(
+def _estimate_of(
     spec: SweepSpec,
     count: int,
     excluded: int | None,
     points: list[SweepPoint],
     share: float,
     on_gpu: bool,
-) -> Plan:
+) -> SweepEstimate:
     """`points` are all of the sweep's, or a sample of which each stands for `share` points."""
     reasons = Counter(p.why_not for p in points if p.why_not is not None)
     runnable = count - (excluded or 0)
     limit, seconds = spec.budget.evaluations, spec.budget.seconds
     evaluations = runnable if limit is None else min(runnable, limit)
     estimate_s = Estimator(points, on_gpu).left_s() * share * evaluations / max(runnable, 1)
-    return Plan(
+    return SweepEstimate(
         points=count,
         excluded=excluded,
         reasons=tuple(reasons.most_common(5)) if excluded is not None else (),

@@ -1,4 +1,4 @@
-"""The best configs of a sweep, and keeping them for the ladder."""
+"""Keep the best configs of a sweep as tuned configs."""
 
 from __future__ import annotations
 
@@ -6,49 +6,47 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from app.shared import notices
 from app.shared.terms import TERMS
+from app.shared.tuned_config import forget
 from app.shared.widgets import empty, plain_markdown, problem
 from engine.errors import StoreError
 from engine.search.keep import keep_configs
-from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
+from engine.tuned import TunedConfig, load_tuned, tuned_path
 
-_SAID = "sweep_kept_said"
-_FAILED = "sweep_kept_failed"
-_SHOWN = 12
+_MOST_SHOWN = 12
+_NOTICES = "sweep.tuned_configs"
 
 
-def draw(found: Sequence[TunedConfig]) -> None:
-    """One line per GPU, variant and class of problems: what was found and what is kept."""
-    for sentence in st.session_state.get(_SAID, ()):  # until the next button
-        st.success(plain_markdown(sentence), icon=":material/check:")
-    if failed := st.session_state.get(_FAILED, ""):
-        problem(failed)
-    if not found:
-        empty("nothing yet", "No config to keep", "None of these points has a time that counts.")
+def draw(best: Sequence[TunedConfig]) -> None:
+    """One line per GPU, variant and class of problems: the best config, and the one kept."""
+    notices.draw(_NOTICES, once=False)  # until the next button: this part polls
+    if not best:
+        empty("nothing yet", "No config to keep", "None of these points has a valid time.")
         return
     try:
-        kept = {_place(entry): entry for entry in load_tuned()}
+        kept = {_key(entry): entry for entry in load_tuned()}
     except StoreError as error:
         problem(str(error))
         return
-    left = [entry for entry in found if _why_not(entry, kept.get(_place(entry))) is None]
+    changes = [entry for entry in best if _why_not(entry, kept.get(_key(entry))) is None]
     with st.container(horizontal=True, vertical_alignment="center"):
-        if len(found) > 1:
+        if len(best) > 1:
             st.button(
-                f"Keep all {len(left):,}",
+                f"Keep all {len(changes):,}",
                 key="sweep_keep_all",
                 icon=":material/bookmarks:",
                 on_click=_keep,
-                args=(left,),
-                disabled=not left,
+                args=(changes,),
+                disabled=not changes,
             )
         st.caption(f"{TERMS['tuned']} They are in `{tuned_path()}`.")
-    for number, entry in enumerate(found[:_SHOWN]):
-        _line(number, entry, kept.get(_place(entry)))
-    if len(found) > _SHOWN:
+    for number, entry in enumerate(best[:_MOST_SHOWN]):
+        _line(number, entry, kept.get(_key(entry)))
+    if len(best) > _MOST_SHOWN:
         st.caption(
-            f"{len(found) - _SHOWN:,} more are kept with the others; choose a problem or variants "
-            "above to see them."
+            f"{len(best) - _MOST_SHOWN:,} more; Keep all includes them. Select a problem or "
+            "variants above to see them."
         )
 
 
@@ -88,7 +86,7 @@ def _why_not(entry: TunedConfig, kept: TunedConfig | None) -> str | None:
     if kept is None:
         return None
     if kept.outranks(entry):
-        return f"What is kept was {kept.origin}: a time that is {entry.origin} never replaces it."
+        return f"The kept one was {kept.origin}: a time that is {entry.origin} never replaces it."
     same = (kept.config, kept.origin, kept.median_us) == (
         entry.config,
         entry.origin,
@@ -97,32 +95,22 @@ def _why_not(entry: TunedConfig, kept: TunedConfig | None) -> str | None:
     return "" if same else None
 
 
-def _place(entry: TunedConfig) -> tuple[str, str, str]:
+def _key(entry: TunedConfig) -> tuple[str, str, str]:
     return (entry.gpu, entry.variant, entry.problem_class)
 
 
 def _keep(entries: Sequence[TunedConfig]) -> None:
     """A button's callback."""
-    try:
+    notices.clear(_NOTICES)
+    with notices.errors_to(_NOTICES):
         sentences = keep_configs(entries)
-    except StoreError as error:
-        _say([], str(error))
-        return
-    if len(sentences) > 3:
-        sentences = [f"{len(sentences):,} configs are kept.", *sentences[:2], "…"]
-    _say(sentences)
+        if len(sentences) > 3:
+            sentences = [f"{len(sentences):,} configs are kept.", *sentences[:2], "…"]
+        for sentence in sentences:
+            notices.add(_NOTICES, sentence)
 
 
 def _forget(kept: TunedConfig) -> None:
     """A button's callback."""
-    try:
-        forget_tuned(kept)
-    except StoreError as error:
-        _say([], str(error))
-    else:
-        where = f"{kept.variant} on {kept.gpu}, {kept.problem_class}"
-        _say([f"Forgotten for {where}: {kept.values()}."])
-
-
-def _say(sentences: Sequence[str], failed: str = "") -> None:
-    st.session_state[_SAID], st.session_state[_FAILED] = sentences, failed
+    notices.clear(_NOTICES)
+    forget(kept, _NOTICES)

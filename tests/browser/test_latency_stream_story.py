@@ -1,4 +1,4 @@
-"""A live measurement in a real browser: it grows under a zoom, is shared, stopped, and killed."""
+"""A latency stream in a real browser: it grows under a zoom, is shared, stopped, and killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, expect
 pytestmark = pytest.mark.browser
 
 PATH = "/?S=64&tab=Live+latency"
-CHART = ".attune-chart[data-key=live_chart]"
+CHART = ".attune-chart[data-key=latency_stream_chart]"
 RANGE = f"document.querySelector('{CHART}').layout.xaxis.range"
 # Points on the screen, as the chart has computed them.
 POINTS = "calcdata.find(c => c[0].trace.mode === 'markers').length"
@@ -110,7 +110,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     same = f"count => {SAMPLES} === count"
     second.page.wait_for_function(same, arg=samples(first), timeout=WAIT_MS)
     with first.page.expect_download(timeout=WAIT_MS) as download:
-        first.press("live_csv")
+        first.press("latency_stream_csv")
     assert download.value.suggested_filename == "live_v01_B1_H1_S64_D64_fp16_cpu_execution.csv"
     table = download.value.path().read_text().splitlines()
     assert table[0].startswith("time_utc,cpu_execution_us,")

@@ -1,40 +1,38 @@
-"""Registers and shared memory for the batch model, from the compile cache and never by compiling.
+"""Registers and shared memory from the compile cache, for models that ask about many kernels.
 
 NVRTC stays out of the server's process: what is missing is compiled by the job worker, and the page
-draws again as results come in.
+is drawn again as results come in.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import streamlit as st
-
-from app.shared.runs import payload_of
+from app.shared.runs import compile_job
 from engine.compile import cached_kernel, resources
 from engine.devices.spec import DeviceSpec
 from engine.errors import ToolMissing
 from engine.evaluation import Resources
-from engine.jobs.manager import JobStatus, manager
+from engine.jobs.manager import JobStatus
 from engine.model.estimate import Footprint
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
-_ASKED = "footprint_jobs"
-
 
 @dataclass(slots=True)
 class CachedFootprints:
     """A `FootprintOf` that reads the compile cache and remembers what was not in it."""
 
-    local_gpu: str = ""  # the row that the request calls by no name
+    local_gpu: str = ""  # the device that requests leave unnamed; empty: none
     missing: list[EvaluationRequest] = field(default_factory=list)
 
     def __call__(self, variant: Variant, config: Config, device: DeviceSpec) -> Footprint:
+        """The footprint of this kernel.
+
+        Calling the footprint raises ToolMissing for a problem whose kernel is not in the cache.
+        """
         known: dict[tuple[tuple[str, str], ...], tuple[Resources, ...]] = {}
 
         def footprint(problem: Problem) -> tuple[Resources, ...]:
@@ -54,28 +52,7 @@ class CachedFootprints:
 
         return footprint
 
-
-def compile_missing(missing: Iterable[EvaluationRequest]) -> list[JobStatus]:
-    """The jobs that compile these, submitted once per tab; in the order given."""
-    asked: dict[str, str] = st.session_state.setdefault(_ASKED, {})
-    found = []
-    for request in missing:
-        key = json.dumps(payload_of(request), sort_keys=True)
-        if key not in asked:
-            asked[key] = manager().submit(request)
-        job = manager().status(asked[key])
-        if job is None:
-            del asked[key]  # the journal was cleared: ask again next time
-        else:
-            found.append(job)
-    return found
-
-
-def stop_compiling() -> None:
-    """Drop the compiles that have not begun; those that are done stay in the cache."""
-    asked: dict[str, str] = st.session_state.get(_ASKED, {})
-    for key, job_id in list(asked.items()):
-        job = manager().status(job_id)
-        if job is not None and job.state == "queued":
-            manager().cancel(job_id)
-            del asked[key]
+    def compile_missing(self) -> tuple[JobStatus, ...]:
+        """The jobs that compile what was missing, submitted once per tab; in that order."""
+        jobs = (compile_job(request) for request in self.missing)
+        return tuple(job for job in jobs if job is not None)

@@ -1,0 +1,118 @@
+"""Measured points, to calibrate the model on or to validate it: from a snapshot, a CSV, or here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import streamlit as st
+
+from app.shared.runs import measured_here
+from app.shared.selection import Selection
+from app.shared.snapshots import open_snapshot
+from app.shared.terms import TERMS
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError
+from engine.evaluation import Evaluation
+from engine.model.batch.validate import from_evaluations
+from engine.model.measurements import Measurement, parse_measurements
+from engine.problem import Problem
+from engine.sessions.store.store import Store, default_store
+
+_NONE = "none"
+_UPLOAD = "a CSV file"
+_MEASURED_HERE = "measured here"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPoints:
+    """Measured points of the selected variant and GPU."""
+
+    source: str
+    measurements: tuple[Measurement, ...]
+    reason: str  # why there are none
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a source was selected that has no points."""
+        return bool(self.reason) and self.source != _NONE
+
+
+def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
+    """Select where measured points come from."""
+    own = measured_here()
+    mine = from_evaluations(own, selection.variant, selection.config, device)
+    try:
+        store = default_store()
+        snapshots = _snapshots(store.url, selection.variant.id, device.name)
+    except AttuneError as error:
+        st.caption(str(error))
+        store, snapshots = None, {}
+    sources = [_NONE, _UPLOAD, *([_MEASURED_HERE] if mine else []), *snapshots]
+    if st.session_state.get("points") not in sources:
+        st.session_state["points"] = _NONE
+    source = st.selectbox(
+        "Measured points", sources, key="points", help=TERMS["points"], persist_state="session"
+    )
+    if source == _UPLOAD:
+        return _uploaded()
+    if source == _MEASURED_HERE:
+        return MeasuredPoints(source, _with_sdpa(mine, own), "")
+    if source not in snapshots or store is None:
+        return MeasuredPoints(_NONE, (), "Select measured points above.")
+    return _from_snapshot(store, source, snapshots[source], selection, device)
+
+
+@st.cache_data(ttl=15, show_spinner=False)
+def _snapshots(url: str, variant: str, device: str) -> dict[str, str]:
+    """Title → file of the snapshots that may hold such latencies; a drag must not list them all."""
+    files = {}
+    for info in Store(url).list():
+        s = info.summary
+        if s is None or variant not in s.variants or device not in s.devices:
+            continue
+        if s.origins != ("predicted",):
+            files[info.title] = info.name
+    return files
+
+
+def _uploaded() -> MeasuredPoints:
+    upload = st.file_uploader(
+        "CSV: batch, num_heads, seqlen, head_dim, kernel_ms; optional: sdpa_ms, ctas",
+        type=["csv"],
+        key="points_csv",
+    )
+    if upload is None:
+        return MeasuredPoints(_UPLOAD, (), "Upload a CSV file of measurements.")
+    try:
+        text = upload.getvalue().decode("utf-8-sig")
+        return MeasuredPoints(upload.name, parse_measurements(text, upload.name), "")
+    except UnicodeDecodeError:
+        return MeasuredPoints(upload.name, (), f"{upload.name} is not UTF-8 text: save it as CSV.")
+    except AttuneError as error:
+        return MeasuredPoints(upload.name, (), str(error))
+
+
+def _from_snapshot(
+    store: Store, title: str, name: str, selection: Selection, device: DeviceSpec
+) -> MeasuredPoints:
+    try:
+        evaluations = open_snapshot(store, name).opened()
+    except AttuneError as error:
+        return MeasuredPoints(title, (), str(error))
+    points = from_evaluations(evaluations, selection.variant, selection.config, device)
+    if not points:
+        return MeasuredPoints(title, (), f"{title} has no latency of this variant, config and GPU.")
+    return MeasuredPoints(title, _with_sdpa(points, evaluations), "")
+
+
+def _with_sdpa(
+    points: tuple[Measurement, ...], evaluations: tuple[Evaluation, ...]
+) -> tuple[Measurement, ...]:
+    """The fastest SDPA of the same problem beside each point."""
+    best: dict[Problem, float] = {}
+    for e in evaluations:
+        for baseline in e.baselines:
+            if baseline.latency is not None:
+                us = baseline.latency.median_us
+                best[e.problem] = min(us, best.get(e.problem, us))
+    return tuple(replace(m, sdpa_us=best.get(m.problem)) for m in points)

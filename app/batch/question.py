@@ -1,0 +1,139 @@
+"""Ask the batch model from a page: missing kernels are compiled, calibrations are kept."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from app.batch.inputs import batch_request
+from app.batch.points import MeasuredPoints
+from app.shared import runs
+from app.shared.footprints import CachedFootprints
+from app.shared.selection import Selection
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError, ToolMissing
+from engine.jobs.manager import JobStatus
+from engine.model.batch.recommend import calibrate_for, recommend_batch
+from engine.model.batch.types import BatchRequest, BatchResult, Calibrated
+from engine.model.batch.validate import Validation, validate
+from engine.names import find_variant
+
+_CALIBRATIONS = "calibrations"  # in the tab's state
+_MOST_CALIBRATIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result, or why there is none; `waiting` are the compiles it still needs."""
+
+    result: BatchResult | None
+    error: str = ""
+    log: str = ""
+    waiting: tuple[JobStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """Predictions beside measured points, or why there are none (yet)."""
+
+    validation: Validation | None
+    reason: str = ""
+    waiting: tuple[JobStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the page asks the model: the sidebar, the GPU, the batch axis, the measured points."""
+
+    selection: Selection
+    device: DeviceSpec
+    axis: dict[str, Any]
+    points: MeasuredPoints
+    calibrate: bool
+
+    @property
+    def unit(self) -> str:
+        """What the batch axis counts."""
+        return "B × H" if self.axis["heads_free"] else "B"
+
+    @property
+    def _local_gpu(self) -> str:
+        """The device that requests leave unnamed."""
+        return self.device.name if self.selection.gpu is None else ""
+
+    def request(self, **inputs: Any) -> BatchRequest:
+        """The request to the model; `inputs` are those of the open tab."""
+        measured = self.points.measurements if self.calibrate else None
+        return batch_request(self.selection, self.device, {**self.axis, **inputs}, measured)
+
+    def ask(self, **inputs: Any) -> Answer:
+        """Recommend a batch. Kernels that are not compiled yet are compiled by the job worker."""
+        deadline = time.monotonic() + runs.COMPILE_WAIT_S
+        while True:
+            footprints = CachedFootprints(self._local_gpu)
+            result = None
+            try:
+                request = self.request(**inputs)
+                result = recommend_batch(request, footprints, _calibrated(request, footprints))
+            except ToolMissing as error:
+                if not footprints.missing:
+                    return Answer(None, str(error))
+            except AttuneError as error:
+                return Answer(None, str(error))
+            jobs = footprints.compile_missing()
+            waiting = tuple(job for job in jobs if not job.is_over)
+            if result is not None:
+                return Answer(result, waiting=waiting)
+            if not waiting:
+                return _not_compiled(jobs)
+            if time.monotonic() > deadline:
+                return Answer(None, waiting=waiting)
+            time.sleep(0.01)
+
+    def check(self) -> CheckedModel:
+        """Predict the measured points without having seen them."""
+        points = self.points.measurements
+        if not points:
+            return CheckedModel(None, self.points.reason)
+        request = self.request()
+        variant = find_variant(request.variant)
+        footprints = CachedFootprints(self._local_gpu)
+        config = {**variant.default_config(), **request.config}
+        try:
+            footprint = footprints(variant, config, self.device)
+            return CheckedModel(validate(variant, config, self.device, points, footprint))
+        except ToolMissing as error:
+            waiting = tuple(job for job in footprints.compile_missing() if not job.is_over)
+            reason = "Compiling the kernels of these points." if waiting else str(error)
+            return CheckedModel(None, reason, waiting)
+        except AttuneError as error:
+            return CheckedModel(None, str(error))
+
+
+def _not_compiled(jobs: tuple[JobStatus, ...]) -> Answer:
+    """Every compile has ended and the kernel is still missing: why."""
+    for job in jobs:
+        result = job.result or {}
+        notes = " ".join(result.get("notes", []))
+        error = job.error or notes or str(result.get("reason", ""))
+        if error:
+            return Answer(None, error, job.log or str(result.get("log", "")))
+    return Answer(None, "The kernel did not compile.")
+
+
+def _calibrated(request: BatchRequest, footprints: CachedFootprints) -> Calibrated:
+    """The calibration on the request's points; dragging a slider does not fit it again."""
+    if not request.measured:
+        return Calibrated((), None, None)
+    known: dict[Any, Calibrated] = st.session_state.setdefault(_CALIBRATIONS, {})
+    config = tuple(sorted(request.config.items()))
+    key = (request.variant, request.gpu, config, request.measured)
+    if key not in known:
+        calibrated = calibrate_for(request, footprints)
+        while len(known) >= _MOST_CALIBRATIONS:
+            known.pop(next(iter(known)))
+        known[key] = calibrated
+    return known[key]

@@ -1,0 +1,123 @@
+"""What the Compare page compares: the sessions, the baseline, the kind of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import streamlit as st
+
+from app.shared import url_state, working_session
+from app.shared.snapshots import open_snapshot
+from app.shared.widgets import plain_markdown
+from engine.records.snapshot import Snapshot
+from engine.sessions.store.store import SnapshotInfo, Store
+
+_WORKING = "working session"  # stands in the list beside the snapshots' names
+_KINDS = {
+    "device_warm": "on the device, warm",
+    "device_cold": "on the device, cold L2",
+    "end_to_end": "end to end",
+}
+_MOST_LISTED = 500  # a longer list makes the field slow
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the sessions are compared."""
+
+    baseline: str
+    kind: str
+    across: bool  # verdicts across environments
+
+
+def choices(infos: Mapping[str, SnapshotInfo]) -> list[str]:
+    """What can be compared: the working session, the newest snapshots, and those of the URL."""
+    linked = _linked()
+    names = list(infos)
+    listed = names[:_MOST_LISTED] + [name for name in names[_MOST_LISTED:] if name in linked]
+    session = working_session.current()
+    return [_WORKING, *listed] if session is not None and session.evaluations else listed
+
+
+def _linked() -> list[str]:
+    params = st.query_params
+    return list(dict.fromkeys([*params.get_all("session"), *params.get_all("baseline")]))
+
+
+def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]:
+    """The sessions to compare; at first those of the URL, else the two newest."""
+    if "compare_sessions" not in st.session_state:
+        linked = _linked()
+        st.session_state["compare_missing"] = [name for name in linked if name not in choices]
+        known = [name for name in linked if name in choices]
+        st.session_state["compare_sessions"] = known or choices[:2]
+    if missing := st.session_state.get("compare_missing"):
+        names = ", ".join(missing)
+        st.warning(
+            plain_markdown(f"The link names sessions that do not exist here: {names}."),
+            icon=":material/link_off:",
+        )
+    selected = st.multiselect(
+        "Sessions",
+        choices,
+        format_func=lambda name: _label(name, infos),
+        key="compare_sessions",
+        placeholder="Select two or more",
+        help=f"The {_MOST_LISTED} newest snapshots. The Sessions page searches all of them.",
+        on_change=lambda: st.session_state.pop("compare_missing", None),
+    )
+    url_state.write("session", *selected)
+    return selected
+
+
+def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
+    """Which session is the baseline, which time is compared, and whether across environments."""
+    left, middle, right = st.columns([5, 3, 4], vertical_alignment="bottom")
+    linked = st.query_params.get("baseline", "")
+    if st.session_state.get("compare_baseline", linked) not in selected:
+        st.session_state["compare_baseline"] = _oldest(selected, infos)
+    elif "compare_baseline" not in st.session_state:
+        st.session_state["compare_baseline"] = linked
+    baseline = left.selectbox(
+        "Baseline",
+        selected,
+        format_func=lambda name: _label(name, infos),
+        key="compare_baseline",
+        help="Speed-up = time of the baseline / time of the other session.",
+    )
+    kind = middle.selectbox(
+        "Time", list(_KINDS), format_func=_KINDS.__getitem__, key="compare_kind"
+    )
+    across = right.toggle(
+        "Verdicts across GPUs, drivers and clocks",
+        key="compare_across",
+        help="Off: a verdict is given only where both were timed under the same conditions.",
+        bind="query-params",
+    )
+    url_state.write("baseline", baseline)
+    return Options(baseline, kind, across)
+
+
+def open_session(store: Store, name: str) -> Snapshot:
+    """The snapshot of this name, or of the working session.
+
+    Raises:
+        StoreError, SnapshotError: It does not exist, or it is damaged.
+    """
+    if name == _WORKING:
+        session = working_session.current()
+        assert session is not None
+        return session.to_snapshot()
+    return open_snapshot(store, name)
+
+
+def _label(name: str, infos: Mapping[str, SnapshotInfo]) -> str:
+    if name == _WORKING:
+        session = working_session.current()
+        return f"{_WORKING}: {(session and session.title) or 'untitled'}"
+    return f"{infos[name].title} · {infos[name].updated[:10]} · {name}"
+
+
+def _oldest(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> str:
+    return min(selected, key=lambda name: infos[name].updated if name in infos else "9")

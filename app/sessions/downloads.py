@@ -1,0 +1,48 @@
+"""Downloads of a session: the snapshot itself, the reports, the table of its evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from app.sessions import frames
+from app.shared import tables
+from app.shared.footprints import CachedFootprints
+from engine.records.codec import dumps
+from engine.records.snapshot import Snapshot
+from engine.sessions.advice import advise
+from engine.sessions.report.document import to_html, to_markdown
+
+
+def draw(snapshot_of: Callable[[], Snapshot], name: str, key: str) -> None:
+    """A menu of files, each made when it is asked for. `name` is the snapshot's file name."""
+    stem = name.removesuffix(".gz").removesuffix(".json")
+
+    def snapshot() -> bytes:
+        return dumps(snapshot_of())
+
+    def report(write: Callable[..., str]) -> bytes:
+        snapshot = snapshot_of()
+        return write(snapshot, advise(snapshot.opened(), CachedFootprints())).encode()
+
+    def table() -> bytes:
+        return tables.csv(frames.evaluations(snapshot_of().opened()))
+
+    with st.popover("Download", icon=":material/download:", key=f"{key}_share"):
+        for label, make, file_name, mime in (
+            ("Snapshot", snapshot, f"{stem}.json.gz", "application/gzip"),
+            ("Report, HTML", lambda: report(to_html), f"{stem}.html", "text/html"),
+            ("Report, Markdown", lambda: report(to_markdown), f"{stem}.md", "text/markdown"),
+            ("Evaluations, CSV", table, f"{stem}.csv", "text/csv"),
+        ):
+            tables.download(
+                label,
+                make,
+                file_name,
+                mime=mime,
+                key=f"{key}_{file_name.rpartition('.')[2]}",
+                icon=None,
+                type="secondary",
+                width="stretch",
+            )

@@ -1,0 +1,169 @@
+"""The snapshots of the store: search, select, upload, remove."""
+
+from __future__ import annotations
+
+import datetime
+
+import streamlit as st
+
+from app.sessions import frames, snapshot
+from app.sessions.target import SIZES
+from app.shared import notices, tables, url_state
+from app.shared.snapshots import open_snapshot
+from app.shared.widgets import empty, plain_markdown, problem
+from engine.errors import AttuneError
+from engine.sessions.files import snapshot_of
+from engine.sessions.importers import ImportOptions
+from engine.sessions.store.store import SnapshotInfo, Store, search
+
+SESSION = "session"  # the URL parameter that names the opened snapshot
+_ROWS = 7  # a longer table scrolls
+_NOTICES = "sessions.store"
+_REMOVED = "session_removed"  # (name, name in the trash folder)
+
+
+def draw_notices(store: Store) -> None:
+    """What the last upload or removal came to."""
+    notices.draw(_NOTICES)
+    if _REMOVED in st.session_state:
+        name, trashed = st.session_state[_REMOVED]
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.success(plain_markdown(f"Moved {name} to the trash folder as {trashed}."))
+            st.button(
+                "Undo",
+                key="session_undo",
+                icon=":material/undo:",
+                on_click=_undo,
+                args=(store, name, trashed),
+            )
+
+
+def draw(store: Store, infos: list[SnapshotInfo]) -> None:
+    """The search fields and the snapshots that match."""
+    st.text(f"Snapshots in {store.url}")
+    filters = _filters(store)
+    if not infos:
+        empty(
+            "nothing yet",
+            "No snapshots yet",
+            "Run a kernel on the Tune page and press Save, or upload a snapshot that you were "
+            "sent.",
+        )
+        return
+    matches = search(infos, **filters)
+    if not matches:
+        empty("filtered", f"None of {len(infos):,} snapshots matches", "Clear the search fields.")
+        return
+    tables.draw(
+        frames.snapshots(matches),
+        rows=_ROWS,
+        key="session_table",
+        on_select=lambda: _select(matches),
+        selection_mode="single-row",
+    )
+
+
+def draw_opened(store: Store) -> None:
+    """The snapshot that the URL names, if any."""
+    name = st.query_params.get(SESSION, "")
+    if not name:
+        return
+    st.divider()
+    try:
+        opened = open_snapshot(store, name)
+    except AttuneError as error:
+        problem(str(error))
+        st.button("Close", key="session_close", on_click=_close)
+        return
+    snapshot.draw(name, opened, on_close=_close, on_remove=lambda: _remove(store, name))
+
+
+def _filters(store: Store) -> dict[str, str]:
+    """The search fields and their values."""
+    columns = st.columns([4, 2, 2, 3, 2, 2, 3], vertical_alignment="bottom")
+    labels = {
+        "text": ("Search title, notes and hypothesis", ""),
+        "gpu": ("GPU", "L4"),
+        "variant": ("Variant", "v05"),
+        "problem": ("Problem", "S128 D64"),
+    }
+    values = {
+        name: column.text_input(label, key=f"session_{name}", placeholder=example)
+        for column, (name, (label, example)) in zip(columns, labels.items(), strict=False)
+    }
+    for column, name, label in zip(
+        columns[4:], ("since", "until"), ("Saved since", "Saved until"), strict=False
+    ):
+        day = column.date_input(label, value=None, key=f"session_{name}", format="YYYY-MM-DD")
+        values[name] = day.isoformat() if isinstance(day, datetime.date) else ""
+    with columns[6].popover("Upload", icon=":material/upload:", width="stretch"):
+        _upload(store)
+    return values
+
+
+def _upload(store: Store) -> None:
+    st.file_uploader(
+        "A snapshot, or measurements of another tool: CSV or JSON table, Kernel Tuner cache, "
+        "NVBench results, Nsight Compute CSV",
+        type=["json", "gz", "csv", "txt"],
+        key="session_upload",
+        on_change=_import,
+        args=(store,),
+    )
+    st.caption("The file is validated first; nothing in it is executed or fetched.")
+    with st.expander("Columns that a table lacks"):
+        left, right = st.columns(2)
+        left.text_input("Variant", key="import_variant", placeholder="v01")
+        right.text_input("GPU", key="import_gpu", placeholder="L4")
+        for column, (letter, name) in zip(st.columns(4), SIZES.items(), strict=True):
+            column.number_input(letter, min_value=1, value=None, key=f"import_{name}")
+        st.button(
+            "Import again",
+            key="session_import",
+            on_click=_import,
+            args=(store,),
+            disabled=st.session_state.get("session_upload") is None,
+        )
+
+
+def _select(matches: list[SnapshotInfo]) -> None:
+    _close()
+    rows = st.session_state["session_table"]["selection"]["rows"]
+    if rows:
+        url_state.write(SESSION, matches[rows[0]].name)
+
+
+def _import(store: Store) -> None:
+    state = st.session_state
+    upload = state.get("session_upload")
+    if upload is None:
+        return
+    options = ImportOptions(
+        variant=state.get("import_variant", ""),
+        device=state.get("import_gpu", ""),
+        **{name: state.get(f"import_{name}") for name in SIZES.values()},
+    )
+    with notices.errors_to(_NOTICES):
+        name = store.save(snapshot_of(upload.getvalue(), name=upload.name, options=options))
+        notices.add(_NOTICES, f"Uploaded and saved as {name}.")
+        url_state.write(SESSION, name)
+
+
+def _close() -> None:
+    st.session_state.pop(_REMOVED, None)
+    st.query_params.pop(SESSION, None)
+
+
+def _remove(store: Store, name: str) -> None:
+    with notices.errors_to(_NOTICES):
+        trashed = store.remove(name)
+        _close()
+        st.session_state[_REMOVED] = (name, trashed)
+
+
+def _undo(store: Store, name: str, trashed: str) -> None:
+    del st.session_state[_REMOVED]
+    with notices.errors_to(_NOTICES):
+        store.restore(trashed, name)
+        notices.add(_NOTICES, f"Restored {name}.")
+        url_state.write(SESSION, name)

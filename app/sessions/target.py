@@ -1,0 +1,87 @@
+"""The target of a session: the form that sets it, and whether it is met."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from engine.records.codec import validated
+from engine.records.snapshot import Target
+from engine.sessions.goal import TargetStatus, describe_target
+from kernels.ladder import LADDER
+
+SIZES = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
+
+_COLOR = {"met": "green", "missed": "red", "undecided": "gray"}
+_ICON = {
+    "met": ":material/flag:",
+    "missed": ":material/outlined_flag:",
+    "undecided": ":material/help:",
+}
+_METRICS = {
+    "speedup": "Speed-up over SDPA, at least (×)",
+    "latency_us": "Latency, at most (µs)",
+    "per_unit_gain": "Less time per (batch, head), at least (×)",
+}
+_BASELINES = ("", "flash", "cudnn", "efficient", "math")
+
+
+def draw_status(target: Target, status: TargetStatus) -> None:
+    """Whether it is met, and by what."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(status.state, icon=_ICON[status.state], color=_COLOR[status.state])
+        st.text(f"{describe_target(target)}. {status.sentence}")
+
+
+def form(target: Target | None) -> None:
+    """The widgets; `from_form` reads them."""
+    metrics = [None, *_METRICS]
+    st.selectbox(
+        "Target",
+        metrics,
+        index=metrics.index(target.metric) if target else 0,
+        format_func=lambda m: _METRICS[m] if m else "none",
+        key="target_metric",
+    )
+    st.number_input(
+        "Value", min_value=0.0, value=target.value if target else 1.5, key="target_value"
+    )
+    left, right = st.columns(2)
+    baseline = target.baseline if target else ""
+    _select(left, "Baseline", "baseline", _BASELINES, baseline, "the fastest")
+    variants = ("", *(v.id for v in LADDER))
+    _select(right, "Variant", "variant", variants, target.variant if target else "", "any")
+    for column, (letter, name) in zip(st.columns(4), SIZES.items(), strict=True):
+        column.number_input(
+            letter,
+            min_value=1,
+            value=getattr(target, name) if target else None,
+            key=f"target_{name}",
+            placeholder="any",
+        )
+
+
+def _select(
+    container: Any, label: str, name: str, options: tuple[str, ...], value: str, none: str
+) -> None:
+    container.selectbox(
+        label,
+        options,
+        index=options.index(value) if value in options else 0,
+        format_func=lambda option: option or none,
+        key=f"target_{name}",
+    )
+
+
+def from_form() -> Target | None:
+    """The target in the form; None where the form says none.
+
+    Raises:
+        SnapshotError: A value is out of range.
+    """
+    state = st.session_state
+    if state["target_metric"] is None:
+        return None
+    names = ("metric", "value", "baseline", "variant", *SIZES.values())
+    return validated(Target, {name: state[f"target_{name}"] for name in names}, "The target")

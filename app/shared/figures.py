@@ -1,0 +1,98 @@
+"""The app's style of Plotly figures: axes, margins, colours.
+
+The font is the page's, which the browser knows; colours with a meaning are set by the charts.
+Text that may come from a snapshot passes through `plain` first. A figure is made in one call:
+Plotly checks every later update anew, which made these charts ten times slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any, TypeAlias
+
+import plotly.graph_objects as go
+
+from app.shared.palette import Theme
+from engine.units import format_us
+
+ROW_PX = 34  # of a bar and its gap
+_MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
+
+Trace: TypeAlias = dict[str, Any]
+Part: TypeAlias = dict[str, Any]
+
+
+def plain(text: str) -> str:
+    """Text for a figure: Plotly reads a subset of HTML, and names may come from a stranger."""
+    return escape(text, quote=False)
+
+
+def axis(theme: Theme, title: str = "", **options: Any) -> Part:
+    """An axis in the app's style."""
+    return {
+        "gridcolor": theme.grid,
+        "zeroline": False,
+        "automargin": True,
+        "ticks": "outside",  # unseen: they keep the labels away from the bars
+        "tickcolor": "rgba(0,0,0,0)",
+        "title": {"text": title, "font": {"size": 12}},
+        **options,
+    }
+
+
+def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> go.Figure:
+    """A figure in the app's style; `layout` adds to it and wins."""
+    style: Part = {
+        "height": height,
+        "margin": {"l": 8, "r": 16, "t": 8, "b": 40},
+        "showlegend": False,
+        "hoverlabel": {"align": "left"},
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "color": theme.line,
+            "activecolor": theme.accent,
+        },
+        "bargap": 0.35,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": theme.text},
+        "template": "none",
+    }
+    style["margin"] |= layout.pop("margin", {})
+    return go.Figure(data=list(data), layout={**style, **layout})
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < _MANY_DECADES else (1,)
+    return [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
+
+
+def time_axis(theme: Theme, low_us: float, high_us: float, title: str, **options: Any) -> Part:
+    """A logarithmic axis of times: equal distances are equal ratios."""
+    ticks = log_ticks(low_us, high_us)
+    labels = [format_us(t) for t in ticks]
+    return axis(theme, title, type="log", tickvals=ticks, ticktext=labels, **options)
+
+
+def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Part:
+    """A dotted vertical line over the whole height."""
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "xref": xref,
+        "yref": yref,
+        "line": {"color": theme.accent, "width": 1, "dash": "dot"},
+    }
+
+
+def translucent(color: str, opacity: float) -> str:
+    """The colour `#rrggbb` with an opacity of 0..1."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"

@@ -1,0 +1,75 @@
+"""Tables: one way to draw a DataFrame, and to download it as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+_ROW_PX = 36
+
+
+def draw(
+    frame: pd.DataFrame,
+    *,
+    rows: int | None = None,
+    numbers: str = "",
+    columns: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Draw a table as wide as its container, without its index.
+
+    Args:
+        rows: A table with more rows than this scrolls.
+        numbers: The printf format of all columns of floats.
+        columns: Streamlit's column configuration by name; it overrides `numbers`.
+        options: Further arguments of `st.dataframe`.
+
+    Returns:
+        What `st.dataframe` returns.
+    """
+    config: dict[str, Any] = {}
+    if numbers:
+        column = st.column_config.NumberColumn(format=numbers)
+        config = {name: column for name in frame.columns if frame[name].dtype.kind == "f"}
+    if rows is not None:
+        options["height"] = "content" if len(frame) <= rows else _ROW_PX * (rows + 1)
+    return st.dataframe(
+        frame,
+        hide_index=True,
+        width="stretch",
+        placeholder=options.pop("placeholder", ""),
+        column_config={**config, **(columns or {})},
+        **options,
+    )
+
+
+def csv(frame: pd.DataFrame) -> bytes:
+    """A table as CSV; a cell that a spreadsheet would take for a formula is set off by a quote."""
+    safe = frame.map(
+        lambda x: f"'{x}" if isinstance(x, str) and x[:1] in ("=", "+", "-", "@") else x
+    )
+    return safe.to_csv(index=False, lineterminator="\n").encode()
+
+
+def download(
+    label: str,
+    data: bytes | str | Callable[[], bytes],
+    file_name: str,
+    *,
+    key: str,
+    mime: str = "text/csv",
+    **options: Any,
+) -> None:
+    """A button that downloads a file. A callable makes the file's content when it is pressed."""
+    st.download_button(
+        label,
+        data,
+        file_name=file_name,
+        mime=mime,
+        key=key,
+        on_click="ignore",
+        **{"icon": ":material/download:", "type": "tertiary", **options},
+    )

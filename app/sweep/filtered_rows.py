@@ -1,0 +1,68 @@
+"""The rows of a sweep that match the filters, and what is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import pandas as pd
+
+from app.shared.widgets import theme
+from app.sweep import frames
+from app.sweep.result_rows import ResultRows
+from engine.evaluation import Origin
+from engine.problem import Problem
+from engine.search.ranking import by_problem, ranking_origin
+from engine.search.sweep.rows import SweepRow
+
+T = TypeVar("T")
+Group: TypeAlias = tuple[str, Problem]  # GPU and problem
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredRows:
+    """The rows that match the filters; what is computed from them is cached."""
+
+    all_rows: ResultRows
+    name: str  # of the sweep
+    problem: str | None  # None: all
+    variants: tuple[str, ...]  # none: all
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        return self.all_rows.cached((key, self.problem, self.variants, theme()), make)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self.cached(
+            "frame",
+            lambda: frames.filtered(self.all_rows.frame, self.problem, self.variants),
+        )
+
+    @property
+    def timed(self) -> pd.DataFrame:
+        return self.cached("timed", lambda: self.frame.dropna(subset=["median_us"]))
+
+    @property
+    def rows(self) -> list[SweepRow]:
+        # The frame's index is the position among the rows.
+        return self.cached("rows", lambda: [self.all_rows.rows[i] for i in self.frame.index])
+
+    @property
+    def groups(self) -> dict[Group, list[SweepRow]]:
+        """The rows by GPU and problem."""
+        return self.cached("groups", lambda: by_problem(self.rows))
+
+    def per_group(
+        self, key: Hashable, make: Callable[[Group, list[SweepRow]], T]
+    ) -> dict[Group, T]:
+        """What `make` returns for every group; only those that changed are computed again."""
+        return self.all_rows.per_group((key, self.problem, self.variants), self.groups, make)
+
+    @property
+    def origin(self) -> Origin | None:
+        """Of the times that are ranked."""
+        return self.cached("origin", lambda: ranking_origin(self._timed_rows()))
+
+    def _timed_rows(self) -> list[SweepRow]:
+        return [row for row in self.rows if row.interval is not None]

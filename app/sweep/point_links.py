@@ -1,0 +1,52 @@
+"""Tables and charts of a sweep whose points lead to the Tune page."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from app.shared import plot, tables, url_state
+from app.shared.selection import coordinates
+from app.shared.widgets import plain_markdown
+from app.sweep.filtered_rows import FilteredRows
+from engine.units import format_us
+
+
+def chart(figure: go.Figure, key: str, rows: FilteredRows, *shows: str) -> str | None:
+    """Draw a chart whose zoom survives updates, but not other filters; the point clicked."""
+    figure.layout.uirevision = "|".join((rows.name, rows.problem or "", *rows.variants, *shows))
+    return plot.draw(figure, key)
+
+
+def table(frame: pd.DataFrame, key: str) -> str | None:
+    """Draw a table whose index is the point; returns the point of the selected row."""
+    event = tables.draw(
+        frame, rows=10, numbers="%.4g", key=key, on_select="rerun", selection_mode="single-row"
+    )
+    selected = event["selection"]["rows"]
+    if not selected or selected[0] >= len(frame):
+        return None
+    return str(frame.index[selected[0]])
+
+
+def draw(point: str | None, rows: FilteredRows, key: str) -> None:
+    """The selected point in words, and a link to it on the Tune page."""
+    row = next((r for r in rows.rows if r.point == point), None)
+    if row is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key=f"sweep_picked_{key}"):
+        time = f", {format_us(row.median_us)} {row.origin}" if row.median_us is not None else ""
+        st.text(f"{row.label()}  {row.problem.label()} on {row.device}{time}")
+        # A link, which the browser follows by itself: after `st.switch_page` a last tick of this
+        # page's polling fragments can come in, and the browser would clear the new page for it.
+        st.page_link(
+            "app_pages/tune.py",
+            label="Open in Tune",
+            icon=":material/tune:",
+            query_params=url_state.link_params(
+                coordinates(row.variant, row.config, row.problem, row.device)
+            ),
+        )
+    if row.reason and row.median_us is None:
+        st.caption(plain_markdown(row.reason))

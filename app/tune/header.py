@@ -1,0 +1,83 @@
+"""The top of the Tune page: title, buttons, the banner, and what is wrong."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.shared import notices, url_state, working_session
+from app.shared.machine import local_gpu
+from app.shared.runs import cancel, run
+from app.shared.selection import Selection
+from app.shared.terms import TERMS
+from app.shared.widgets import failure, plain_markdown, problem
+from app.tune import save
+from app.tune.run_state import RunState
+from engine.evaluation import Status
+
+
+def draw(selection: Selection, state: RunState) -> None:
+    """Title, Run or Cancel, the switch, Save."""
+    assert selection.problem is not None
+    label = selection.problem.label()
+    with st.container(horizontal=True, vertical_alignment="center", key="header"):
+        st.markdown(
+            f"### {selection.variant.id}  {selection.variant.title}  "
+            f":small[:gray[{label} on {selection.gpu_name}]]",
+            width="stretch",
+        )
+        if state.is_running and state.job is not None:
+            st.button(
+                "Cancel",
+                key="cancel",
+                icon=":material/stop:",
+                on_click=cancel,
+                args=(state.job.job_id,),
+            )
+        else:
+            st.button(
+                "Run",
+                key="run",
+                type="primary",
+                icon=":material/play_arrow:",
+                on_click=run,
+                args=(selection.request(execute=True),),
+                help="Execute the kernel and check its output.",
+                disabled=bool(state.error or (state.preview and state.preview.unsupported)),
+            )
+        url_state.toggle(st, "Rerun on change", "live", help=TERMS["rerun_on_change"])
+        save.button(state, label)
+
+
+def banner(selection: Selection) -> None:
+    """What the figures are on a machine without a GPU."""
+    if local_gpu().spec is not None:
+        return
+    st.info(
+        "No NVIDIA GPU on this machine. Kernels execute on the CPU, so correctness is real. "
+        f"Registers and occupancy come from the real compiler, for {selection.gpu_name}. Latency "
+        "is predicted or recorded.",
+        icon=":material/info:",
+    )
+
+
+def problems(state: RunState) -> None:
+    """The most fundamental problem that there is; then how the last run ended."""
+    working_session.draw_notices()
+    notices.draw("run")
+    seen, compiled, job = state.preview, state.compiled, state.job
+    if state.error:
+        problem(state.error)
+    elif seen is not None and seen.unsupported:
+        failure(Status.SKIPPED, seen.unsupported)
+    elif seen is not None and seen.memory:
+        failure(Status.OUT_OF_MEMORY, seen.memory)
+    elif compiled is not None and compiled.status is Status.COMPILE_ERROR:
+        failure(compiled.status, compiled.reason, compiled.log)
+        if state.evaluation is not None:
+            st.caption("Correctness below is that of the last source that compiled.")
+    for note in compiled.notes if compiled else ():
+        st.caption(f":material/info: {plain_markdown(note)}")
+    if job is not None and job.state == "cancelled":
+        failure(Status.CANCELLED, job.error)
+    elif job is not None and job.state in ("failed", "crashed"):
+        problem(job.error, job.log)

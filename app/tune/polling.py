@@ -1,0 +1,61 @@
+"""The part of the page that polls: progress of a run, jobs of other tabs, files on disk."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.shared.runs import run
+from app.shared.selection import Selection
+from app.shared.widgets import busy
+from app.tune.run_state import RunState, has_changed, run_state
+from app.tune.source_watch import SourceWatch, source_digest
+from engine.jobs.manager import manager
+
+_RUNNING_S = 0.25
+_RERUN_ON_CHANGE_S = 0.5
+_IDLE_S = 2.0
+
+
+def rerun_on_change(selection: Selection, state: RunState) -> RunState:
+    """Run what this tab has not run yet; while another run is under way, wait for its end."""
+    if not state.is_previewed or state.compiling or state.is_running:
+        return state
+    request = selection.request(execute=True)
+    submitted: set[tuple[str, str]] = st.session_state.setdefault("rerun_submitted", set())
+    key = (repr(request), state.digest)
+    if key in submitted:
+        return state
+    submitted.add(key)
+    run(request)
+    return run_state(selection)
+
+
+def poll(selection: Selection, state: RunState) -> None:
+    """Draw progress and watch for change; the whole page runs again once when there is one."""
+    period = _IDLE_S
+    if state.is_running or state.compiling is not None:
+        period = _RUNNING_S
+    elif st.session_state.get("live"):
+        period = _RERUN_ON_CHANGE_S
+    st.session_state["watch"] = SourceWatch.start(state.digest)
+
+    @st.fragment(run_every=period)
+    def poll_once() -> None:
+        digest = source_digest(selection.variant.source)
+        watch, is_settled = st.session_state["watch"].poll(digest)
+        st.session_state["watch"] = watch
+        if is_settled or has_changed(selection, state):
+            st.rerun()
+        _progress(selection, state)
+
+    # A container of its own: a late poll must not draw over what another run of the page put there.
+    with st.container():
+        poll_once()
+
+
+def _progress(selection: Selection, state: RunState) -> None:
+    if state.job is None or not state.is_running:
+        return
+    job = manager().status(state.job.job_id) or state.job
+    stage = job.stage or ("Starting" if job.state == "running" else "Waiting in the queue")
+    busy(f"**{stage}** :gray[{job.elapsed_s:.1f} s, at most {selection.timeout_s:.0f} s]")

@@ -1,0 +1,136 @@
+"""The state of the selected request: its preview, its compile, and its newest run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.evaluation.maps import ErrorMapView
+from app.evaluation.view import EvaluationView
+from app.shared.runs import compile_job, error_maps_of, evaluation_of, runs_of
+from app.shared.selection import Selection
+from app.tune.source_watch import source_digest
+from engine.compile.sources import read_sources
+from engine.errors import AttuneError, CompileError
+from engine.evaluation import Evaluation, Status
+from engine.jobs.manager import JobStatus, manager
+from engine.pipeline.preview import Preview, preview
+from kernels.variant import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What is known of one request now."""
+
+    preview: Preview | None
+    error: str  # why there is no preview
+    compiling: JobStatus | None  # under way
+    compiled: Evaluation | None  # the outcome of the compile job, where one was needed
+    job: JobStatus | None  # the newest run
+    evaluation: Evaluation | None  # the result of the newest finished run
+    evaluation_job: str  # its job's id
+    digest: str  # of the source on disk
+    is_stale: bool  # the source has changed since the evaluation
+
+    @property
+    def is_running(self) -> bool:
+        return self.job is not None and not self.job.is_over
+
+    @property
+    def is_previewed(self) -> bool:
+        """Whether the request could be run now."""
+        seen = self.preview
+        return seen is not None and not (seen.unsupported or seen.memory)
+
+
+def has_changed(selection: Selection, state: RunState) -> bool:
+    """Whether a run or compile began or ended since then: a few milliseconds."""
+    runs = runs_of(selection.request(execute=True))
+    compiling = state.compiling and manager().status(state.compiling.job_id)
+    newest = runs[0] if runs else None
+    return _stamps(newest, compiling) != _stamps(state.job, state.compiling)
+
+
+def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool] | None]:
+    return [(job.job_id, job.is_over) if job else None for job in jobs]
+
+
+def run_state(selection: Selection) -> RunState:
+    """The state of the selected request. The compile that its preview needs is submitted here."""
+    request = selection.request(execute=False)
+    digest = source_digest(selection.variant.source)
+    error, seen, compiling, compiled = "", None, None, None
+    try:
+        seen = preview(request)
+        if seen.needs_compile:
+            job = compile_job(request, digest, wait=True)
+            compiling = None if job is None or job.is_over else job
+            compiled = evaluation_of(job) if job is not None else None
+            if job is not None and job.state in ("failed", "crashed"):
+                error = job.error
+            seen = preview(request)
+    except AttuneError as failure:
+        error = str(failure)
+    runs = runs_of(selection.request(execute=True))
+    finished = [(job, result) for job in runs if (result := evaluation_of(job)) is not None]
+    # While the source does not compile, the last run that did stays in view.
+    good = [pair for pair in finished if pair[1].status is not Status.COMPILE_ERROR]
+    job, evaluation = (good or finished or [(None, None)])[0]
+    return RunState(
+        preview=seen,
+        error=error,
+        compiling=compiling,
+        compiled=compiled,
+        job=runs[0] if runs else None,
+        evaluation=evaluation,
+        evaluation_job=job.job_id if job else "",
+        digest=digest,
+        is_stale=_is_stale(evaluation, selection.variant),
+    )
+
+
+def _is_stale(evaluation: Evaluation | None, variant: Variant) -> bool:
+    if evaluation is None or not evaluation.source_sha256:
+        return False
+    try:
+        return read_sources(variant.source).source_sha256 != evaluation.source_sha256
+    except CompileError:
+        return True
+
+
+def view_of(selection: Selection, state: RunState) -> EvaluationView:
+    """What the page shows of this state. Only for a valid problem."""
+    assert selection.problem is not None
+    seen, evaluation = state.preview, state.evaluation
+    predicted = seen.latency if seen else None
+    measured = evaluation.latency if evaluation else None
+    if measured is not None and measured.origin != "measured":
+        measured = None
+    compiled = state.compiled or evaluation
+    maps = error_maps_of(state.evaluation_job)
+    passes = seen.passes if seen else ()
+    return EvaluationView(
+        variant=selection.variant.id,
+        problem=selection.problem,
+        config=selection.config,
+        device_name=selection.gpu_name,
+        device=seen.device if seen else None,
+        passes=passes or (evaluation.passes if evaluation else ()),
+        latency=measured or predicted,
+        latency_reason=seen.latency_reason if seen else state.error,
+        predicted=predicted,
+        terms=seen.estimate.terms if seen and seen.estimate else None,
+        evaluation=evaluation,
+        maps=tuple(ErrorMapView.of(error_map) for error_map in maps),
+        source_name=selection.variant.source.name,
+        source=_text(selection.variant),
+        flags=compiled.flags if compiled else (),
+        log=compiled.log if compiled else "",
+        is_recorded=False,
+    )
+
+
+def _text(variant: Variant) -> str:
+    try:
+        return variant.source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

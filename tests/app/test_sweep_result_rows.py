@@ -1,0 +1,67 @@
+"""A sweep's rows as a frame that grows, and what is kept of what was made from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_data import rows_of, spec
+
+from app.sweep import filtered_rows, results
+from app.sweep.filtered_rows import FilteredRows
+from app.sweep.result_rows import ResultRows
+from engine.search.autotune import problem_results
+from engine.search.results import sweep_frame
+from engine.search.sweep.rows import SweepRow
+
+ROWS = rows_of(spec(variants=("v01", "v02", "v05"), seqlens=(64,)))
+
+
+def test_rows_are_read_in_as_they_come_like_the_whole():
+    rows = ROWS
+    kept = ResultRows()
+    for count in (1, 2, 2, 7, len(rows)):
+        kept.update(rows[:count], is_over=True)
+        pd.testing.assert_frame_equal(kept.frame, sweep_frame(rows[:count]))
+    assert kept.version == 4  # one less than updates: nothing had changed
+    count = kept.cached("count", lambda: len(kept.rows))
+    kept.update(rows, is_over=True)
+    assert kept.cached("count", lambda: -1) == count == len(rows)
+    again = [rows[0], SweepRow.from_result(rows[1].point, dict(rows[2].result), 0.2), *rows[2:]]
+    kept.update(again, is_over=True)
+    pd.testing.assert_frame_equal(kept.frame, sweep_frame(again))
+    assert kept.cached("count", lambda: -1) == -1
+
+
+def test_a_running_sweep_is_not_rebuilt_at_every_tick():
+    rows = ROWS
+    kept = ResultRows()
+    kept.update(rows[:1], is_over=False)
+    kept.update(rows[:2], is_over=False)
+    assert len(kept.frame) == 1
+    kept.update(rows, is_over=True)
+    assert len(kept.frame) == len(rows)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations(ROWS), st.integers(1, 5))
+def test_in_any_order_and_portion_the_frame_is_the_whole(order: list[SweepRow], step: int):
+    # The first tunables, times and reasons may come late: kinds of columns change on the way.
+    kept = ResultRows()
+    for count in range(step, 25, step):
+        kept.update(order[:count], is_over=True)
+        pd.testing.assert_frame_equal(kept.frame, sweep_frame(order[:count]))
+
+
+def test_other_finals_are_other_places(monkeypatch):
+    monkeypatch.setattr(filtered_rows, "theme", lambda: None)
+    kept = ResultRows()
+    kept.update(ROWS, is_over=True)
+    rows = FilteredRows(kept, "a sweep", None, ())
+    first = problem_results(ROWS)
+    slow = [replace(r, places=r.places[::-1]) for r in first]  # measured again, say
+    tables = [results._places(rows, finals, finals) for finals in (first, slow)]
+    assert tables[0].index[0] == first[0].places[0].point
+    assert tables[1].index[0] == first[0].places[-1].point
