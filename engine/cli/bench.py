@@ -9,8 +9,9 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.options import parse_config, positive_float
 from engine.cli.output import print_json, print_table
-from engine.errors import InvalidProblem, MeasureError, ToolMissing
+from engine.errors import MeasureError, ToolMissing
 from engine.names import find_variant
 from engine.pipeline.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench
 
@@ -33,7 +34,9 @@ _COLUMNS = (
 
 
 def add_parser(commands: Any) -> None:
-    p = commands.add_parser("bench", help="our kernels beside PyTorch's attention, on this GPU")
+    p = commands.add_parser(
+        "bench", help="time our kernels beside PyTorch's attention, on this GPU"
+    )
     p.add_argument("--against", choices=("sdpa",), default="sdpa", help="the baselines")
     p.add_argument("--preset", choices=tuple(PRESETS), required=True, help="which problems")
     p.add_argument(
@@ -46,11 +49,11 @@ def add_parser(commands: Any) -> None:
         "--mode",
         choices=("sustained", "burst"),
         default="sustained",
-        help="hot and back to back, as a loaded server runs (default), or with rests",
+        help="launch back to back, as a loaded server does (default), or with pauses",
     )
     p.add_argument(
         "--seconds",
-        type=float,
+        type=positive_float,
         default=BENCH.max_s,
         help="per problem at most (default %(default)g)",
     )
@@ -67,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
     entrants = [parse_entrant(text) for text in args.variant] if args.variant else None
-    if args.seconds <= 0:
-        raise InvalidProblem(f"--seconds must be more than 0, not {args.seconds:g}.")
     if args.out is not None and args.out.exists():
         raise exists_already(args.out)
     settings = replace(BENCH, mode=args.mode, max_s=args.seconds)
@@ -78,16 +79,16 @@ def run(args: argparse.Namespace) -> int:
         with Evaluator() as evaluator:
             for problem in PRESETS[args.preset]:
                 try:
-                    found = bench(problem, entrants, evaluator, settings, _show_stage(args.json))
+                    result = bench(problem, entrants, evaluator, settings, _show_stage(args.json))
                 except MeasureError as error:
                     failures += 1
                     print(f"error: {error}", file=sys.stderr)
                     if evaluator.gpu_error is not None:
                         break
                     continue
-                results.append(found)
+                results.append(result)
                 if not args.json:
-                    _print_result(found)
+                    _print_result(result)
     finally:  # an interrupted run keeps what it has measured
         _export(args, results)
     if args.json:
@@ -113,17 +114,8 @@ def parse_entrant(text: str) -> Entrant:
         UnknownName: no such variant.
     """
     name, _, rest = text.partition(":")
-    config: dict[str, int] = {}
-    for item in filter(None, rest.split(",")):
-        key, _, value = item.partition("=")
-        try:
-            config[key.strip()] = int(value)
-        except ValueError:
-            raise InvalidProblem(
-                f"--variant takes a name and whole numbers, for instance v05:num_splits=4, not "
-                f"{text!r}."
-            ) from None
-    return Entrant(find_variant(name).id, config)
+    usage = "--variant takes NAME:TUNABLE=VALUE, for instance v05:num_splits=4"
+    return Entrant(find_variant(name).id, parse_config(filter(None, rest.split(",")), usage))
 
 
 def _show_stage(quiet: bool) -> Any:

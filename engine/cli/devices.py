@@ -12,7 +12,7 @@ from engine.devices.detect import detect_local
 
 
 def add_parser(commands: Any) -> None:
-    p = commands.add_parser("devices", help="the GPUs Attune knows and the one here")
+    p = commands.add_parser("devices", help="the GPUs Attune knows, and the one in this machine")
     p.add_argument("name", nargs="?", help="show one GPU with every figure and its source")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)

@@ -7,14 +7,16 @@ import sys
 from typing import Any
 
 from engine.cli.occupancy import occupancy_rows
-from engine.cli.output import print_json, print_table
-from engine.cli.problem_args import (
-    add_config_option,
-    add_defaults_option,
-    add_problem_options,
+from engine.cli.options import (
+    add_config,
+    add_defaults_only,
+    add_inputs,
+    add_problem,
+    add_target,
     config_from,
     problem_from,
 )
+from engine.cli.output import print_json, print_table
 from engine.evaluation import Evaluation, Latency, Status
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -24,20 +26,14 @@ from engine.units import format_bytes, format_us
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="compile, execute, check and time one variant")
     p.add_argument("variant", help="for instance v01")
-    add_problem_options(p)
-    add_config_option(p)
-    add_defaults_option(p)
-    p.add_argument("--gpu", help="target GPU, for instance L4 (default: the one in this machine)")
-    p.add_argument(
-        "--backend",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="where to execute (default: the GPU when it is the target, else the CPU)",
-    )
+    add_problem(p)
+    add_config(p)
+    add_defaults_only(p)
+    add_target(p)
     p.add_argument(
         "--check",
         action="store_true",
-        help="CPU backend: find races, bounds errors, uninitialised reads (slower)",
+        help="CPU backend: look for races, accesses out of bounds and uninitialised reads (slower)",
     )
     p.add_argument(
         "--schedule",
@@ -45,14 +41,13 @@ def add_parser(commands: Any) -> None:
         default="in_order",
         help="CPU backend: the order in which threads run",
     )
-    p.add_argument("--seed", type=int, default=0, help="seed of inputs and of the random order")
     p.add_argument(
-        "--inputs",
-        choices=("normal", "large_logits", "structured_v"),
-        default="normal",
-        help="what the input tensors hold",
+        "--seed", type=int, default=0, help="of the inputs and of the random order (default 0)"
     )
-    p.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
+    add_inputs(p)
+    p.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="of one run (default 60)"
+    )
     p.add_argument("--save", action="store_true", help="save the result as a snapshot")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)

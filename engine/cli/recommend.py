@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.output import print_json, print_table
-from engine.cli.problem_args import (
+from engine.cli.options import (
     DTYPES,
-    KEYS_HELP,
-    add_config_option,
-    add_defaults_option,
+    add_config,
+    add_defaults_only,
+    add_dtype,
+    add_seqlen_kv,
     config_from,
 )
+from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 from engine.units import format_bytes, format_us
 
@@ -25,24 +26,26 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser("recommend-batch", help="the batch that fills the GPU, and why")
     p.add_argument("variant", help="for instance v01")
     p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
-    p.add_argument("--seqlen", "-S", type=int, required=True)
-    p.add_argument("--seqlen-kv", type=int, help=KEYS_HELP)
-    p.add_argument("--head-dim", "-D", type=int, default=64)
+    p.add_argument("--seqlen", "-S", type=int, required=True, help="sequence length")
+    add_seqlen_kv(p)
+    p.add_argument("--head-dim", "-D", type=int, default=64, help="head dimension (default 64)")
     p.add_argument("--heads", "-H", type=int, default=1, help="heads per batch element (default 1)")
     p.add_argument(
         "--heads-free", action="store_true", help="vary batch·heads instead of the batch alone"
     )
-    p.add_argument("--causal", action="store_true")
-    p.add_argument("--dtype", choices=sorted(DTYPES), default="fp16")
-    add_config_option(p)
-    add_defaults_option(p)
-    p.add_argument("--max-batch", type=int, default=4096)
+    p.add_argument("--causal", action="store_true", help="causal mask")
+    add_dtype(p)
+    add_config(p)
+    add_defaults_only(p)
+    p.add_argument(
+        "--max-batch", type=int, default=4096, help="the largest batch to consider (default 4096)"
+    )
     p.add_argument(
         "--target",
         type=_percent,
         action="append",
         metavar="PERCENT",
-        help="share of the plateau to reach; repeatable (default 70, 90, 95)",
+        help="share of the highest throughput to reach; repeatable (default 70, 90, 95)",
     )
     p.add_argument(
         "--measured",
@@ -58,15 +61,27 @@ def add_parser(commands: Any) -> None:
         help="a further point to predict; repeatable",
     )
     p.add_argument("--batch-now", type=int, default=1, help="the batch used today (default 1)")
-    p.add_argument("--price", type=float, metavar="USD", help="per GPU-hour (default: the table's)")
-    p.add_argument("--queries-per-day", type=float, help="traffic, for the cost")
-    p.add_argument("--utilisation", type=float, default=1.0, help="share of a GPU's time to use")
-    p.add_argument("--arrivals-per-s", type=float, help="requests a second, to plan waiting")
-    p.add_argument("--budget-ms", type=float, help="latency that waiting may add")
+    p.add_argument(
+        "--price",
+        type=float,
+        metavar="USD",
+        help="per GPU-hour (default: the list price in the GPU table)",
+    )
+    p.add_argument("--queries-per-day", type=float, help="query rows a day, for the cost")
+    p.add_argument(
+        "--utilisation",
+        type=float,
+        default=1.0,
+        help="share of a GPU's time to use, 0 to 1 (default 1)",
+    )
+    p.add_argument(
+        "--arrivals-per-s", type=float, help="requests a second: how long to collect a batch"
+    )
+    p.add_argument("--budget-ms", type=float, help="latency that collecting a batch may add")
     p.add_argument(
         "--alternatives",
         action="store_true",
-        help="rank other variants and GPUs for a batch that cannot grow (compiles them)",
+        help="for a batch that cannot grow: rank other variants and GPUs (compiles them)",
     )
     p.add_argument("--curve", action="store_true", help="with --json: every row of the curve")
     p.add_argument("--json", action="store_true", help="print one JSON object")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.compare import add_format_options, print_comparison
+from engine.cli.options import add_target
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
 
@@ -29,10 +30,9 @@ def add_parser(commands: Any) -> None:
         "--only",
         default="",
         metavar="PATTERN",
-        help="only evaluations whose line fits, for instance 'v05*S128*'",
+        help="only evaluations whose line matches, for instance 'v05*S128*'",
     )
-    p.add_argument("--gpu", help="target GPU (default: the recorded one)")
-    p.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
+    add_target(p, "the recorded one")
     p.add_argument(
         "--use-their-source",
         action="store_true",
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--across", action="store_true", help="verdicts across GPUs, drivers and clocks too"
     )
-    p.add_argument("--save", action="store_true", help="keep the repetition as a snapshot")
+    p.add_argument("--save", action="store_true", help="save the results as a snapshot")
     add_format_options(p)
     p.set_defaults(run=run)
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     snapshot = open_session(args.file)
     repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
     if not repeats:
-        fits = f"no evaluation fits {args.only!r}" if args.only else "it holds no evaluation"
+        fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"
         print(f"Nothing to repeat: {fits}.", file=sys.stderr)
         return 1
     foreign = foreign_sources(snapshot, repeats)

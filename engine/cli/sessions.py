@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.options import DTYPES, add_config, add_dtype, add_sizes, config_from
 from engine.cli.output import print_json, print_table
-from engine.cli.problem_args import DTYPES, add_config_option, config_from
 
 if TYPE_CHECKING:
     from engine.sessions.importers import ImportOptions
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     _add_filters(p)
     p.set_defaults(run=_run_list)
     actions = p.add_subparsers(dest="action", metavar="action")
-    listing = actions.add_parser("list", help="the snapshots that fit every filter (the default)")
+    listing = actions.add_parser("list", help="the snapshots that match every filter (the default)")
     _add_filters(listing, default=argparse.SUPPRESS)
     show = actions.add_parser("show", help="one snapshot: what it is, and its evaluations")
     show.add_argument("file", metavar="FILE", help="a path, or a name of the list")
@@ -49,22 +49,19 @@ def _add_filters(p: argparse.ArgumentParser, **default: Any) -> None:
 def _add_import(actions: Any) -> None:
     p = actions.add_parser(
         "import",
-        help="keep snapshots, or what other tools measured: CSV, Kernel Tuner, NVBench, Nsight "
-        "Compute CSV",
+        help="add snapshots to the store, or what other tools measured: CSV, Kernel Tuner, "
+        "NVBench, Nsight Compute CSV",
     )
     p.add_argument("files", nargs="+", metavar="FILE")
-    where = p.add_argument_group("what a file of another tool may not say")
+    where = p.add_argument_group("what a file of another tool may leave out")
     where.add_argument("--variant", default="", help="the kernel that was measured")
     where.add_argument("--gpu", default="", help="the GPU it was measured on")
-    where.add_argument("--batch", "-B", type=int)
-    where.add_argument("--heads", "-H", type=int)
-    where.add_argument("--seqlen", "-S", type=int)
-    where.add_argument("--head-dim", "-D", type=int)
-    where.add_argument("--causal", action="store_true")
-    where.add_argument("--dtype", choices=sorted(DTYPES), default="fp16")
-    where.add_argument("--title", default="")
-    where.add_argument("--notes", default="")
-    add_config_option(where)
+    add_sizes(where)
+    where.add_argument("--causal", action="store_true", help="causal mask")
+    add_dtype(where)
+    where.add_argument("--title", default="", help="of the session")
+    where.add_argument("--notes", default="", help="of the session")
+    add_config(where)
     p.set_defaults(run=_run_import)
 
 
@@ -73,16 +70,20 @@ def _run_list(args: argparse.Namespace) -> int:
 
     store = default_store()
     infos = store.list()
-    found = search(infos, **{name: getattr(args, name) for name in _FILTERS})
+    matching = search(infos, **{name: getattr(args, name) for name in _FILTERS})
     if args.json:
-        print_json([_info(info) for info in found])
+        print_json([_info(info) for info in matching])
         return 0
-    if not found:
-        filtered = f"none of {len(infos):,} fits the filters" if infos else "import or save one"
+    if not matching:
+        filtered = (
+            f"none of the {len(infos):,} snapshots matches the filters"
+            if infos
+            else "import or save one"
+        )
         print(f"No snapshots in {store.url}: {filtered}.")
         return 0
     columns = ("saved, UTC", "title", "GPU", "variants", "evaluations", "name")
-    print_table(f"Snapshots in {store.url}", columns, map(_row, found))
+    print_table(f"Snapshots in {store.url}", columns, map(_row, matching))
     return 0
 
 
@@ -133,11 +134,11 @@ def _run_import(args: argparse.Namespace) -> int:
 
     store, options = default_store(), _options(args)
     # Every file is read before the first is kept: a bad one leaves nothing half done.
-    found = [
+    snapshots = [
         snapshot_of(read_file(path), name=path.name, options=options)
         for path in map(Path, args.files)
     ]
-    for snapshot in found:
+    for snapshot in snapshots:
         print(f"{len(snapshot.evaluations):,} evaluations kept as {store.save(snapshot)}")
         if snapshot.log:
             print(snapshot.log)

@@ -9,8 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.options import (
+    DTYPES,
+    add_inputs,
+    add_seqlen_kv,
+    add_sizes,
+    add_target,
+    positive_float,
+    positive_int,
+)
 from engine.cli.output import print_json
-from engine.cli.problem_args import DTYPES, KEYS_HELP
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.errors import ClusterError, InvalidProblem
 
@@ -28,12 +36,9 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser("sweep", help="evaluate many points, find the best, resume any time")
     p.add_argument("variants", nargs="*", help="for instance v01 v05 (default: all)")
     axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
-    axes.add_argument("--batch", "-B", metavar="VALUES")
-    axes.add_argument("--heads", "-H", metavar="VALUES")
-    axes.add_argument("--seqlen", "-S", metavar="VALUES")
-    axes.add_argument("--seqlen-kv", metavar="VALUES", help=KEYS_HELP)
-    axes.add_argument("--head-dim", "-D", metavar="VALUES")
-    axes.add_argument("--causal", choices=("no", "yes", "both"))
+    add_sizes(axes, str, "VALUES")
+    add_seqlen_kv(axes, str, "VALUES")
+    axes.add_argument("--causal", choices=("no", "yes", "both"), help="causal mask (default no)")
     axes.add_argument("--dtype", metavar="NAMES", help="fp16 (default), bf16, or fp16,bf16")
     axes.add_argument("--preset", action="append", default=[], help="a named shape; repeatable")
     space = p.add_argument_group("configs (default: every value that the variants offer)")
@@ -53,27 +58,34 @@ def add_parser(commands: Any) -> None:
         choices=("exhaustive", "random", "coordinate", "bayesian"),
         default="exhaustive",
     )
-    search.add_argument("--budget-evaluations", type=_positive_int, metavar="N")
-    search.add_argument("--budget-seconds", type=_positive_float, metavar="SECONDS")
-    search.add_argument("--seed", type=int, default=0, help="of inputs and of the search")
+    search.add_argument("--budget-evaluations", type=positive_int, metavar="N")
+    search.add_argument("--budget-seconds", type=positive_float, metavar="SECONDS")
+    search.add_argument(
+        "--seed", type=int, default=0, help="of the inputs and of the search (default 0)"
+    )
     run_options = p.add_argument_group("evaluation")
-    run_options.add_argument("--gpu", help="target GPU (default: the one in this machine)")
-    run_options.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
+    add_target(run_options)
     run_options.add_argument(
         "--no-execute", action="store_true", help="compile, occupancy and prediction only"
     )
     run_options.add_argument(
         "--full",
         action="store_true",
-        help="on a GPU: baselines, cold and end-to-end of every point",
+        help="on a GPU: time baselines, cold L2 and end to end at every point too",
+    )
+    add_inputs(run_options, default=None)
+    run_options.add_argument(
+        "--check",
+        action="store_true",
+        help="CPU backend: look for races, accesses out of bounds and uninitialised reads (slower)",
     )
     run_options.add_argument(
-        "--inputs",
-        choices=("normal", "large_logits", "structured_v"),
-        help="what the input tensors hold (default: normal)",
+        "--timeout",
+        type=positive_float,
+        default=60.0,
+        metavar="SECONDS",
+        help="of one point (default 60)",
     )
-    run_options.add_argument("--check", action="store_true", help="CPU backend: the check build")
-    run_options.add_argument("--timeout", type=_positive_float, default=60.0, metavar="SECONDS")
     run_options.add_argument(
         "--dask",
         metavar="ADDRESS",
@@ -81,9 +93,16 @@ def add_parser(commands: Any) -> None:
     )
     files = p.add_argument_group("files and output")
     which = files.add_mutually_exclusive_group()
-    which.add_argument("--journal", type=Path, metavar="FILE", help="where the rows go")
-    which.add_argument("--resume", type=Path, metavar="FILE", help="go on with this journal")
-    files.add_argument("--keep", action="store_true", help="keep the best as tuned configs")
+    which.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="write the rows here (default: in the cache folder)",
+    )
+    which.add_argument(
+        "--resume", type=Path, metavar="FILE", help="continue the sweep of this journal"
+    )
+    files.add_argument("--keep", action="store_true", help="save the best as tuned configs")
     files.add_argument("--dry-run", action="store_true", help="count and estimate, run nothing")
     shape = files.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
@@ -108,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
         book = SweepJournal(args.journal or _default_journal())
         if book.path.exists() and book.path.stat().st_size:
             raise InvalidProblem(
-                f"{book.path} exists: go on with it by --resume, or name another file."
+                f"{book.path} exists: continue it with --resume, or name another file."
             )
     points = spec.space.points(spec.options)
     on_gpu = bool(points) and runs_on_gpu(points[0].request)
@@ -125,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"Journal: {book.path}", file=sys.stderr)
     reporter = Reporter(quiet)
     where = f" --dask {args.dask}" if args.dask is not None else ""
-    go_on = f"Go on with: sweep --resume {book.path}{where}"
+    go_on = f"Continue with: sweep --resume {book.path}{where}"
     try:
         if args.dask is not None and points:
             state, results = _on_cluster(args.dask, spec, points, book, reporter)
@@ -306,7 +325,7 @@ def _refuse_axes(args: argparse.Namespace) -> None:
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"
         raise InvalidProblem(
-            f"--resume goes on with what its journal was started for: leave out {what}."
+            f"--resume continues what its journal was started for: leave out {what}."
         )
 
 
@@ -324,17 +343,3 @@ def _limited(spec: SweepSpec, points: Sequence[SweepPoint]) -> float:
     runnable = sum(p.why_not is None for p in points)
     limit = spec.budget.evaluations
     return 1.0 if limit is None or runnable == 0 else min(1.0, limit / runnable)
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
-
-
-def _positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return value

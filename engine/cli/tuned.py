@@ -14,13 +14,16 @@ from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
 
 
 def add_parser(commands: Any) -> None:
-    p = commands.add_parser("tuned", help="list the tuned configs that are kept, or forget some")
-    p.add_argument("variant", nargs="?", help="of this variant only, for instance v05")
-    p.add_argument("--gpu", help="for this GPU only")
+    p = commands.add_parser("tuned", help="list the saved tuned configs, or delete some")
+    p.add_argument("variant", nargs="?", help="only those of this variant, for instance v05")
+    p.add_argument("--gpu", help="only those for this GPU")
     p.add_argument(
-        "--class", dest="problem_class", metavar="CLASS", help="for this class of problems only"
+        "--class",
+        dest="problem_class",
+        metavar="CLASS",
+        help="only those for this class of problems",
     )
-    p.add_argument("--forget", action="store_true", help="forget what would be listed")
+    p.add_argument("--forget", action="store_true", help="delete what would be listed")
     p.add_argument("--json", action="store_true", help="print one JSON list")
     p.set_defaults(run=run)
 
@@ -30,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     if args.forget:
         if args.variant is None and args.gpu is None and args.problem_class is None:
             raise InvalidProblem(
-                "--forget takes a variant, --gpu or --class, so that not everything is lost by a "
-                f"slip; to forget everything remove {tuned_path()}."
+                "--forget takes a variant, --gpu or --class, so that nothing is deleted by "
+                f"accident; to delete everything remove {tuned_path()}."
             )
         found = [entry for entry in found if forget_tuned(entry)]
     if args.json:

@@ -132,7 +132,7 @@ def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) 
         ("evaluate v01 --gpu L4 --seqlen 0", "seqlen must be at least 1"),
         ("evaluate v01 --gpu L4 --batch -3", "batch must be at least 1"),
         ("evaluate v01 --gpu L4 --seqlen 99999999999", "seqlen must be at most"),
-        ("evaluate v01 --gpu L4 --config block_n", "name=whole number"),
+        ("evaluate v01 --gpu L4 --config block_n", "NAME=VALUE"),
         ("evaluate v01 --gpu L4 --preset gpt9", "preset"),
         ("occupancy --gpu L4 --threads 0 --registers 32", "threads"),
         ("occupancy --gpu L4 --threads 256 --registers 999", "registers"),

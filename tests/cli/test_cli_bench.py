@@ -57,7 +57,6 @@ def test_a_file_that_exists_is_found_before_anything_is_measured(
     [
         (["--preset", "small", "--variant", "v0l"], "did you mean v0"),
         (["--preset", "small", "--variant", "v05:splits"], "num_splits=4"),
-        (["--preset", "small", "--seconds", "0"], "more than 0"),
     ],
 )
 def test_bad_usage(
@@ -69,6 +68,12 @@ def test_bad_usage(
     monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
     assert main(["bench", *options]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_no_time_at_all_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "--preset", "small", "--seconds", "0"])
+    assert "must be above 0" in capsys.readouterr().err
 
 
 def test_entrants() -> None:

@@ -233,4 +233,4 @@ def test_what_is_not_on_the_ladder_is_said(
     assert main(["rerun", name, "--only", "S128 D64"]) == 1
     assert "no variant called 'sdpa'" in capsys.readouterr().err
     assert main(["rerun", name, "--only", "nothing like it"]) == 1
-    assert "no evaluation fits" in capsys.readouterr().err
+    assert "no evaluation matches" in capsys.readouterr().err

@@ -1,0 +1,159 @@
+"""Options that several commands share: sizes of a problem, configs, where to execute."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, get_args
+
+from engine.config import default_config
+from engine.errors import InvalidProblem
+from engine.names import find_variant
+from engine.presets import find_preset
+from engine.problem import Problem
+from engine.tensors import InputKind
+from kernels.variant import Dtype
+
+# A parser, or a group of its options.
+Options: TypeAlias = argparse._ActionsContainer
+
+DTYPES: dict[str, Dtype] = {
+    "fp16": "float16",
+    "float16": "float16",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+}
+
+_SIZES = (
+    ("batch", "B", "batch size (default 1)"),
+    ("heads", "H", "number of heads (default 1)"),
+    ("seqlen", "S", "sequence length (default 128)"),
+    ("head-dim", "D", "head dimension (default 64)"),
+)
+
+
+def add_sizes(p: Options, parse: Callable[[str], Any] = int, metavar: str = "N") -> None:
+    """`--batch`, `--heads`, `--seqlen` and `--head-dim`; None where they are not given."""
+    for name, letter, meaning in _SIZES:
+        p.add_argument(f"--{name}", f"-{letter}", type=parse, metavar=metavar, help=meaning)
+
+
+def add_seqlen_kv(p: Options, parse: Callable[[str], Any] = int, metavar: str = "N") -> None:
+    meaning = "length of K and V where it differs from the queries', as in decoding"
+    p.add_argument("--seqlen-kv", type=parse, metavar=metavar, help=meaning)
+
+
+def add_dtype(p: Options, default: str | None = "fp16") -> None:
+    names = sorted(DTYPES)
+    p.add_argument("--dtype", choices=names, default=default, help="fp16 (default) or bf16")
+
+
+def add_problem(p: Options) -> None:
+    """A preset, and the sizes that override it; see `problem_from`."""
+    p.add_argument("--preset", help="a named shape, for instance gpt2; options below override it")
+    add_sizes(p)
+    add_seqlen_kv(p)
+    p.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, default=None, help="causal mask"
+    )
+    add_dtype(p, default=None)
+
+
+def problem_from(args: argparse.Namespace) -> Problem:
+    """The problem that `add_problem`'s options describe.
+
+    Raises:
+        InvalidProblem, UnknownName: sizes out of range, no such preset.
+    """
+    base = find_preset(args.preset).problem if args.preset else Problem(1, 1, 128, 64)
+    given = {
+        "batch": args.batch,
+        "num_heads": args.heads,
+        "seqlen": args.seqlen,
+        "head_dim": args.head_dim,
+        "causal": args.causal,
+        "dtype": DTYPES[args.dtype] if args.dtype else None,
+        "seqlen_kv": args.seqlen_kv,
+    }
+    merged = {
+        name: getattr(base, name) if value is None else value for name, value in given.items()
+    }
+    return Problem(**merged)
+
+
+def add_config(p: Options) -> None:
+    p.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a tunable, for instance num_splits=4; repeatable",
+    )
+
+
+def add_defaults_only(p: Options) -> None:
+    p.add_argument(
+        "--defaults-only",
+        action="store_true",
+        help="tunables not given take the variant's defaults, not what was tuned",
+    )
+
+
+def config_from(args: argparse.Namespace) -> dict[str, int]:
+    """The tunables given by `--config`; with `--defaults-only` all of them.
+
+    Raises:
+        InvalidProblem: an item that is not name=whole number.
+        UnknownName: no such variant.
+    """
+    config = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+    if getattr(args, "defaults_only", False):
+        return default_config(find_variant(args.variant), config)
+    return config
+
+
+def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
+    """`num_splits=4` and so on. InvalidProblem with `usage` for what is not of that form."""
+    config = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        try:
+            config[name.strip()] = int(value)
+        except ValueError:
+            raise InvalidProblem(f"{usage}, not {item!r}: values are whole numbers.") from None
+    return config
+
+
+def add_target(p: Options, default: str = "the one in this machine") -> None:
+    p.add_argument("--gpu", help=f"target GPU, for instance L4 (default: {default})")
+    p.add_argument(
+        "--backend",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where to execute (default: the GPU when it is the target, else the CPU)",
+    )
+
+
+def add_inputs(p: Options, default: str | None = "normal") -> None:
+    p.add_argument(
+        "--inputs",
+        choices=get_args(InputKind),
+        default=default,
+        help="what the input tensors hold (default: normal)",
+    )
+
+
+def positive_int(text: str) -> int:
+    """For `type=`: a whole number from 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """For `type=`: a finite number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return value
