@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from engine.problem import Problem
 
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
+LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
 Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "does not fit"]
 
 
@@ -126,7 +127,7 @@ class Latency:
     low_us: float  # 95 % CI of the median when measured; the model's 90 % interval when predicted
     high_us: float
     reason: str  # what binds (predicted) or how it was measured
-    kind: Literal["device_warm", "device_cold", "end_to_end"] = "device_warm"
+    kind: LatencyKind = "device_warm"
     samples_us: tuple[float, ...] = ()
     # SM clock right after each of the samples; empty where nobody reads it.
     sm_clocks_mhz: tuple[int, ...] = ()

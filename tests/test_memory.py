@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import engine.host_memory as host_memory
 import engine.pipeline.memory as memory
 from engine.backends.base import RunResult
 from engine.correctness import check_with_maps
 from engine.evaluation import Status
-from engine.pipeline.memory import available_host_memory, check_memory, memory_need
+from engine.host_memory import available_host_memory
+from engine.pipeline.memory import check_memory, memory_need
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import encode, make_inputs
@@ -104,14 +106,14 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "a" / "memory.stat").write_text(f"anon 1\ninactive_file {2 * GIB}\n")
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text(f"{GIB}\n")
-    monkeypatch.setattr(memory, "_CGROUP_ROOT", tmp_path)
-    real = memory._read
+    monkeypatch.setattr(host_memory, "_CGROUP_ROOT", tmp_path)
+    real = host_memory._read
     monkeypatch.setattr(
-        memory,
+        host_memory,
         "_read",
         lambda path: "0::/a/b\n" if str(path) == "/proc/self/cgroup" else real(path),
     )
-    monkeypatch.setattr(memory, "_mem_available", lambda: 100 * GIB)
+    monkeypatch.setattr(host_memory, "_mem_available", lambda: 100 * GIB)
     # The file cache gives way: 6 GiB allowed, 5 used, 2 of them cache.
     assert available_host_memory() == 3 * GIB
 

@@ -1,9 +1,9 @@
 """Compile kernels for any GPU without one: cubin, resources and log."""
 
 from engine.compile.cache import cache_root
-from engine.compile.kernel import CompiledKernel, PtxasInfo
-from engine.compile.nvrtc import compile_kernel
+from engine.compile.nvrtc import CompiledKernel, compile_kernel
 from engine.compile.plans import cached_kernel, compile_plan, resources, target_arch
+from engine.compile.ptxas import PtxasInfo
 
 __all__ = [
     "CompiledKernel",

@@ -12,13 +12,19 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from engine.compile.cache import cache_root, read_entry, write_entry
-from engine.compile.kernel import CompiledKernel, from_bytes, to_bytes
-from engine.compile.ptxas import first_error, locate_ptx_errors, parse_ptxas, ptx_error_lines
+from engine.compile.ptxas import (
+    PtxasInfo,
+    first_error,
+    locate_ptx_errors,
+    parse_ptxas,
+    ptx_error_lines,
+)
 from engine.compile.sources import Sources, read_sources
 from engine.compile.toolkit import INSTALL_HINT, find_include_dir, hint
 from engine.errors import CompileError, ToolMissing, UnknownName
@@ -34,6 +40,19 @@ _MISSING_HEADER = re.compile(
     r"(?:could not|cannot) open source file "
     r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """One source compiled with one set of macros for one arch."""
+
+    arch: str  # "sm_89", "sm_90a"
+    cubin: bytes
+    entries: Mapping[str, PtxasInfo]  # by the name of the `extern "C" __global__` function
+    log: str  # the compiler's output: warnings, then ptxas' report
+    flags: tuple[str, ...]  # all options but the toolkit's include folder
+    source_sha256: str  # of the `.cu` file; its headers are covered by `key`
+    key: str  # content address: source, headers, flags and NVRTC's version
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +120,7 @@ def compile_kernel(
     kernel = build.cached()
     if kernel is None:
         kernel = build.compile()
-        write_entry(build.path, to_bytes(kernel))
+        write_entry(build.path, _to_bytes(kernel))
     for entry in entries:
         if entry not in kernel.entries:
             found = ", ".join(sorted(kernel.entries)) or "none"
@@ -164,7 +183,7 @@ class _Build:
         if payload is None:
             return None
         try:
-            kernel = from_bytes(payload)
+            kernel = _from_bytes(payload)
         except (KeyError, TypeError, ValueError):
             return None
         return kernel if kernel.key == self.key else None
@@ -225,3 +244,31 @@ class _Build:
             return result, nvrtc.getProgramLog(program).replace("\0", "\n").strip()
         finally:
             nvrtc.destroyProgram(program)
+
+
+def _to_bytes(kernel: CompiledKernel) -> bytes:
+    """A line of JSON, then the cubin."""
+    head = {
+        "arch": kernel.arch,
+        "entries": {name: asdict(info) for name, info in kernel.entries.items()},
+        "log": kernel.log,
+        "flags": kernel.flags,
+        "source_sha256": kernel.source_sha256,
+        "key": kernel.key,
+    }
+    return json.dumps(head).encode("ascii") + b"\n" + kernel.cubin
+
+
+def _from_bytes(payload: bytes) -> CompiledKernel:
+    """The inverse of `_to_bytes`. Raises KeyError, TypeError or ValueError for anything else."""
+    line, _, cubin = payload.partition(b"\n")
+    head = json.loads(line)
+    return CompiledKernel(
+        arch=head["arch"],
+        cubin=cubin,
+        entries={name: PtxasInfo(**info) for name, info in head["entries"].items()},
+        log=head["log"],
+        flags=tuple(head["flags"]),
+        source_sha256=head["source_sha256"],
+        key=head["key"],
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.compile import nvrtc
-from engine.compile.kernel import CompiledKernel
+from engine.compile.nvrtc import CompiledKernel
 from engine.errors import CompileError, ToolMissing, UnknownName
 from engine.evaluation import Resources
 from engine.plan import LaunchPlan

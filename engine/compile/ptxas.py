@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-
-from engine.compile.kernel import PtxasInfo
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>[^']+)'")
 _FUNCTION = re.compile(r"Function properties for '?(?P<name>[^'\s]+)'?")
@@ -26,6 +25,17 @@ _OTHER_ERROR = re.compile(r"^(?:nvrtc: )?error: (?P<what>.+)$")
 
 _LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s")
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<path>[^"]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class PtxasInfo:
+    """What ptxas says about one entry function."""
+
+    registers_per_thread: int
+    static_smem_bytes: int
+    spill_store_bytes: int  # per thread
+    spill_load_bytes: int  # per thread
+    stack_bytes: int  # per thread
 
 
 def parse_ptxas(log: str) -> dict[str, PtxasInfo]:

@@ -82,18 +82,6 @@ def lock_path(gpu: str) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9-]+', '_', gpu)}.lock"
 
 
-def read_holder(gpu: str) -> Holder | None:
-    """Who holds the GPU now, as far as the file says."""
-    try:
-        handle = os.open(lock_path(gpu), os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        return _holder(handle)
-    finally:
-        os.close(handle)
-
-
 def _open(path: Path) -> int:
     """Open the lock's file, made for everybody on first use.
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
+from engine.evaluation import LatencyKind
 from engine.measure.replay_plan import (
     FLUSH_L2_MULTIPLE,
     ReplayPlan,
@@ -22,7 +23,6 @@ from engine.measure.replay_plan import (
     plan_cold,
     plan_warm,
 )
-from engine.measure.sample import LatencyKind
 
 Replay: TypeAlias = Callable[[], float]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.devices.nvml import GpuState
-from engine.measure.sample import LatencyKind
+from engine.evaluation import LatencyKind
 from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
 from engine.measure.verdict import CONFIDENCE, Comparison, aa_floor, paired_verdict, undecided
 
@@ -92,10 +92,6 @@ class RoundTable:
             if not reason:
                 self._times[at] = sample.time_us
         self._floors = {kind: aa_floor(*self._incumbent_rows(kind)) for kind in kinds}
-
-    @property
-    def dropped_share(self) -> float:
-        return sum(map(bool, self.dropped)) / max(len(self.dropped), 1)
 
     def floor(self, kind: LatencyKind) -> float:
         """|ln ratio| that the incumbent shows against itself."""

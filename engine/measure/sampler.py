@@ -17,9 +17,9 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 
 from engine.devices.nvml import GpuState
-from engine.evaluation import Latency
+from engine.evaluation import Latency, LatencyKind
 from engine.measure.rounds import RoundTable, Sample
-from engine.measure.sample import LatencyKind, measured_latency
+from engine.measure.statistics import median_interval
 from engine.measure.verdict import Comparison, Verdict
 
 Mode: TypeAlias = Literal["burst", "sustained"]
@@ -119,6 +119,20 @@ class SamplingRun:
     def comparison(self, candidate: str, kind: LatencyKind | None = None) -> Comparison:
         """The candidate beside the incumbent; of the first kind when none is named."""
         return self.table.compare(candidate, self.incumbent, kind or self.settings.kinds[0])
+
+
+def measured_latency(samples_us: tuple[float, ...], kind: LatencyKind, how: str) -> Latency:
+    """Median and 95 % interval of the samples. `how` says how they were taken."""
+    interval = median_interval(samples_us)
+    return Latency(
+        origin="measured",
+        median_us=interval.median,
+        low_us=interval.low,
+        high_us=interval.high,
+        reason=how,
+        kind=kind,
+        samples_us=samples_us,
+    )
 
 
 def run_rounds(

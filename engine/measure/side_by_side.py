@@ -11,10 +11,9 @@ from typing import Self
 
 from engine.devices.nvml import GpuState
 from engine.errors import AttuneError
-from engine.evaluation import Latency
+from engine.evaluation import Latency, LatencyKind
 from engine.measure.replay import Launchable, ReplayDevice
 from engine.measure.rounds import Sample
-from engine.measure.sample import LatencyKind
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
 from engine.measure.statistics import MIN_SAMPLES
 

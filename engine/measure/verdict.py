@@ -115,21 +115,6 @@ def paired_verdict(
     return _compare(median_interval(ratios, confidence), floor, ratios.size, "rounds")
 
 
-def unpaired_verdict(
-    a_us: Times, b_us: Times, floor: float = math.log1p(RUN_TO_RUN_FLOOR)
-) -> Comparison:
-    """Is b faster than a, when they were measured in different runs? See `interval_verdict`."""
-    a, b = _times(a_us), _times(b_us)
-    samples = min(a.size, b.size)
-    if samples < MIN_SAMPLES:
-        return undecided(
-            floor,
-            samples,
-            f"One side has {samples} samples and a 95 % interval needs {MIN_SAMPLES}.",
-        )
-    return interval_verdict(median_interval(a), median_interval(b), floor, samples)
-
-
 def interval_verdict(
     a: MedianInterval,
     b: MedianInterval,
@@ -183,12 +168,6 @@ def _compare(found: MedianInterval, floor: float, pairs: int, unit: str) -> Comp
 
 def _logs(found: MedianInterval) -> tuple[float, float, float]:
     return math.log(found.median), math.log(found.low), math.log(found.high)
-
-
-def _times(times_us: Times) -> npt.NDArray[np.float64]:
-    """The times there are: NaN stands for a dropped sample."""
-    times = np.asarray(times_us, dtype=np.float64)
-    return times[~np.isnan(times)]
 
 
 def _paired_ratios(a_us: Times, b_us: Times) -> npt.NDArray[np.float64]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from engine.config import default_config, resolve_config
 from engine.errors import MeasureError
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import Evaluation, Latency, LatencyKind, Status
 from engine.measure.local_gpu import measuring
-from engine.measure.sample import LatencyKind
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import ALL_KINDS, TimingGroup
 from engine.measure.timed import with_times

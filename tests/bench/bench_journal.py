@@ -20,7 +20,7 @@ from typing import Any
 from engine.evaluation import BaselineTiming, Evaluation
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
-from engine.measure.sample import measured_latency
+from engine.measure.sampler import measured_latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem

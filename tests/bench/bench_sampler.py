@@ -23,7 +23,8 @@ from simulated_gpu import (  # noqa: E402
 )
 
 from engine.measure.sampler import SamplerSettings, run_rounds  # noqa: E402
-from engine.measure.verdict import Verdict, unpaired_verdict  # noqa: E402
+from engine.measure.statistics import median_interval  # noqa: E402
+from engine.measure.verdict import Verdict, interval_verdict  # noqa: E402
 
 COMPARISONS = 1000
 DECIDED = (Verdict.FASTER, Verdict.SLOWER)
@@ -35,7 +36,7 @@ def one_after_another(conditions: SimulatedConditions, seed: int) -> Verdict:
     settings = SamplerSettings(kinds=("device_warm",), seed=seed)
     runs = [run_rounds(device, name, [], settings) for name in ("a", "b")]
     times = [run.table.times_us(name, "device_warm") for run, name in zip(runs, "ab", strict=True)]
-    return unpaired_verdict(*times, floor=0.0).verdict
+    return interval_verdict(*map(median_interval, times), floor=0.0).verdict
 
 
 def main() -> None:

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile.kernel import PtxasInfo
-from engine.compile.ptxas import first_error, locate_ptx_errors, parse_ptxas, ptx_error_lines
+from engine.compile.ptxas import (
+    PtxasInfo,
+    first_error,
+    locate_ptx_errors,
+    parse_ptxas,
+    ptx_error_lines,
+)
 
 
 def info(registers: int, smem: int, store: int, load: int, stack: int) -> PtxasInfo:

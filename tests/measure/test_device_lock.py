@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import MeasureError
-from engine.measure.device_lock import device_lock, lock_path, read_holder
+from engine.measure.device_lock import device_lock, lock_path
 
 GPU = "GPU-1234/../etc"  # whatever a driver may say, it stays a file's name
 HOLD = """
@@ -56,12 +57,11 @@ def test_the_second_waits_and_says_for_whom(other: subprocess.Popen[str]) -> Non
         other.stdin.close()  # the first is done
 
     with device_lock(GPU, "mine", hear, timeout_s=30):
-        mine = read_holder(GPU)
-    assert mine is not None
-    assert (mine.pid, mine.purpose) == (os.getpid(), "mine")
+        mine = json.loads(lock_path(GPU).read_text())
+    assert (mine["pid"], mine["purpose"]) == (os.getpid(), "mine")
     assert f"process {other.pid} has measured on it for" in said[0]
     assert "(a sweep of v05)" in said[0]
-    assert read_holder(GPU) is None
+    assert lock_path(GPU).read_text() == ""
 
 
 def test_a_killed_holder_gives_it_back(other: subprocess.Popen[str]) -> None:

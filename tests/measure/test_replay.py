@@ -12,8 +12,9 @@ import pytest
 
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
+from engine.evaluation import LatencyKind
 from engine.measure.replay import ReplayDevice
-from engine.measure.sample import LatencyKind, measured_latency
+from engine.measure.sampler import measured_latency
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
 EVENT_OVERHEAD_US = 5.0  # what events around anything add

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.measure.statistics import median_interval
 from engine.measure.verdict import (
     MIN_DIFFERENCE,
     RUN_TO_RUN_FLOOR,
+    Comparison,
     Verdict,
     aa_floor,
     decide,
+    interval_verdict,
     paired_verdict,
-    unpaired_verdict,
 )
 
 FLOOR = math.log1p(0.008)
@@ -75,6 +77,11 @@ def noisy(seed: int, rounds: int, ratio: float, noise: float = 0.01) -> npt.NDAr
     return 10.0 * ratio * np.exp(noise * rng.standard_normal(rounds))
 
 
+def unpaired(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], **floor: float) -> Comparison:
+    """Of two runs that were measured one after the other."""
+    return interval_verdict(median_interval(a), median_interval(b), **floor)
+
+
 def test_a_clear_difference_is_found_with_its_size() -> None:
     found = paired_verdict(noisy(1, 60, 1.0), noisy(2, 60, 0.9), FLOOR)
     assert found.verdict is Verdict.FASTER
@@ -89,7 +96,7 @@ def test_pairs_see_through_a_clock_that_swings() -> None:
     swing = 1 + 0.3 * np.sin(np.arange(60))  # ±30 % from round to round, the same for both
     found = paired_verdict(noisy(1, 60, 1.0) * swing, noisy(2, 60, 0.97) * swing, FLOOR)
     assert found.verdict is Verdict.FASTER
-    assert unpaired_verdict(noisy(1, 60, 1.0) * swing, noisy(2, 60, 0.97) * swing).verdict is (
+    assert unpaired(noisy(1, 60, 1.0) * swing, noisy(2, 60, 0.97) * swing).verdict is (
         Verdict.UNDECIDED
     )
 
@@ -107,7 +114,6 @@ def test_too_few_pairs_are_no_evidence() -> None:
     found = paired_verdict([10.0] * 5, [5.0] * 5, 0.0)
     assert found.verdict is Verdict.UNDECIDED
     assert "5 rounds" in found.reason
-    assert unpaired_verdict([10.0] * 5, [5.0] * 50).verdict is Verdict.UNDECIDED
     assert aa_floor([10.0] * 5, [10.0] * 5) == math.inf
 
 
@@ -132,21 +138,19 @@ def test_the_floor_is_the_far_end_of_what_the_pair_shows() -> None:
 
 def test_different_runs_need_more_than_what_runs_differ_by() -> None:
     a = noisy(1, 200, 1.0, noise=0.002)
-    assert unpaired_verdict(a, noisy(2, 200, 0.98, noise=0.002)).verdict is Verdict.UNDECIDED
-    found = unpaired_verdict(a, noisy(2, 200, 0.95, noise=0.002))
+    assert unpaired(a, noisy(2, 200, 0.98, noise=0.002)).verdict is Verdict.UNDECIDED
+    found = unpaired(a, noisy(2, 200, 0.95, noise=0.002))
     assert found.verdict is Verdict.FASTER
     assert found.floor == pytest.approx(RUN_TO_RUN_FLOOR)
     assert found.low < 0.95 < found.high
-    assert unpaired_verdict(a, noisy(2, 200, 0.98, noise=0.002), floor=0.0).verdict is (
-        Verdict.FASTER
-    )
+    assert unpaired(a, noisy(2, 200, 0.98, noise=0.002), floor=0.0).verdict is (Verdict.FASTER)
 
 
 def test_the_unpaired_interval_covers_the_true_ratio() -> None:
     covered = 0
     for seed in range(400):
-        found = unpaired_verdict(
-            noisy(2 * seed, 40, 1.0), noisy(2 * seed + 1, 70, 1.013, noise=0.03), 0.0
+        found = unpaired(
+            noisy(2 * seed, 40, 1.0), noisy(2 * seed + 1, 70, 1.013, noise=0.03), floor=0.0
         )
         covered += found.low <= 1.013 <= found.high
     assert 0.94 <= covered / 400 <= 0.995

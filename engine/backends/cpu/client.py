@@ -21,10 +21,11 @@ import numpy as np
 
 from engine.backends.cpu.build import HostLibrary
 from engine.backends.cpu.debug_lines import LineTable
-from engine.backends.cpu.host_memory import available_bytes, bytes_needed
 from engine.backends.cpu.job import Argument, Job, JobResult, KernelLaunch, TensorMap
+from engine.backends.cpu.job_memory import bytes_needed
 from engine.backends.cpu.transport import Channel, SharedSegment
 from engine.evaluation import Status
+from engine.host_memory import available_host_memory
 from engine.plan import TensorArg
 
 _ALIGNMENT = 64  # of arrays in the shared segment
@@ -105,8 +106,9 @@ class Client:
         with self._lock:
             needed = bytes_needed(job)
             # A small job fits in any case, and looking takes longer than running it.
-            if needed > _SMALL_JOB_BYTES and needed > (available := available_bytes()):
-                return _out_of_memory(needed, f"{_size(available)} are free")
+            free = available_host_memory() if needed > _SMALL_JOB_BYTES else None
+            if free is not None and needed > free:
+                return _out_of_memory(needed, f"{_size(free)} are free")
             try:
                 return self._run(job, timeout_s)
             except MemoryError:

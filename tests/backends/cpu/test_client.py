@@ -135,7 +135,7 @@ def test_buffers_beyond_all_memory(client, scale_source, monkeypatch):
     assert "GiB of memory and " in result.reason
     assert result.reason.endswith("are free: choose a smaller problem.")
     # An address space too small for it is refused by the system, in the child.
-    monkeypatch.setattr(client_module, "available_bytes", lambda: 1 << 62)
+    monkeypatch.setattr(client_module, "available_host_memory", lambda: 1 << 62)
     result = client.run(huge)
     assert result.status is Status.OUT_OF_MEMORY
     assert "the system refused to give it" in result.reason

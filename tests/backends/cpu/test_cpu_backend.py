@@ -194,7 +194,7 @@ def test_no_compiler(backend, tmp_path, inputs, monkeypatch):
 @pytest.mark.parametrize("check", [False, True])
 def test_more_memory_than_there_is(backend, tmp_path, inputs, monkeypatch, check):
     """Refused by arithmetic, before anything is allocated."""
-    monkeypatch.setattr(client_module, "available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(client_module, "available_host_memory", lambda: 100 << 20)
     plan = two_passes(tmp_path)
     large = replace(plan, scratch=(ScratchBuffer("sums", "float32", (1 << 23,), "poison"),))
     result = backend.run(large, inputs, RunOptions(check=check))
