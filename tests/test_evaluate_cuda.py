@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from engine.jobs.layout import RunDir
 from engine.jobs.runner import JobRunner
 from engine.jobs.worker import JOB_TYPES
 from engine.measure import local_gpu, side_by_side
-from engine.measure.device_lock import device_lock, read_holder
+from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
@@ -78,9 +79,7 @@ class MadeUpCuda:
         self.can_time = True
 
     def _note_holder(self) -> None:
-        holder = read_holder("GPU-1")
-        assert holder is not None
-        self.held_by.append(holder.purpose)
+        self.held_by.append(json.loads(lock_path("GPU-1").read_text())["purpose"])
 
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
         assert options.repeat
@@ -139,7 +138,7 @@ def test_checked_and_measured_while_the_gpu_is_held(evaluator: Evaluator, cuda: 
     # PyTorch has no GPU here, and says so for every backend.
     assert all(b.latency is None and b.reason for b in found.baselines)
     assert cuda.held_by == ["v01, B1 H1 S64 D64 fp16"] * 2
-    assert read_holder("GPU-1") is None
+    assert lock_path("GPU-1").read_text() == ""
     assert stages[-1] == "Measuring"
 
 
