@@ -11,12 +11,11 @@ from engine.evaluation import (
     Correctness,
     Latency,
     Occupancy,
-    PassReport,
     Resources,
 )
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
-from engine.units import format_bytes, format_us
+from engine.units import format_us
 
 _WAVES_SHOWN = 12
 _RESOURCE = {"ctas": "CTA slots"}
@@ -119,30 +118,6 @@ def terms(prediction: Terms) -> pd.DataFrame:
             for term, us, names, meaning in rows
         ],
         columns=["term", "us", "binds", "meaning"],
-    )
-
-
-def passes(reports: Sequence[PassReport]) -> pd.DataFrame:
-    """One row per pass: its compile's resources and its occupancy."""
-    return pd.DataFrame(
-        [
-            {
-                "pass": p.resources.entry,
-                "arch": p.resources.arch,
-                "threads per CTA": p.resources.threads_per_cta,
-                "registers per thread": p.resources.registers_per_thread,
-                "static smem": format_bytes(p.resources.static_smem_bytes),
-                "dynamic smem": format_bytes(p.resources.dynamic_smem_bytes),
-                "spill stores": format_bytes(p.resources.spill_store_bytes),
-                "spill loads": format_bytes(p.resources.spill_load_bytes),
-                "stack": format_bytes(p.resources.stack_bytes),
-                "CTAs": p.occupancy.ctas,
-                "CTAs per SM": p.occupancy.ctas_per_sm,
-                "occupancy": f"{p.occupancy.occupancy:.0%}",
-                "limiter": p.occupancy.limiter,
-            }
-            for p in reports
-        ]
     )
 
 

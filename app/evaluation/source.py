@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.evaluation import frames
 from app.evaluation.view import EvaluationView
 from app.shared import tables
 from app.shared.widgets import empty, show_log
+from engine.sessions.tables import passes_table
 
 
 def draw(view: EvaluationView) -> None:
     if view.passes:
-        tables.draw(frames.passes(view.passes))
+        tables.draw(passes_table(view.passes).frame())
     if view.flags:
         st.markdown("**Compile flags**")
         st.code(" ".join(view.flags), language=None, wrap_lines=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.sessions import frames
 from app.shared import tables
 from app.shared.footprints import CachedFootprints
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.widgets import busy, empty
 from engine.evaluation import Evaluation
 from engine.sessions.advice import advice_limits, advise
+from engine.sessions.tables import advice_table
 
 _POLL_S = 1.0
 _ROW_PX = 58  # three lines of a reason
@@ -36,7 +36,7 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
         waiting = [job for job in footprints.compile_missing() if not job.is_over]
         if suggestions:
             tables.draw(
-                frames.advice(suggestions),
+                advice_table(suggestions).frame(),
                 row_height=_ROW_PX,
                 height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(suggestions)),
                 columns={"why": st.column_config.TextColumn(width="large")},

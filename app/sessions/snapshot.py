@@ -21,6 +21,7 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
 from engine.records.snapshot import Snapshot
 from engine.sessions.goal import target_status
+from engine.sessions.tables import environment_table, sources_table, timeline_table
 from engine.sessions.timeline import timeline_rows
 
 _ROWS = 7  # a longer table scrolls
@@ -77,11 +78,11 @@ def _about(snapshot: Snapshot) -> None:
 
 def _folded(snapshot: Snapshot) -> None:
     with st.expander("Environment it was made in", icon=":material/memory:"):
-        tables.draw(frames.environment(snapshot.environment))
+        tables.draw(environment_table(snapshot.environment).frame())
     if snapshot.timeline:
         rows = timeline_rows(snapshot.timeline, snapshot.opened())
         with st.expander(f"Timeline, {len(rows):,} entries", icon=":material/timeline:"):
-            tables.draw(frames.timeline(rows))
+            tables.draw(timeline_table(rows).frame().iloc[::-1])
     if snapshot.sources:
         _sources(snapshot)
     if snapshot.log:
@@ -102,7 +103,7 @@ def _sources(snapshot: Snapshot) -> None:
         return
     with part:
         st.caption("Shown as text only: opening a snapshot compiles and runs nothing from it.")
-        tables.draw(frames.sources(snapshot.sources))
+        tables.draw(sources_table(snapshot.sources).frame())
         index = st.selectbox(
             "File",
             range(len(snapshot.sources)),

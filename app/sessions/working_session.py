@@ -6,13 +6,15 @@ from typing import Any
 
 import streamlit as st
 
-from app.sessions import advice, downloads, frames, target
+from app.sessions import advice, downloads, target
 from app.shared import notices, working_session
 from app.shared.widgets import empty
 from engine.errors import AttuneError
 from engine.sessions.session import Session, resume_session, working_sessions
 from engine.sessions.store.store import Store
+from engine.sessions.tables import timeline_table
 
+_OUTCOMES = ("tried", "kept", "dropped")
 _ROWS = 6  # a longer timeline scrolls
 _MOST_OTHERS = 10  # the ones changed last
 _NOTICES = "sessions.working"
@@ -161,13 +163,13 @@ def _timeline(session: Session) -> None:
         )
         return
     key = f"timeline.{session.id}.{len(rows)}"
-    frame = frames.timeline(rows)
+    frame = timeline_table(rows).frame().iloc[::-1]  # the newest first
 
     def mark() -> None:
         for position, change in st.session_state[key]["edited_rows"].items():
             entry = int(frame.index[int(position)])
             outcome = change.get("outcome")
-            if outcome in frames.OUTCOMES and rows[entry].outcome != outcome:
+            if outcome in _OUTCOMES and rows[entry].outcome != outcome:
                 with notices.errors_to(_NOTICES):
                     session.mark(entry, outcome)
 
@@ -181,12 +183,10 @@ def _timeline(session: Session) -> None:
         on_change=mark,
         column_config={
             "what": st.column_config.TextColumn(width="large"),
-            "gain": st.column_config.TextColumn(
+            "gain since the start": st.column_config.TextColumn(
                 help="The session's first time for this problem over this one."
             ),
-            "outcome": st.column_config.SelectboxColumn(
-                options=list(frames.OUTCOMES), required=True
-            ),
+            "outcome": st.column_config.SelectboxColumn(options=list(_OUTCOMES), required=True),
         },
     )
     note = f"working_note.{session.id}.{len(rows)}"
