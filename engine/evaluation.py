@@ -7,15 +7,31 @@ timing. Expected failures are statuses with a reason, never exceptions that reac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from annotated_types import MaxLen
 
 from engine.problem import Problem
+from engine.schema import (
+    Count,
+    ErrorSize,
+    FieldError,
+    Integer,
+    Microseconds,
+    NanAsNull,
+    NotNegative,
+    Share,
+    Stored,
+)
+from engine.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
 
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
 Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "does not fit"]
+
+MAX_SAMPLES = 100_000  # of one latency
 
 
 class Status(StrEnum):
@@ -32,18 +48,20 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Stored):
     """What the compiler gave one pass on the target arch, plus its dynamic shared memory."""
 
-    entry: str
-    arch: str
-    threads_per_cta: int
-    registers_per_thread: int
-    static_smem_bytes: int
-    dynamic_smem_bytes: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-    stack_bytes: int
+    derived: ClassVar[tuple[str, ...]] = ("smem_bytes", "spill_bytes")
+
+    entry: Line
+    arch: Line
+    threads_per_cta: Count
+    registers_per_thread: Count
+    static_smem_bytes: Count
+    dynamic_smem_bytes: Count
+    spill_store_bytes: Count
+    spill_load_bytes: Count
+    stack_bytes: Count
 
     @property
     def smem_bytes(self) -> int:
@@ -54,30 +72,42 @@ class Resources:
     def spill_bytes(self) -> int:
         return self.spill_store_bytes + self.spill_load_bytes
 
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields | {"smem_bytes": self.smem_bytes, "spill_bytes": self.spill_bytes}
+
+    def _check_file(self, raw: Mapping[str, Any]) -> None:
+        for name in self.derived:
+            if raw[name] != getattr(self, name) or isinstance(raw[name], bool):
+                raise FieldError("it is not the sum of its parts", name)
+
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Stored):
     """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
 
-    ctas: int
-    ctas_per_sm: int  # resident at once; 0 when not even one fits
-    active_warps_per_sm: int
-    max_warps_per_sm: int
-    occupancy: float  # active warps / max warps, of a full SM, 0..1
+    ctas: Count
+    ctas_per_sm: Count  # resident at once; 0 when not even one fits
+    active_warps_per_sm: Count
+    max_warps_per_sm: Count
+    occupancy: Share  # active warps / max warps, of a full SM, 0..1
     limiter: Limiter
-    limits: Mapping[str, int]  # CTAs per SM each resource alone would allow
-    num_sms: int | None
-    waves: float | None  # ctas / (ctas_per_sm · num_sms)
-    tail_ctas: int | None  # CTAs in the last, incomplete wave; 0 when it is full
-    wave_efficiency: float | None  # waves / ⌈waves⌉
-    sm_fill: float | None  # SMs that get at least one CTA in the first wave, 0..1
-    thread_fill: float | None  # launched threads / (num_sms · max threads per SM), may exceed 1
-    ctas_to_fill: int | None  # CTAs of this size whose threads fill every SM's thread capacity
-    reason: str  # one sentence: what limits it and what would help
+    limits: Annotated[
+        Mapping[Line, Count], MaxLen(16)
+    ]  # CTAs per SM each resource alone would allow
+    num_sms: Count | None
+    waves: NotNegative | None  # ctas / (ctas_per_sm · num_sms)
+    tail_ctas: Count | None  # CTAs in the last, incomplete wave; 0 when it is full
+    wave_efficiency: NotNegative | None  # waves / ⌈waves⌉
+    sm_fill: NotNegative | None  # SMs that get at least one CTA in the first wave, 0..1
+    thread_fill: (
+        NotNegative | None
+    )  # launched threads / (num_sms · max threads per SM), may exceed 1
+    ctas_to_fill: Count | None  # CTAs of this size whose threads fill every SM's thread capacity
+    reason: Sentence  # one sentence: what limits it and what would help
 
 
 @dataclass(frozen=True, slots=True)
-class PassReport:
+class PassReport(Stored):
     """Resources and occupancy of one pass."""
 
     resources: Resources
@@ -85,52 +115,57 @@ class PassReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Stored):
     """A pattern the diagnosis recognised, in words, with how strongly it explains the error."""
 
-    pattern: str  # "kv_split_seam", "tail_tile", "one_head", …
-    sentence: str
-    share: float  # share of the wrong elements it covers, 0..1
+    pattern: Line  # "kv_split_seam", "tail_tile", "one_head", …
+    sentence: Sentence
+    share: Share  # share of the wrong elements it covers, 0..1
 
 
 @dataclass(frozen=True, slots=True)
-class Correctness:
+class Correctness(Stored):
     """The verdict on one output against the float64 reference. See engine/correctness/check.py."""
 
+    always_written: ClassVar[tuple[str, ...]] = ("findings",)
+
     passed: bool
-    reason: str
-    max_abs_err: float
-    mean_abs_err: float
-    rms_err: float
-    cosine: float
-    baseline_err: float  # max|sdpa_same_dtype − ref|
-    baseline_name: str
-    tolerance: float  # 2·baseline_err + atol
-    fixed_bound: float  # 0.002 in FP16: the study's old bound, shown beside it
+    reason: Sentence
+    max_abs_err: ErrorSize
+    mean_abs_err: ErrorSize
+    rms_err: ErrorSize
+    cosine: Annotated[float, NanAsNull()]
+    baseline_err: ErrorSize  # max|sdpa_same_dtype − ref|
+    baseline_name: Line
+    tolerance: ErrorSize  # 2·baseline_err + atol
+    fixed_bound: NotNegative  # 0.002 in FP16: the study's old bound, shown beside it
     within_fixed_bound: bool
-    bad_count: int  # elements over the tolerance
-    nonfinite_count: int
-    unwritten_count: int
-    first_bad_index: tuple[int, int, int, int] | None  # (batch, head, row, column)
+    bad_count: Count  # elements over the tolerance
+    nonfinite_count: Count
+    unwritten_count: Count
+    first_bad_index: tuple[Count, Count, Count, Count] | None  # (batch, head, row, column)
     inputs_unchanged: bool
     repeatable: bool  # the second run gave the same bits
     guards_intact: bool
-    findings: tuple[Finding, ...] = ()
+    findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Stored):
     """One launch's time on the GPU named by the evaluation's device."""
 
+    always_written: ClassVar[tuple[str, ...]] = ("kind", "samples_us")
+
     origin: Origin
-    median_us: float
-    low_us: float  # 95 % CI of the median when measured; the model's 90 % interval when predicted
-    high_us: float
-    reason: str  # what binds (predicted) or how it was measured
+    median_us: Microseconds
+    # 95 % CI of the median when measured; the model's 90 % interval when predicted.
+    low_us: Microseconds
+    high_us: Microseconds
+    reason: Sentence  # what binds (predicted) or how it was measured
     kind: LatencyKind = "device_warm"
-    samples_us: tuple[float, ...] = ()
+    samples_us: Annotated[tuple[Microseconds, ...], MaxLen(MAX_SAMPLES)] = ()
     # SM clock right after each of the samples; empty where nobody reads it.
-    sm_clocks_mhz: tuple[int, ...] = ()
+    sm_clocks_mhz: Annotated[tuple[Count, ...], MaxLen(MAX_SAMPLES)] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.low_us <= self.median_us <= self.high_us:
@@ -143,48 +178,66 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineTiming:
+class BaselineTiming(Stored):
     """One PyTorch SDPA backend on the same problem and device, in the same run."""
 
-    name: str  # "flash", "cudnn", "efficient", "math"
+    always_written: ClassVar[tuple[str, ...]] = ("reason",)
+
+    name: Line  # "flash", "cudnn", "efficient", "math"
     latency: Latency | None
-    reason: str = ""  # why there is no latency
-    other_latencies: tuple[Latency, ...] = ()  # cold device, end to end
+    reason: Sentence = ""  # why there is no latency
+    other_latencies: Annotated[tuple[Latency, ...], MaxLen(16)] = ()  # cold device, end to end
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Stored):
     """How the kernel was really executed for the correctness check."""
 
     backend: Literal["cuda", "cpu"]
     build: Literal["fast", "check", "device"]
     schedule: Literal["in_order", "random", "reverse", "device"]
-    seed: int
+    seed: Integer
     # Wall time of the CPU execution. Not a GPU latency; never shown as one.
-    cpu_execution_ms: float | None
+    cpu_execution_ms: NotNegative | None
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Stored):
     """Everything one evaluation found, as far as it got."""
 
+    derived: ClassVar[tuple[str, ...]] = ("resources", "occupancy")
+    always_written: ClassVar[tuple[str, ...]] = (
+        "passes",
+        "execution",
+        "correctness",
+        "latency",
+        "other_latencies",
+        "baselines",
+        "notes",
+        "log",
+        "source_sha256",
+        "flags",
+    )
+
     status: Status
-    reason: str
-    variant: str
+    reason: Sentence
+    variant: Name
     problem: Problem
-    config: Mapping[str, int]
-    device: str  # the target GPU's name, or "unknown"
-    when: str  # UTC, ISO 8601
-    passes: tuple[PassReport, ...] = ()
+    config: Annotated[Mapping[Identifier, Integer], MaxLen(64)]
+    device: Line  # the target GPU's name, or "unknown"
+    when: TimeOrEmpty  # UTC, ISO 8601
+    passes: Annotated[tuple[PassReport, ...], MaxLen(16)] = ()
     execution: Execution | None = None
     correctness: Correctness | None = None
     latency: Latency | None = None
-    other_latencies: tuple[Latency, ...] = ()  # cold device, end to end
-    baselines: tuple[BaselineTiming, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be found out, and why; one sentence each
-    log: str = ""
-    source_sha256: str = ""
-    flags: tuple[str, ...] = ()
+    other_latencies: Annotated[tuple[Latency, ...], MaxLen(16)] = ()  # cold device, end to end
+    baselines: Annotated[tuple[BaselineTiming, ...], MaxLen(16)] = ()
+    notes: Annotated[
+        tuple[Sentence, ...], MaxLen(64)
+    ] = ()  # what could not be found out, and why; one sentence each
+    log: Log = ""
+    source_sha256: Sha256OrEmpty = ""
+    flags: Annotated[tuple[Line, ...], MaxLen(128)] = ()
 
     def __post_init__(self) -> None:
         measured = self.latency is not None and self.latency.origin == "measured"
@@ -202,47 +255,55 @@ class Evaluation:
         """The pass that does the work: the first one."""
         return self.passes[0] if self.passes else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of `python -m engine evaluate --json` and of snapshots.
+    def as_recorded(self) -> Evaluation:
+        """The evaluation as it is shown once its file is opened: "measured" is "recorded"."""
+        return replace(
+            self,
+            latency=_recorded(self.latency),
+            other_latencies=tuple(map(_recorded, self.other_latencies)),
+            baselines=tuple(
+                replace(
+                    baseline,
+                    latency=_recorded(baseline.latency),
+                    other_latencies=tuple(map(_recorded, baseline.other_latencies)),
+                )
+                for baseline in self.baselines
+            ),
+        )
 
-        `resources` and `occupancy` are those of the main pass; `passes` lists all of them.
-        """
-        main = self.main_pass
-        return {
-            "status": str(self.status),
-            "reason": self.reason,
-            "variant": self.variant,
-            "problem": self.problem.to_dict(),
-            "config": dict(self.config),
-            "device": self.device,
-            "when": self.when,
-            "resources": resources_dict(main.resources) if main else None,
-            "occupancy": occupancy_dict(main.occupancy) if main else None,
-            "passes": [
-                {
-                    "resources": resources_dict(p.resources),
-                    "occupancy": occupancy_dict(p.occupancy),
-                }
-                for p in self.passes
-            ],
-            "execution": asdict(self.execution) if self.execution else None,
-            "correctness": asdict(self.correctness) if self.correctness else None,
-            "latency": asdict(self.latency) if self.latency else None,
-            "other_latencies": [asdict(x) for x in self.other_latencies],
-            "baselines": [asdict(b) for b in self.baselines],
-            "notes": list(self.notes),
-            "log": self.log,
-            "source_sha256": self.source_sha256,
-            "flags": list(self.flags),
-        }
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """With `resources` and `occupancy` of the main pass before the list of all `passes`."""
+        written: dict[str, Any] = {}
+        for name, value in fields.items():
+            if name == "passes":
+                main = value[0] if value else dict.fromkeys(self.derived)
+                written |= {of: main[of] for of in self.derived}
+            written[name] = value
+        return written
+
+    def _check_file(self, raw: Mapping[str, Any]) -> None:
+        main = raw["passes"][0] if raw["passes"] else {}
+        for name in self.derived:
+            if (place := _first_difference(raw[name], main.get(name))) is not None:
+                raise FieldError("it is not that of the first pass", name, *place)
 
 
-def resources_dict(resources: Resources) -> dict[str, Any]:
-    return asdict(resources) | {
-        "smem_bytes": resources.smem_bytes,
-        "spill_bytes": resources.spill_bytes,
-    }
+def _first_difference(a: object, b: object) -> tuple[str, ...] | None:
+    """Where two JSON values differ; None where they do not."""
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return None if a == b and type(a) is type(b) else ()
+    for key in dict.fromkeys((*a, *b)):
+        if key not in a or key not in b:
+            return ()
+        if (place := _first_difference(a[key], b[key])) is not None:
+            return (key, *place)
+    return None
 
 
-def occupancy_dict(occupancy: Occupancy) -> dict[str, Any]:
-    return asdict(occupancy)
+T = TypeVar("T", Latency, Latency | None)
+
+
+def _recorded(latency: T) -> T:
+    if latency is None or latency.origin != "measured":
+        return latency
+    return replace(latency, origin="recorded")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from engine.errors import InvalidProblem
+from engine.schema import FieldError, Stored
 from kernels.variant import Dtype
 
 # Above these a typing slip is far more likely than a wish; index arithmetic stays within int64.
@@ -19,7 +21,7 @@ BYTES_PER_ELEMENT = 2  # FP16 and BF16 alike
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Stored):
     """Q and O are `[batch, num_heads, seqlen, head_dim]`, contiguous, FP16 or BF16.
 
     K and V have the same shape, or `seqlen_kv` rows where that is given (few queries against a long
@@ -129,9 +131,12 @@ class Problem:
         keys = "" if self.seqlen_kv is None else f" KV{self.seqlen_kv}"
         return f"S{self.seqlen}{keys}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, `seqlen_kv` only where it differs: `Problem(**d)` is the inverse."""
-        fields = asdict(self)
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """`seqlen_kv` only where it differs: version 1 of the format does not have it."""
         if self.seqlen_kv is None:
             del fields["seqlen_kv"]
         return fields
+
+    def _check_file(self, raw: Mapping[str, Any]) -> None:
+        if raw.get("seqlen_kv") != self.seqlen_kv:
+            raise FieldError("seqlen_kv is left out where it equals seqlen", "seqlen_kv")

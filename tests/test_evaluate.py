@@ -17,6 +17,7 @@ from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
+from engine.records.encoding import decode, encode
 
 SMALL = Problem(1, 1, 65, 64)
 Mutate = Callable[[str, str], None]
@@ -215,10 +216,9 @@ def test_without_a_host_compiler_the_reason_says_how_to_get_one(
 
 
 def test_every_stage_of_the_request_survives_json() -> None:
-    import json
 
     made = request(config={"block_n": 32}, check=True, schedule="reverse", seed=3)
-    assert EvaluationRequest.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    assert decode(EvaluationRequest, encode(made)) == made
 
 
 def test_preview_runs_nothing_and_agrees_with_the_evaluation(
@@ -256,4 +256,4 @@ def test_a_nan_row_can_be_written_to_the_journal(evaluator: Evaluator, mutate: M
     assert mutated.correctness is not None
     assert mutated.correctness.nonfinite_count == 64
     assert any("NaN" in f.sentence for f in mutated.correctness.findings)
-    json.dumps(mutated.to_dict(), allow_nan=False)
+    json.dumps(encode(mutated), allow_nan=False)

@@ -28,7 +28,9 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.tensors import Inputs, encode
+from engine.records.encoding import decode, encode
+from engine.tensors import Inputs
+from engine.tensors import encode as encode_tensor
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cuda")
 
@@ -85,7 +87,7 @@ class MadeUpCuda:
         assert options.repeat
         self._note_holder()
         out, _ = sdpa_same_dtype(inputs)
-        return RunResult(Status.PASSED, out=encode(out, plan.problem.dtype))
+        return RunResult(Status.PASSED, out=encode_tensor(out, plan.problem.dtype))
 
     @contextmanager
     def timer(
@@ -122,7 +124,7 @@ def evaluator(cuda: MadeUpCuda) -> Iterator[Evaluator]:
 
 
 def with_effort(effort: Any) -> EvaluationRequest:
-    return EvaluationRequest.from_dict({**REQUEST.to_dict(), "effort": effort})
+    return decode(EvaluationRequest, {**encode(REQUEST), "effort": effort})
 
 
 def test_checked_and_measured_while_the_gpu_is_held(evaluator: Evaluator, cuda: MadeUpCuda) -> None:
@@ -190,13 +192,13 @@ def test_live_streams_the_sampler_and_lets_others_in(
     monkeypatch.setattr(job, "_TURN", turn)
     runner = JobRunner(run, evaluator, JOB_TYPES)
     serve_waiting_evaluations = runner.serve_waiting_evaluations
-    runner.event("live", "queued", kind="live", request=REQUEST.to_dict())
+    runner.event("live", "queued", kind="live", request=encode(REQUEST))
     others: list[int] = []
 
     def another_wants_it() -> None:
         with device_lock("GPU-1", "another", timeout_s=60):
             others.append(len(read_samples(run.stream("live")).samples))
-        runner.event("single", "queued", request=with_effort("none").to_dict())
+        runner.event("single", "queued", request=encode(with_effort("none")))
 
     def between_turns() -> None:
         """Once the other had its turn and some more samples came: enough."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InvalidProblem
 from engine.problem import MAX_BATCH, MAX_HEAD_DIM, MAX_HEADS, MAX_SEQLEN, Problem
+from engine.records.encoding import encode
 
 SIZES = {
     "batch": MAX_BATCH,
@@ -74,8 +75,8 @@ def test_keys_of_another_number(seqlen: int, keys: int, heads: int) -> None:
     assert problem.kv_bytes == 2 * math.prod(problem.kv_shape)
     assert problem.io_bytes == 2 * problem.tensor_bytes + 2 * problem.kv_bytes
     assert problem.flops == 4 * 2 * heads * seqlen * keys * 64
-    assert Problem(**problem.to_dict()) == problem
-    assert ("seqlen_kv" in problem.to_dict()) == (keys != seqlen)
+    assert Problem(**encode(problem)) == problem
+    assert ("seqlen_kv" in encode(problem)) == (keys != seqlen)
 
 
 @given(st.integers(1, MAX_SEQLEN))
@@ -88,7 +89,7 @@ def test_as_many_keys_as_queries_is_the_plain_problem(seqlen: int) -> None:
     assert spelled.seqlen_kv is None
     # What journals and snapshots hold of such a problem has not changed.
     expected = {**GOOD, "seqlen": seqlen, "causal": False, "dtype": "float16"}
-    assert spelled.to_dict() == expected
+    assert encode(spelled) == expected
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", MAX_SEQLEN + 1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.records.codec import validated
+from engine.records.encoding import decode
 from engine.records.snapshot import Target
 from engine.sessions.goal import TargetStatus, describe_target
 from kernels.ladder import LADDER
@@ -84,4 +84,4 @@ def from_form() -> Target | None:
     if state["target_metric"] is None:
         return None
     names = ("metric", "value", "baseline", "variant", *SIZES.values())
-    return validated(Target, {name: state[f"target_{name}"] for name in names}, "The target")
+    return decode(Target, {name: state[f"target_{name}"] for name in names}, name="The target")

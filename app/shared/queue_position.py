@@ -7,6 +7,7 @@ import streamlit as st
 from app.shared.widgets import busy, plain_markdown
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
+from engine.records.encoding import decode
 
 
 def draw(job: JobStatus, key: str) -> None:
@@ -39,7 +40,7 @@ def _describe(blocking: JobStatus | None) -> str:
         progress = blocking.progress
         done = f" ({progress.done:,} of {progress.total:,} points)" if progress else ""
         return f"Waiting for a running sweep{done}; cancel it on the Sweep page"
-    other = EvaluationRequest.from_dict(blocking.request)
+    other = decode(EvaluationRequest, blocking.request)
     name = f"{other.variant}, {other.problem.label()}"
     if blocking.kind == "live":
         return f"Waiting for the live measurement of {name}, which runs until it is stopped"

@@ -19,7 +19,7 @@ from engine.correctness.maps import ErrorMap, maps_from_arrays
 from engine.evaluation import Evaluation
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
-from engine.records.codec import evaluation_from_dict
+from engine.records.encoding import decode, encode
 
 # A compile takes 50 to 300 ms: waiting this long for it saves the flicker of a second rerun.
 COMPILE_WAIT_S = 0.4
@@ -29,7 +29,7 @@ _COMPILES = "compiles"  # in the tab's state: job ids by request
 
 def payload_of(request: EvaluationRequest) -> dict[str, Any]:
     """The request as the journal holds it."""
-    payload: dict[str, Any] = json.loads(json.dumps(request.to_dict()))
+    payload: dict[str, Any] = encode(request)
     return payload
 
 
@@ -42,7 +42,7 @@ def runs_of(request: EvaluationRequest) -> list[JobStatus]:
 
 def evaluation_of(job: JobStatus) -> Evaluation | None:
     """The result of a job; None where it has none (yet)."""
-    return evaluation_from_dict(job.result, name="The result") if job.result else None
+    return decode(Evaluation, job.result, name="The result") if job.result else None
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from app.shared.machine import local_gpu
+from engine.records.encoding import decode, encode
 from engine.search.space import SweepPoint
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepSpec
@@ -32,7 +33,7 @@ def estimate(spec: SweepSpec) -> SweepEstimate:
     Raises:
         InvalidProblem, UnknownName: The space is invalid.
     """
-    return _estimate(json.dumps(spec.to_dict()), _on_gpu(spec))
+    return _estimate(json.dumps(encode(spec)), _on_gpu(spec))
 
 
 def _on_gpu(spec: SweepSpec) -> bool:
@@ -43,7 +44,7 @@ def _on_gpu(spec: SweepSpec) -> bool:
 
 @lru_cache(maxsize=32)
 def _estimate(text: str, on_gpu: bool) -> SweepEstimate:
-    spec = SweepSpec.from_dict(json.loads(text))
+    spec = decode(SweepSpec, json.loads(text))
     count = spec.space.count()
     if count > _MAX_ENUMERATED:
         # Configs of one problem take about equally long: the default one represents all.

@@ -19,10 +19,11 @@ from app.shared.widgets import (
 )
 from app.tune import latency_stream_chart, latency_stream_jobs
 from app.tune.run_state import RunState
+from engine.evaluation import Evaluation
 from engine.jobs.latency_stream.series import StreamSummary, StreamView
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
-from engine.records.codec import evaluation_from_dict
+from engine.records.encoding import decode
 from engine.units import format_count, format_duration, format_us
 
 _POLL_S = 0.5  # also while nothing is measured: another tab may begin
@@ -146,7 +147,7 @@ def _notice(job: JobStatus | None, view: StreamView) -> None:
     elif job.state in ("failed", "crashed"):
         problem(f"{job.error}{stays} Switch on to measure again.", job.log)
     elif job.result is not None:
-        result = evaluation_from_dict(job.result, name="The result")
+        result = decode(Evaluation, job.result, name="The result")
         failure(result.status, f"{result.reason} So it is not measured.", result.log)
     else:
         end = _ENDS.get(job.end, "Ended")
@@ -214,7 +215,7 @@ def _left_out(view: StreamView) -> str:
 
 
 def _download(job: JobStatus, view: StreamView) -> None:
-    request = EvaluationRequest.from_dict(job.request)
+    request = decode(EvaluationRequest, job.request)
     shape = request.problem.label().replace(" ", "_")
     tables.download(
         "Raw samples (CSV)",

@@ -41,11 +41,6 @@ _COMMANDS = (
     compare,
 )
 
-# What sessions and the app need; a remote GPU machine may lack it.
-_NOT_NEEDED_TO_MEASURE = frozenset(
-    {"fsspec", "platformdirs", "plotly", "psutil", "pydantic", "rich", "streamlit"}
-)
-
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line's parser; each command module adds its own part."""
@@ -70,16 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except AttuneError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    except ModuleNotFoundError as error:
-        package = (error.name or "").split(".")[0]
-        if package not in _NOT_NEEDED_TO_MEASURE:
-            raise
-        print(
-            f"error: This needs the package {package}, and a machine that only measures has none: "
-            f"pip install {package}, or do it where the app is installed.",
-            file=sys.stderr,
-        )
         return 1
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)

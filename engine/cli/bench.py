@@ -14,6 +14,7 @@ from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
 from engine.names import find_variant
 from engine.pipeline.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench
+from engine.records.encoding import encode
 
 if TYPE_CHECKING:
     from engine.evaluation import Latency
@@ -156,7 +157,7 @@ def _median(latency: Latency | None) -> float | None:
 
 def _as_dict(result: BenchResult) -> dict[str, Any]:
     return {
-        "problem": result.problem.to_dict(),
+        "problem": encode(result.problem),
         "device": result.device,
         "best_baseline": result.best_baseline,
         "stop_reason": result.stop_reason,

@@ -20,6 +20,7 @@ from engine.cli.output import print_json, print_table
 from engine.evaluation import Evaluation, Latency, Status
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
+from engine.records.encoding import encode
 from engine.units import format_bytes, format_us
 
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     config = resolve(request).config_origin
     if args.json:
         origins = dict(config.origins) if config is not None else {}
-        print_json(evaluation.to_dict() | {"config_origins": origins})
+        print_json(encode(evaluation) | {"config_origins": origins})
     else:
         _print_human(evaluation, config.describe() if config is not None else "given")
     if args.save:

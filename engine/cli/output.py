@@ -10,33 +10,23 @@ from typing import Any
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output. NaN and infinity become null: JSON has neither."""
-    json.dump(_finite(value), sys.stdout, indent=2, allow_nan=False)
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(value, inf_nan_mode="null")
+    json.dump(plain, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value
-
-
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal; numbers right-aligned. Plain text where rich is missing."""
+    """A table that fits the terminal; numbers right-aligned."""
     cells = [[_text(cell) for cell in row] for row in rows]
     numeric = [
         bool(cells) and all(_looks_numeric(row[i]) for row in cells) for i in range(len(columns))
     ]
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        print(plain_table(title, columns, cells, numeric))
-        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_numeric in zip(columns, numeric, strict=True):
         table.add_column(name, justify="right" if is_numeric else "left")
@@ -45,26 +35,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.
     width = None if sys.stdout.isatty() else 240
     Console(highlight=False, markup=False, emoji=False, width=width).print(table)
-
-
-def plain_table(
-    title: str,
-    columns: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    numeric: Sequence[bool],
-) -> str:
-    """The table as text, on a machine that only measures."""
-    lines = [list(columns), *map(list, cells)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    lines.insert(1, ["-" * width for width in widths])
-    aligned = (
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in lines
-    )
-    return "\n".join([title, "", *aligned, ""])
 
 
 def _text(cell: object) -> str:

@@ -20,6 +20,7 @@ from engine.jobs.status import ENDED, JobKind, JobStatus
 from engine.jobs.supervisor import Supervisor
 from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
+from engine.records.encoding import encode
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
@@ -56,7 +57,7 @@ class JobManager:
         Raises:
             StoreError: the jobs folder cannot be written.
         """
-        return self._submit("evaluate", request.to_dict())
+        return self._submit("evaluate", encode(request))
 
     def submit_sweep(self, spec: SweepSpec, cluster: str = "") -> str:
         """Queue a sweep and return the job's id.
@@ -68,7 +69,7 @@ class JobManager:
         Raises:
             StoreError: the jobs folder cannot be written.
         """
-        return self._submit("sweep", spec.to_dict(), cluster=cluster)
+        return self._submit("sweep", encode(spec), cluster=cluster)
 
     def resume_sweep(self, job_id: str, cluster: str | None = None) -> str | None:
         """Go on with a sweep that ended early; what it has evaluated is not done again.
@@ -96,7 +97,7 @@ class JobManager:
         Raises:
             StoreError: the jobs folder cannot be written.
         """
-        return self._submit("live", request.to_dict())
+        return self._submit("live", encode(request))
 
     def _submit(
         self, kind: JobKind, request: dict[str, Any], sweep: str | None = None, cluster: str = ""

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from engine.errors import AttuneError
+from engine.errors import AttuneError, SnapshotError
 from engine.jobs.layout import RunDir
 from engine.jobs.status import JobKind, JobStatus
 from engine.jobs.table import JobTable
 from engine.pipeline.evaluate import Evaluator
+from engine.records.encoding import decode
 
 _UNREADABLE = (
     "The job cannot be read (damaged, or written by another version of Attune): start it again."
@@ -31,13 +32,13 @@ class JobType(Generic[Request]):
     """What the worker does with jobs of one kind.
 
     Args:
-        decode: the request of a job; KeyError, TypeError or ValueError where it cannot be read.
+        request: what the job was asked for.
         run: does the job and writes its end to the journal.
         is_long: goes on for long, serves evaluations in between, and is taken up again by the
             next worker when this one dies.
     """
 
-    decode: Callable[[Mapping[str, Any]], Request]
+    request: type[Request]
     run: Callable[[JobRunner, JobStatus, Request], None]
     is_long: bool
 
@@ -89,8 +90,8 @@ class JobRunner:
         """Run one job. Every way out of it is an event in the journal."""
         try:
             job_type = self._types[job.kind]
-            request = job_type.decode(job.request)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            request = decode(job_type.request, job.request)
+        except (KeyError, TypeError, SnapshotError):
             self.event(job.job_id, "failed", error=_UNREADABLE)
             return
         except AttuneError as error:

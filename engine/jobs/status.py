@@ -49,7 +49,7 @@ class JobProgress:
 class JobStatus:
     """How one job stands.
 
-    `result` is `Evaluation.to_dict()` once an evaluation is done; a sweep's rows are in its own
+    `result` is the encoded `Evaluation` once an evaluation is done; a sweep's rows are in its own
     journal (`JobManager.rows`), the samples of a latency stream in its file
     (`JobManager.read_stream`).
     """

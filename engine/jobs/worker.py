@@ -23,6 +23,7 @@ from engine.jobs.supervisor import code_stamp
 from engine.jobs.sweep.job import run_sweep_job
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.records.encoding import encode
 from engine.search.sweep.journal import SweepSpec
 
 POLL_S = 0.02
@@ -36,13 +37,13 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     )
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
-    runner.event(job.job_id, "finished", result=outcome.evaluation.to_dict())
+    runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
 
 
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
-    "evaluate": JobType(EvaluationRequest.from_dict, run_evaluation, is_long=False),
-    "sweep": JobType(SweepSpec.from_dict, run_sweep_job, is_long=True),
-    "live": JobType(EvaluationRequest.from_dict, run_latency_stream, is_long=True),
+    "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
+    "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
+    "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Literal, TypeAlias
 
 from engine.backends.base import Schedule
 from engine.config import ResolvedConfig, resolve_config
@@ -13,6 +13,7 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.names import find_variant, variant_from
 from engine.problem import Problem
+from engine.schema import Stored
 from engine.tensors import InputKind
 from kernels.variant import Variant
 
@@ -21,7 +22,7 @@ Effort: TypeAlias = Literal["full", "quick", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationRequest:
+class EvaluationRequest(Stored):
     """What to evaluate. Missing tunables take their tuned or default values (`engine.config`).
 
     `gpu=None` means the local GPU.
@@ -41,13 +42,6 @@ class EvaluationRequest:
     # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
     # baselines. "none": nothing; the output is checked all the same.
     effort: Effort = "full"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"problem": self.problem.to_dict()}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "problem": Problem(**data["problem"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from engine.errors import SnapshotError
-from engine.evaluation import Evaluation
-from engine.records.evaluation import EvaluationRecord
-from engine.records.explain import file_label, first_problem, place_of
+from engine.records.encoding import decode
+from engine.records.explain import file_label, place_of
 from engine.records.snapshot import (
     FORMAT,
     SCHEMA_VERSION,
@@ -45,8 +42,6 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())
-
-M = TypeVar("M", bound=BaseModel)
 
 
 class _Duplicate(ValueError):
@@ -89,8 +84,8 @@ def loads(data: bytes, *, name: str) -> Snapshot:
     text = _text(data, label)
     with _collector_paused():
         raw = _known_version(_parse(text, label), label)
-        validated(Summary, raw.pop("summary", None), label, "summary")
-        return validated(Snapshot, raw, label)
+        decode(Summary, raw.pop("summary", None), name=label, at="summary")
+        return decode(Snapshot, raw, name=label)
 
 
 def read_summary(head: bytes) -> Summary | None:
@@ -112,20 +107,6 @@ def read_summary(head: bytes) -> Summary | None:
         return Summary.model_validate(raw)
     except (ValueError, RecursionError):
         return None
-
-
-def evaluation_from_dict(raw: Any, *, name: str = "the evaluation") -> Evaluation:
-    """The inverse of `Evaluation.to_dict()` (of its JSON), as it was written.
-
-    Raises:
-        SnapshotError: one sentence with the place of the first thing that is wrong.
-    """
-    return record_from_dict(raw, name=name).evaluation
-
-
-def record_from_dict(raw: Any, *, name: str = "the evaluation") -> EvaluationRecord:
-    """`evaluation_from_dict`, still in the form that a snapshot holds."""
-    return validated(EvaluationRecord, raw, file_label(name))
 
 
 def parse_json(data: bytes, *, name: str) -> Any:
@@ -257,11 +238,3 @@ def _known_version(parsed: Any, label: str) -> dict[str, Any]:
     for step in range(version, SCHEMA_VERSION):
         raw = MIGRATIONS[step](raw)
     return raw
-
-
-def validated(model: type[M], raw: Any, label: str, at: str = "") -> M:
-    """`raw` as `model`; SnapshotError in one sentence that starts with `label` otherwise."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise SnapshotError(f"{label}: {first_problem(error, at)}.") from None

@@ -7,9 +7,10 @@ sentence is safe wherever it is shown.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _SAFE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._+=@, -]")
@@ -28,7 +29,9 @@ _PHRASES = {
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
+    "unexpected_keyword_argument": "is a field this version does not know",
     "literal_error": "must be one of {expected}",
+    "enum": "must be one of {expected}",
     "greater_than": "must be greater than {gt:,}",
     "greater_than_equal": "must be at least {ge:,}",
     "less_than_equal": "must be at most {le:,}",
@@ -37,6 +40,7 @@ _PHRASES = {
     "tuple_type": "must be a list",
     "list_type": "must be a list",
     "dict_type": "must be an object",
+    "dataclass_type": "must be an object",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "none_required": "must be null",

@@ -13,23 +13,12 @@ import hashlib
 from collections.abc import Iterable
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Origin, Status
 from engine.problem import Problem
-from engine.records.evaluation import (
-    AS_TUPLE,
-    Count,
-    EvaluationRecord,
-    Finite,
-    NotNegative,
-    ProblemRecord,
-    Record,
-    Time,
-    TimeOrNone,
-    as_recorded,
-)
-from engine.records.text import Line, Log, Notes, Sentence, Sha256, SourceText
+from engine.schema import Count, NotNegative
+from engine.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
 
 FORMAT = "attune-snapshot"
 SCHEMA_VERSION = 2  # the newest
@@ -39,6 +28,14 @@ MAX_MAP_SIDE = 256
 
 Id: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 ShortLine: TypeAlias = Annotated[Line, Field(max_length=120)]
+
+AS_TUPLE = (Field(strict=False), FailFast())  # JSON has lists
+
+
+class Record(BaseModel):
+    """Base of what only files hold: no unknown fields, no conversions, finite numbers."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Gpu(Record):
@@ -57,7 +54,7 @@ class Gpu(Record):
 class Environment(Record):
     """`engine.environment.collect_environment()`; None where it was not known."""
 
-    collected: TimeOrNone = ""
+    collected: TimeOrEmpty = ""
     gpus: Annotated[tuple[Gpu, ...], Field(max_length=64), *AS_TUPLE] = ()
     driver: Line | None = None
     cuda_driver: Line | None = None
@@ -85,7 +82,7 @@ class Target(Record):
     """
 
     metric: Literal["speedup", "latency_us", "per_unit_gain"]
-    value: float = Field(gt=0, le=1e12, allow_inf_nan=False)
+    value: float = Field(gt=0, le=1e12)
     baseline: ShortLine = ""  # "flash", "cudnn", …; empty: the fastest one of the evaluation
     variant: ShortLine = ""
     seqlen: Count | None = None
@@ -123,7 +120,7 @@ class ErrorMap(Record):
     columns: Annotated[int, Field(ge=1, le=MAX_MAP_SIDE)]
     rows_per_cell: Annotated[int, Field(ge=1)] = 1
     columns_per_cell: Annotated[int, Field(ge=1)] = 1
-    values: Annotated[tuple[Finite | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
+    values: Annotated[tuple[float | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
 
     @model_validator(mode="after")
     def _shape(self) -> ErrorMap:
@@ -156,10 +153,8 @@ class Snapshot(Record):
     updated: Time
     provenance: Sentence = ""  # where recorded figures come from
     environment: Environment
-    problems: Annotated[tuple[ProblemRecord, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
-    evaluations: Annotated[
-        tuple[EvaluationRecord, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE
-    ]
+    problems: Annotated[tuple[Problem, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
+    evaluations: Annotated[tuple[Evaluation, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
     error_maps: Annotated[tuple[ErrorMap, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE] = ()
     sources: Annotated[tuple[Source, ...], Field(max_length=1_000), *AS_TUPLE] = ()
     timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
@@ -179,10 +174,7 @@ class Snapshot(Record):
 
     def opened(self) -> tuple[Evaluation, ...]:
         """The evaluations with every "measured" shown as "recorded"."""
-        return tuple(as_recorded(record.evaluation) for record in self.evaluations)
-
-    def distinct_problems(self) -> tuple[Problem, ...]:
-        return tuple(record.problem for record in self.problems)
+        return tuple(evaluation.as_recorded() for evaluation in self.evaluations)
 
 
 def version_of(snapshot: Snapshot) -> int:
@@ -206,15 +198,16 @@ class Summary(Record):
     num_problems: Count
     num_evaluations: Count
     num_passed: Count
-    origins: Annotated[tuple[Literal["measured", "recorded", "predicted"], ...], *AS_TUPLE]
+    origins: Annotated[tuple[Origin, ...], *AS_TUPLE]
 
 
 def summarise(snapshot: Snapshot) -> Summary:
     """The summary of a snapshot."""
-    records = snapshot.evaluations
-    latencies = [r.latency for r in records] + [b.latency for r in records for b in r.baselines]
+    evaluations = snapshot.evaluations
+    latencies = [e.latency for e in evaluations]
+    latencies += [b.latency for e in evaluations for b in e.baselines]
     origins = {latency.origin for latency in latencies if latency is not None}
-    problems = _distinct(p.problem.label() for p in snapshot.problems)
+    problems = _distinct(p.label() for p in snapshot.problems)
     return Summary(
         id=snapshot.id,
         title=snapshot.title,
@@ -222,12 +215,12 @@ def summarise(snapshot: Snapshot) -> Summary:
         updated=snapshot.updated,
         hypothesis=_first_line(snapshot.hypothesis),
         notes=_first_line(snapshot.notes),
-        devices=_distinct(r.device[:120] for r in records)[:8],
-        variants=_distinct(r.variant[:120] for r in records)[:64],
+        devices=_distinct(e.device[:120] for e in evaluations)[:8],
+        variants=_distinct(e.variant[:120] for e in evaluations)[:64],
         problems=problems[:200],
         num_problems=len(problems),
-        num_evaluations=len(records),
-        num_passed=sum(r.status == "PASSED" for r in records),
+        num_evaluations=len(evaluations),
+        num_passed=sum(e.status is Status.PASSED for e in evaluations),
         origins=tuple(o for o in ("measured", "recorded", "predicted") if o in origins),
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from itertools import product
 from math import prod
-from typing import Any, Self
+from typing import Any
 
 from engine.backends.base import Schedule
 from engine.config import default_config
@@ -27,6 +27,7 @@ from engine.pipeline.request import (
     EvaluationRequest,
 )
 from engine.problem import Problem
+from engine.schema import Stored
 from engine.tensors import InputKind
 from kernels.variant import Dtype, Variant
 
@@ -34,7 +35,7 @@ MAX_POINTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class SweepOptions:
+class SweepOptions(Stored):
     """How every point is evaluated. The same meanings as in `EvaluationRequest`."""
 
     gpu: str | None = None
@@ -85,7 +86,7 @@ class ProblemAxes:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class Space(Stored):
     """Variants × problems × configs.
 
     `tunables` narrows (or widens) the values of single tunables in every variant that has them; all
@@ -145,23 +146,6 @@ class Space:
             own = t.values if self.own_values else (t.default,)
             axes.append(tuple(dict.fromkeys(self.tunables.get(t.name, own))))
         return axes
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "variants": list(self.variants),
-            "problems": [p.to_dict() for p in self.problems],
-            "tunables": {name: list(values) for name, values in self.tunables.items()},
-            "own_values": self.own_values,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            variants=tuple(data["variants"]),
-            problems=tuple(Problem(**p) for p in data["problems"]),
-            tunables={name: tuple(values) for name, values in data["tunables"].items()},
-            own_values=bool(data["own_values"]),
-        )
 
 
 def make_point(

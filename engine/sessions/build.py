@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from engine.evaluation import Evaluation
 from engine.problem import Problem
-from engine.records.codec import record_from_dict, validated
-from engine.records.evaluation import storable
+from engine.records.encoding import decode, encode
 from engine.records.snapshot import Environment, ErrorMap, Snapshot, Source, Target, TimelineEntry
-from engine.records.text import (
+from engine.text import (
     MAX_NOTES,
     MAX_SENTENCE,
     MAX_SOURCE,
@@ -59,7 +58,6 @@ def make_snapshot(
     Raises:
         SnapshotError: something that no file may hold, such as too many evaluations.
     """
-    records = [record_from_dict(storable(evaluation)) for evaluation in evaluations]
     distinct = dict.fromkeys([*(e.problem for e in evaluations), *problems])
     present = now()
     raw = {
@@ -72,14 +70,14 @@ def make_snapshot(
         "updated": updated or present,
         "provenance": clean_lines(provenance, MAX_SENTENCE),
         "environment": environment,
-        "problems": [problem.to_dict() for problem in distinct],
-        "evaluations": records,
+        "problems": tuple(distinct),
+        "evaluations": [encode(evaluation) for evaluation in evaluations],
         "error_maps": tuple(error_maps),
         "sources": tuple(sources),
         "timeline": tuple(timeline),
         "log": log,
     }
-    return validated(Snapshot, raw, "This session")
+    return decode(Snapshot, raw, name="This session")
 
 
 def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
@@ -90,7 +88,7 @@ def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
         "flags": [clean_line(flag) for flag in flags],
     }
     raw["sha256"] = hashlib.sha256(str(raw["text"]).encode()).hexdigest()
-    return validated(Source, raw, "The source")
+    return decode(Source, raw, name="The source")
 
 
 class MapLike(Protocol):
@@ -133,4 +131,4 @@ def make_error_map(evaluation: int, found: MapLike, *, max_side: int = MAP_SIDE)
             float(f"{x:.4g}") if math.isfinite(x) else None for x in pooled.ravel().tolist()
         ],
     }
-    return validated(ErrorMap, raw, "The error map")
+    return decode(ErrorMap, raw, name="The error map")

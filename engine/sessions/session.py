@@ -16,14 +16,13 @@ from engine.environment import collect_environment
 from engine.errors import CompileError, SnapshotError, StoreError
 from engine.evaluation import Evaluation
 from engine.records import journal
-from engine.records.codec import record_from_dict, validated
-from engine.records.evaluation import storable
+from engine.records.encoding import decode, encode
 from engine.records.snapshot import ErrorMap, Snapshot, Source, Target, TimelineEntry
-from engine.records.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
 from engine.sessions.build import UNTITLED, MapLike, make_error_map, make_snapshot, make_source, now
 from engine.sessions.goal import TargetStatus, target_status
 from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
+from engine.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
 from engine.user_data import data_folder
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Session:
             "evaluation",
             key=key,
             job=job_id,
-            evaluation=storable(evaluation),
+            evaluation=encode(evaluation),
             maps=[make_error_map(0, found).model_dump(mode="json") for found in maps],
             sources=[
                 source.model_dump(mode="json")
@@ -200,7 +199,7 @@ class Session:
             case "edit":
                 target = event.get("target")
                 if target is not None:
-                    self.target = validated(Target, target, "The target")
+                    self.target = decode(Target, target, name="The target")
                 elif "target" in event:
                     self.target = None
                 self.title = event.get("title", self.title)
@@ -228,13 +227,13 @@ class Session:
         if job_id in self._jobs:  # another tab was first
             self._keys[event["key"]] = self._jobs[job_id]
             return
-        evaluation = record_from_dict(event["evaluation"]).evaluation
+        evaluation = decode(Evaluation, event["evaluation"], name="The evaluation")
         index = len(self._evaluations)
         maps = [
-            validated(ErrorMap, raw | {"evaluation": index}, "The error map")
+            decode(ErrorMap, raw | {"evaluation": index}, name="The error map")
             for raw in event["maps"]
         ]
-        sources = [validated(Source, raw, "The source") for raw in event["sources"]]
+        sources = [decode(Source, raw, name="The source") for raw in event["sources"]]
         self._keys[event["key"]] = index
         if job_id:
             self._jobs[job_id] = index
@@ -273,9 +272,22 @@ def start_session(
             f"The folder {folder} for sessions cannot be made: {error.strerror}."
         ) from None
     session_id = uuid.uuid4().hex
-    session = Session(folder / f"{session_id}.jsonl")
-    session._append("start", id=session_id, created=now(), environment=collect_environment())
-    session.edit(title=title, hypothesis=hypothesis, target=target, notes=notes)
+    path = folder / f"{session_id}.jsonl"
+    session = begin_session(path, session_id=session_id, title=title)
+    session.edit(hypothesis=hypothesis, target=target, notes=notes)
+    return session
+
+
+def begin_session(path: Path, *, title: str = "", session_id: str = "") -> Session:
+    """A session whose journal is the new or empty file at `path`."""
+    session = Session(path)
+    session._append(
+        "start",
+        id=session_id or uuid.uuid4().hex,
+        created=now(),
+        environment=collect_environment(),
+    )
+    session.edit(title=title)
     return session
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from engine.evaluation import Correctness, Evaluation, Finding, Status
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
+from engine.records.encoding import encode
 
 CORRECT = Correctness(
     passed=True,
@@ -71,7 +71,7 @@ class FakeManager:
         self.arrays: dict[str, Any] | None = None
 
     def submit(self, request: EvaluationRequest) -> str:
-        self.submitted.append(json.loads(json.dumps(request.to_dict())))
+        self.submitted.append(encode(request))
         return f"job-{len(self.submitted)}"
 
     def jobs(self) -> list[JobStatus]:
@@ -94,7 +94,7 @@ class FakeManager:
 
 def done(evaluation: Evaluation) -> dict[str, Any]:
     """The answer of a job that ended with this evaluation."""
-    return {"state": "done", "result": json.loads(json.dumps(evaluation.to_dict()))}
+    return {"state": "done", "result": encode(evaluation)}
 
 
 def failed(base: Evaluation, status: Status, reason: str, log: str = "") -> dict[str, Any]:

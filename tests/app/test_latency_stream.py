@@ -32,6 +32,7 @@ from engine.jobs.manager import JobStatus
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.encoding import decode, encode
 
 CAP, HOT = "power cap", "software thermal slowdown"
 SWITCH = "Measure continuously"
@@ -47,7 +48,7 @@ class FakeStreams(FakeManager):
 
     def submit_stream(self, request: EvaluationRequest) -> str:
         job_id = f"{time.time_ns():020d}-{self.folder.name}"
-        payload = json.loads(json.dumps(request.to_dict()))
+        payload = encode(request)
         self.streams[job_id] = JobStatus(job_id, "queued", payload, kind="live", started=1.0)
         return job_id
 
@@ -217,7 +218,7 @@ def test_two_tabs_that_both_switch_on_share_one_job(open_tab, jobs):
 def test_one_click_that_comes_in_twice_starts_once(open_tab, jobs):
     flip(open_tab(), on=True)
     latency_stream_jobs.stop(jobs.streams[jobs.runs_with(gpu_samples())])
-    request = EvaluationRequest.from_dict(jobs.streams[jobs.newest].request)
+    request = decode(EvaluationRequest, jobs.streams[jobs.newest].request)
     latency_stream_jobs.start(request, None)
     assert len(jobs.streams) == 1
     latency_stream_jobs.start(request, jobs.streams[jobs.newest])

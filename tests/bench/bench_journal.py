@@ -8,7 +8,6 @@ worker, and the page asks how things stand, for all rows, and for the table of t
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.records import journal
+from engine.records.encoding import encode
 from engine.search.results import sweep_frame
 from engine.search.space import Space, SweepOptions, SweepPoint, point_id
 from engine.search.sweep.journal import SweepJournal, SweepSpec
@@ -67,12 +67,12 @@ def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evalu
     """10,000 jobs of the Tune page."""
     run = RunDir(root / "server0")
     run.create()
-    result = evaluation.to_dict()
+    result = encode(evaluation)
 
     def add(i: int) -> None:
         job = f"{i:020d}-0-0"
         queued = {"job": job, "event": "queued", "t": 0.0, "kind": "evaluate"}
-        journal.append(run.journal, {**queued, "request": request.to_dict()})
+        journal.append(run.journal, {**queued, "request": encode(request)})
         journal.append(run.journal, {"job": job, "event": "started", "t": 0.0, "pid": 1})
         journal.append(run.journal, {"job": job, "event": "finished", "t": 0.0, "result": result})
 
@@ -88,7 +88,7 @@ def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evalu
     manager = JobManager(root)
     report("  server starts", [(time.perf_counter() - start) * 1000])
     RunDir.tidy = tidy  # type: ignore[method-assign]
-    payload = json.loads(json.dumps(request.to_dict()))
+    payload = encode(request)
     updates = []
     for i in range(UPDATES):
         add(EVALUATIONS + i)
@@ -103,7 +103,7 @@ def sweep(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> Non
     spec = SweepSpec(Space(("v01",), (request.problem,)), SweepOptions(gpu="L4"))
     job = "sweep"
     path = manager._run.sweep_journal(job)
-    queued = {"job": job, "event": "queued", "t": 0.0, "kind": "sweep", "request": spec.to_dict()}
+    queued = {"job": job, "event": "queued", "t": 0.0, "kind": "sweep", "request": encode(spec)}
     journal.append(manager._run.journal, {**queued, "journal": job})
     book = SweepJournal(path)
     book.begin(spec)

@@ -28,7 +28,7 @@ def main() -> None:
     inside = total = 0
     for file in files:
         snapshot = loads(file.read_bytes(), name=file.name)
-        evaluations = [entry.evaluation for entry in snapshot.evaluations]
+        evaluations = snapshot.evaluations
         groups = {(e.variant, tuple(sorted(e.config.items())), e.device) for e in evaluations}
         for variant_id, config, gpu in sorted(groups):
             label = f"{file.name}: {variant_id} on {gpu}"

@@ -21,6 +21,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from engine.records.encoding import encode
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
@@ -120,7 +122,7 @@ class MadeUpSweep:
             stderr=subprocess.DEVNULL,  # else whoever reads this program's waits for it, too
         )
         self.run.write_worker(self.worker.pid, code_stamp())
-        self.event("queued", kind="sweep", journal=JOB, request=self.spec.to_dict())
+        self.event("queued", kind="sweep", journal=JOB, request=encode(self.spec))
         self.event("started", pid=self.worker.pid)
         self.book = SweepJournal(self.run.sweep_journal(JOB))
         self.book.begin(self.spec)

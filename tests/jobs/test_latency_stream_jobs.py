@@ -27,6 +27,7 @@ from engine.jobs.worker import JOB_TYPES
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.encoding import encode
 from engine.records.journal import read_from
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
@@ -160,7 +161,7 @@ def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run.create()
     with Evaluator() as evaluator:
         runner = JobRunner(run, evaluator, JOB_TYPES)
-        runner.event("1", "queued", kind="live", request=REQUEST.to_dict())
+        runner.event("1", "queued", kind="live", request=encode(REQUEST))
         runner.serve(runner.waiting()[0])
         assert runner.waiting() == []
     assert len(read_samples(run.stream("1")).samples) == 3

@@ -13,6 +13,7 @@ from engine.evaluation import Evaluation, Latency, Status
 from engine.jobs.sweep import files as subject
 from engine.jobs.sweep.files import SweepFiles
 from engine.problem import Problem
+from engine.records.encoding import encode
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
 from engine.search.sweep.rows import SweepRow
@@ -48,7 +49,7 @@ def test_a_sweep_that_runs_is_followed_to_its_end(tmp_path: Path, book: SweepJou
     with book.claim():
         book.begin(SPEC)
         (job,) = files.listed()
-        assert (job.kind, job.state, job.request) == ("sweep", "running", SPEC.to_dict())
+        assert (job.kind, job.state, job.request) == ("sweep", "running", encode(SPEC))
         add(book, 1)
         seen = files.status(job.job_id)
         assert seen is not None

@@ -22,6 +22,7 @@ from engine.jobs.table import JobTable
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.encoding import encode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import RankedPoint
 from engine.search.space import Space, SweepOptions
@@ -285,7 +286,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.create()
-    request = spec(3).to_dict()
+    request = encode(spec(3))
     JobTable(run.journal).append("s", "queued", kind="sweep", request=request, journal="s")
     argv = [sys.executable, "-c", LOST, str(tmp_path)]
     with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL) as worker:

@@ -12,6 +12,7 @@ from search_data import SMALL, point
 from engine.errors import InvalidProblem, UnknownName
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.encoding import decode, encode
 from engine.search.space import (
     MAX_POINTS,
     ProblemAxes,
@@ -159,7 +160,7 @@ def test_ids_never_change() -> None:
 def test_a_space_survives_its_journal(batch: list[int], splits: list[int], own: bool) -> None:
     problems = ProblemAxes(batch=tuple(batch), causal=(False, True)).problems()
     space = Space(("v01", "v05"), problems, {"num_splits": tuple(splits)}, own)
-    again = Space.from_dict(space.to_dict())
+    again = decode(Space, encode(space))
     assert again == space
     assert [p.id for p in again.points(SweepOptions())] == [
         p.id for p in space.points(SweepOptions())

@@ -7,6 +7,7 @@ import pytest
 from engine.errors import InvalidProblem
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.encoding import decode, encode
 from engine.search.space import ProblemAxes, Space, point_id
 from engine.tuned import problem_class
 
@@ -33,9 +34,9 @@ def test_axes_meet_and_a_problem_comes_once() -> None:
 
 def test_a_journal_names_the_keys_only_where_they_differ() -> None:
     space = Space(("v05",), (CAUSAL, DECODE))
-    written = space.to_dict()
+    written = encode(space)
     assert ["seqlen_kv" in p for p in written["problems"]] == [False, True]
-    assert Space.from_dict(written) == space
+    assert decode(Space, written) == space
 
 
 def test_a_config_tuned_for_decoding_is_not_one_for_a_prompt() -> None:

@@ -45,7 +45,7 @@ def test_round_trip(compress: bool) -> None:
 def test_evaluations_come_back_as_they_were_and_are_shown_as_recorded() -> None:
     evaluation = evaluation_maker(samples=200)
     snapshot = loads(dumps(snapshot_maker(evaluations=[evaluation])), name="x")
-    assert snapshot.evaluations[0].evaluation == evaluation
+    assert snapshot.evaluations[0] == evaluation
     (shown,) = snapshot.opened()
     assert shown.latency is not None
     assert shown.latency.origin == "recorded"
@@ -58,11 +58,11 @@ def test_version_1_stays_readable() -> None:
     assert snapshot.target is not None
     assert (snapshot.target.metric, snapshot.target.value) == ("speedup", 1.5)
     assert snapshot.environment.gpus[0].power_limit_w == 72.0
-    assert snapshot.distinct_problems() == (
+    assert snapshot.problems == (
         Problem(1, 1, 128, 64),
         Problem(2, 8, 512, 512, causal=True, dtype="bfloat16"),
     )
-    first, second = (record.evaluation for record in snapshot.evaluations)
+    first, second = snapshot.evaluations
     assert first.latency is not None
     assert (first.latency.origin, first.latency.median_us) == ("measured", 12.5)
     assert len(first.latency.samples_us) == 5

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sessions_data import snapshot_maker
 
 from engine.errors import SnapshotError
-from engine.records.codec import dumps, evaluation_from_dict, read_summary
+from engine.evaluation import Evaluation
+from engine.records.codec import dumps, read_summary
+from engine.records.encoding import decode
 
 json_values = st.recursive(
     st.none()
@@ -57,7 +59,7 @@ def test_fuzz_bytes(data: st.DataObject) -> None:
 @given(json_values)
 def test_fuzz_an_evaluation(value: Any) -> None:
     with pytest.raises(SnapshotError):
-        evaluation_from_dict(value)
+        decode(Evaluation, value)
 
 
 IMPORTED: list[Any] = [

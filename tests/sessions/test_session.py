@@ -102,7 +102,7 @@ def test_a_snapshot_holds_all_of_it_and_opens(session: Session) -> None:
     snapshot = loads(dumps(session.to_snapshot()), name="x")
     assert snapshot.id == session.id
     assert snapshot.title == "KV-split"
-    assert [r.evaluation for r in snapshot.evaluations] == [evaluation, evaluation]
+    assert snapshot.evaluations == (evaluation, evaluation)
     assert len(snapshot.timeline) == 2
     assert snapshot.environment.python
     assert snapshot.sources[0].text == source.read_text(encoding="utf-8")
@@ -220,7 +220,7 @@ def test_one_evaluation_is_saved_as_a_snapshot_of_its_own(tmp_path: Path) -> Non
     name = save_outcome(EvaluationOutcome(evaluation_maker()), store=store)
     snapshot = store.open(name)
     assert snapshot.title == "v05 on B1 H1 S128 D64 fp16"
-    assert snapshot.evaluations[0].evaluation == evaluation_maker()
+    assert snapshot.evaluations[0] == evaluation_maker()
 
 
 def test_gains_count_from_the_first_of_their_kind(session: Session) -> None:

@@ -39,8 +39,8 @@ def test_version_2_stays_readable() -> None:
     """The file was written once and is never written again. Its figures are spelled out here."""
     snapshot = loads(V2.read_bytes(), name="v2.json")
     assert snapshot.title == "Test data: decoding on an L4"
-    assert snapshot.distinct_problems() == (DECODE, Problem(1, 1, 128, 64))
-    first, second = (record.evaluation for record in snapshot.evaluations)
+    assert snapshot.problems == (DECODE, Problem(1, 1, 128, 64))
+    first, second = snapshot.evaluations
     assert first.problem == DECODE
     assert first.latency is not None
     assert (first.latency.origin, first.latency.median_us) == ("measured", 12.5)
@@ -60,7 +60,7 @@ def test_round_trip(compress: bool) -> None:
     snapshot = decoding()
     data = dumps(snapshot, compress=compress)
     assert loads(data, name="x") == snapshot
-    assert loads(data, name="x").evaluations[0].evaluation.problem == DECODE
+    assert loads(data, name="x").evaluations[0].problem == DECODE
     assert read_summary(data[:HEAD_BYTES]) == summarise(snapshot)
     assert summarise(snapshot).problems == ("B1 H32 S1 KV4096 D128 fp16",)
 

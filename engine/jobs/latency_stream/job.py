@@ -30,6 +30,7 @@ from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan, make_plan
+from engine.records.encoding import encode
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationReq
     )
     checked = outcome.evaluation
     if checked.status not in (Status.PASSED, Status.THROTTLED) or checked.execution is None:
-        runner.event(job_id, "finished", result=checked.to_dict())
+        runner.event(job_id, "finished", result=encode(checked))
         return
     target = resolve(request)
     plan = make_plan(target.variant, request.problem, target.config)

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from engine.errors import AttuneError
 from engine.pipeline.request import EvaluationRequest
+from engine.records.encoding import decode, encode
 
 _AHEAD = 4  # points per process that may be compiled before their turn
 
@@ -69,7 +70,7 @@ class CompileAhead:
             and self._waiting
             and len(self._started) < _AHEAD * self._processes
         ):
-            request = self._waiting.popleft().to_dict()
+            request = encode(self._waiting.popleft())
             try:
                 self._started.append(self._pool.submit(_compile, request, self._on_cpu))
             except (BrokenProcessPool, RuntimeError):
@@ -95,7 +96,7 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
     from engine.pipeline.request import resolve
     from engine.plan import make_plan
 
-    request = EvaluationRequest.from_dict(data)
+    request = decode(EvaluationRequest, data)
     try:
         target = resolve(request)
         plan = make_plan(target.variant, request.problem, target.config)

@@ -16,6 +16,7 @@ from engine.model.calibrate import LeaveOneOut
 from engine.model.equations import PARAMETER_NAMES, Calibration, Parameters
 from engine.model.measurements import Measurement
 from engine.problem import Problem
+from engine.records.encoding import encode
 from kernels.variant import Dtype
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class BatchResult:
             "variant": self.variant,
             "device": self.device,
             "config": self.config,
-            "problem": self.problem.to_dict(),
+            "problem": encode(self.problem),
             "points": [asdict(p) for p in self.points],
             "recommendations": [asdict(r) for r in self.recommendations],
             "model": self._model(),

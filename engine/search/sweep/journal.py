@@ -13,8 +13,10 @@ from typing import Any
 
 from engine.errors import AttuneError, StoreError
 from engine.records import journal
+from engine.records.encoding import decode, encode
+from engine.schema import Stored
 from engine.search.space import Space, SweepOptions, SweepPoint
-from engine.search.strategies import STRATEGIES, StrategyName
+from engine.search.strategies import StrategyName
 from engine.search.sweep.location import Location
 from engine.search.sweep.rows import SweepRow
 
@@ -22,7 +24,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Stored):
     """When a search ends at the latest; None is no limit."""
 
     evaluations: int | None = None
@@ -30,7 +32,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepSpec:
+class SweepSpec(Stored):
     """Everything that a sweep was asked for; with it a journal can be resumed."""
 
     space: Space
@@ -38,27 +40,6 @@ class SweepSpec:
     strategy: StrategyName = "exhaustive"
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "space": self.space.to_dict(),
-            "options": asdict(self.options),
-            "strategy": self.strategy,
-            "budget": asdict(self.budget),
-            "seed": self.seed,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> SweepSpec:
-        if data["strategy"] not in STRATEGIES:
-            raise ValueError(data["strategy"])
-        return cls(
-            space=Space.from_dict(data["space"]),
-            options=SweepOptions(**data["options"]),
-            strategy=data["strategy"],
-            budget=Budget(**data["budget"]),
-            seed=int(data["seed"]),
-        )
 
 
 class SweepJournal:
@@ -110,7 +91,7 @@ class SweepJournal:
         kind = event.get("event")
         try:
             if kind == "sweep" and event["version"] == VERSION:
-                self._spec = SweepSpec.from_dict(event["spec"])
+                self._spec = decode(SweepSpec, event["spec"])
                 self.ended = ""
             elif kind == "end":
                 self.ended = str(event["state"])
@@ -133,7 +114,7 @@ class SweepJournal:
         self._spec, self.ended = spec, ""
         journal.append(
             self.path,
-            {"event": "sweep", "version": VERSION, "t": time.time(), "spec": spec.to_dict()},
+            {"event": "sweep", "version": VERSION, "t": time.time(), "spec": encode(spec)},
         )
 
     def add(self, point: SweepPoint, row: SweepRow) -> None:
@@ -145,7 +126,7 @@ class SweepJournal:
                 "event": "evaluation",
                 "t": time.time(),
                 "point": point.id,
-                "request": point.request.to_dict(),
+                "request": encode(point.request),
                 "elapsed_s": row.elapsed_s,
                 "where": asdict(row.location),
                 "result": row.result,

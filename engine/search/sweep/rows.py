@@ -14,13 +14,14 @@ from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import MIN_DIFFERENCE, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.encoding import encode
 from engine.search.space import SweepPoint
 from engine.search.sweep.location import UNKNOWN_LOCATION, Location
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """What one point came to. `result` is `Evaluation.to_dict()`."""
+    """What one point came to. `result` is the encoded `Evaluation`."""
 
     point: str
     variant: str
@@ -58,7 +59,7 @@ class SweepRow:
         elapsed_s: float,
         location: Location = UNKNOWN_LOCATION,
     ) -> Self:
-        return cls.from_result(point.id, _plain(evaluation.to_dict()), elapsed_s, location)
+        return cls.from_result(point.id, encode(evaluation), elapsed_s, location)
 
     @classmethod
     def from_result(
@@ -98,17 +99,6 @@ class SweepRow:
 def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
     """One object for the many rows of a problem: cheaper to read, to keep and to compare."""
     return Problem(**dict(sizes))
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back: NaN and infinity (errors of wrong results) are null, tuples lists."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
 
 
 def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:

@@ -123,9 +123,7 @@ def compare_sessions(
     base = sessions[pinned]
     others = [name for name in sessions if name != pinned]
     evaluations = {
-        name: tuple(record.evaluation for record in snapshot.evaluations)
-        if name == measured_now
-        else snapshot.opened()
+        name: snapshot.evaluations if name == measured_now else snapshot.opened()
         for name, snapshot in sessions.items()
     }
     rows: list[ComparedRow] = []

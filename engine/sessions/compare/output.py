@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from engine.records.encoding import encode
 from engine.sessions.compare.comparison import ComparedRow, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.times import config_label
@@ -172,7 +173,7 @@ def _row_dict(row: ComparedRow) -> dict[str, Any]:
 
 def _with_problem(noun: ComparedRow | Unmatched | Winner) -> dict[str, Any]:
     """The fields, with the problem as snapshots write it."""
-    return asdict(noun) | {"problem": noun.problem.to_dict()}
+    return asdict(noun) | {"problem": encode(noun.problem)}
 
 
 def _row_record(row: ComparedRow) -> dict[str, object]:

@@ -20,8 +20,8 @@ from engine.measure.statistics import median_interval
 from engine.problem import Problem
 from engine.records.explain import file_label
 from engine.records.snapshot import MAX_EVALUATIONS, Environment, Gpu, Snapshot, Target
-from engine.records.text import clean_line
 from engine.sessions.build import make_snapshot
+from engine.text import clean_line
 from kernels.variant import Dtype
 
 NOT_CHECKED = "Recorded elsewhere: Attune neither ran this kernel nor checked its result."

@@ -11,7 +11,8 @@ from typing import Any
 
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.records.codec import parse_json, record_from_dict, validated
+from engine.records.codec import parse_json
+from engine.records.encoding import decode
 from engine.records.explain import file_label
 from engine.records.snapshot import Snapshot, Source
 from engine.sessions.build import make_snapshot
@@ -50,12 +51,12 @@ def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
         elif line.get("kind") == "edit":
             title = title or str(line.get("title", ""))
         elif line.get("kind") == "evaluation":
-            evaluations.append(record_from_dict(line.get("evaluation"), name=place).evaluation)
+            evaluations.append(decode(Evaluation, line.get("evaluation"), name=place))
             for raw in line.get("sources", ()):
-                source = validated(Source, raw, f"A source in {place}")
+                source = decode(Source, raw, name=f"A source in {place}")
                 sources[source.name, source.sha256] = source
         elif line.get("event") == "evaluation":
-            found = record_from_dict(line.get("result"), name=place).evaluation
+            found = decode(Evaluation, line.get("result"), name=place)
             # A point that was done again counts once, as it came out last.
             at = points.setdefault(str(line.get("point")), len(evaluations))
             evaluations[at : at + 1] = [found]

@@ -46,7 +46,7 @@ def _stem(snapshot: Snapshot) -> str:
     when = datetime.fromisoformat(snapshot.updated).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     devices = list(dict.fromkeys(r.device for r in snapshot.evaluations if r.device))
     variants = list(dict.fromkeys(r.variant for r in snapshot.evaluations))
-    problems = [p.problem for p in snapshot.problems]
+    problems = snapshot.problems
     parts = [
         when,
         _slug(devices[0]) if len(devices) == 1 else _counted(len(devices), "gpus"),

@@ -18,8 +18,7 @@ from pydantic import ValidationError
 
 from engine.errors import SnapshotError, StoreError
 from engine.records.codec import HEAD_BYTES, MAX_BYTES, dumps, loads, read_summary
-from engine.records.evaluation import Record
-from engine.records.snapshot import SCHEMA_VERSION, Snapshot, Summary, summarise
+from engine.records.snapshot import SCHEMA_VERSION, Record, Snapshot, Summary, summarise
 from engine.sessions.store.folders import Entry, Folder, LocalFolder, open_folder
 from engine.sessions.store.index import Index, key_of
 from engine.sessions.store.naming import checked_name, is_snapshot_name, names_for
