@@ -8,7 +8,7 @@ from app.compare import inputs, results
 from app.shared.runs import collect
 from app.shared.widgets import empty, problem
 from engine.errors import AttuneError
-from engine.sessions.compare.comparison import compare_sessions
+from engine.sessions.compare import compare_sessions
 from engine.sessions.store.store import default_store
 
 

@@ -8,8 +8,7 @@ import streamlit as st
 from app.compare import charts
 from app.shared import plot, tables
 from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
-from engine.sessions.compare.comparison import SessionComparison
-from engine.sessions.compare.environment import Differences
+from engine.sessions.compare import Differences, SessionComparison
 from engine.sessions.compare.output import (
     differences_frame,
     rows_frame,

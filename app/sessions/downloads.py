@@ -12,7 +12,7 @@ from app.shared.footprints import CachedFootprints
 from engine.records.codec import dumps
 from engine.records.snapshot import Snapshot
 from engine.sessions.advice import advise
-from engine.sessions.report.document import to_html, to_markdown
+from engine.sessions.report import to_html, to_markdown
 
 
 def draw(snapshot_of: Callable[[], Snapshot], name: str, key: str) -> None:

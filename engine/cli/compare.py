@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from engine.sessions.compare.comparison import SessionComparison
-    from engine.sessions.compare.environment import Differences
+    from engine.sessions.compare import Differences, SessionComparison
 
 _KINDS = {"warm": "device_warm", "cold": "device_cold", "end-to-end": "end_to_end"}
 

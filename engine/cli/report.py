@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnknownName(f"A report is written as .html or .md, not {path.suffix or 'no suffix'}.")
     from engine.sessions.advice import advise
     from engine.sessions.files import open_session, write_file
-    from engine.sessions.report.document import to_html, to_markdown
+    from engine.sessions.report import to_html, to_markdown
 
     snapshot = open_session(args.file)
     advice = () if args.no_advice else advise(snapshot.opened())

@@ -100,7 +100,7 @@ def _by_tile(error: Float64Array, directions: Float64Array) -> Float64Array:
     kinds, num_tiles, num_rows, head_dim = directions.shape
     unknowns = (kinds if kinds == 1 else 2) * num_tiles
     group = min(num_rows, ceil_div(_OVERDETERMINED * unknowns, head_dim))
-    found = np.zeros(num_tiles)
+    largest = np.zeros(num_tiles)
     for start in range(0, num_rows, group):
         rows = slice(start, start + group)
         parts = _fit(
@@ -108,8 +108,8 @@ def _by_tile(error: Float64Array, directions: Float64Array) -> Float64Array:
         ).reshape(kinds, num_tiles, -1)
         along = np.abs(parts.sum(axis=0)).max(axis=1)
         rest = np.abs(error[rows].ravel() - parts.sum(axis=(0, 1))).max()
-        found = np.maximum(found, np.maximum(along, rest))
-    return found
+        largest = np.maximum(largest, np.maximum(along, rest))
+    return largest
 
 
 def _fit(error: Float64Array, basis: Float64Array) -> Float64Array:
@@ -118,7 +118,7 @@ def _fit(error: Float64Array, basis: Float64Array) -> Float64Array:
     usable = norms > 1e-12 * max(1.0, float(norms.max()))
     unit = basis[usable] / norms[usable, None]
     # Directions that are nearly the same share the error instead of cancelling each other.
-    found = np.linalg.lstsq(unit.T, error, rcond=1e-3)[0]
+    weights = np.linalg.lstsq(unit.T, error, rcond=1e-3)[0]
     parts = np.zeros_like(basis)
-    parts[usable] = found[:, None] * unit
+    parts[usable] = weights[:, None] * unit
     return parts

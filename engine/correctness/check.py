@@ -20,7 +20,7 @@ import numpy as np
 
 from engine.backends.base import RunResult
 from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
-from engine.correctness.diagnosis.diagnose import diagnose
+from engine.correctness.diagnosis import diagnose
 from engine.correctness.emulate import emulated_attention
 from engine.correctness.maps import ErrorMap
 from engine.correctness.reference import (
@@ -151,22 +151,22 @@ def _baseline(
 ) -> tuple[FloatArray, str]:
     """Same-dtype attention on the covered rows, finite, and what computed it."""
     why = "on the sampled query rows"
-    found: tuple[FloatArray, str] | None = None
+    baseline: tuple[FloatArray, str] | None = None
     if sdpa is not None:
-        found = coverage.take(sdpa[0]), sdpa[1]
+        baseline = coverage.take(sdpa[0]), sdpa[1]
     elif coverage.all_rows:
         try:
             from engine.backends.sdpa import sdpa_same_dtype
 
             out, name = sdpa_same_dtype(coverage.select(inputs), device="cpu")
-            found = out.reshape(len(coverage.slices), *out.shape[2:]), name
+            baseline = out.reshape(len(coverage.slices), *out.shape[2:]), name
         except ToolMissing:
             why = "because PyTorch is not installed"
-    if found is not None:
-        if np.isfinite(found[0]).all():
-            return found
+    if baseline is not None:
+        if np.isfinite(baseline[0]).all():
+            return baseline
         # No tolerance follows from NaN.
-        why = f"because {found[1]} gave NaN or infinity"
+        why = f"because {baseline[1]} gave NaN or infinity"
     name = f"an emulation of {inputs.problem.dtype} attention in NumPy, {why}"
     return emulated_attention(inputs, coverage), name
 

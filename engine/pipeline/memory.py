@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from engine.backends.base import BackendName
 from engine.correctness.reference import coverage_size
-from engine.correctness.suspected_bugs.case import MAX_CASES
+from engine.correctness.suspected_bugs import MAX_CASES
 from engine.host_memory import available_host_memory
 from engine.plan import LaunchPlan
 from engine.units import format_bytes

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from engine.records.codec import loads
-from engine.sessions.report.document import to_html
+from engine.sessions.report import to_html
 
 pytestmark = pytest.mark.browser
 

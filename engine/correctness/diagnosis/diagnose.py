@@ -18,8 +18,7 @@ from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
 from engine.correctness.diagnosis.regions import Region
 from engine.correctness.maps import ErrorMap, error_maps
 from engine.correctness.reference import Coverage, everything
-from engine.correctness.suspected_bugs.case import choose_cases
-from engine.correctness.suspected_bugs.match import Match, best_match
+from engine.correctness.suspected_bugs import Match, best_match, choose_cases
 from engine.correctness.tiles import Tiles
 from engine.evaluation import Finding
 from engine.tensors import Inputs

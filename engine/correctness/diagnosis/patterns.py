@@ -36,12 +36,12 @@ def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
     density = np.count_nonzero(wrong) / max(1, region.size)
     if density < _DENSE and compared.error[wrong].max() <= _ROUNDING * compared.tolerance:
         return [_precision(compared, wrong)]
-    found = [
+    patterns = [
         *_heads(region),
         *_rows(wrong, region, compared.coverage, tiles),
         *_columns(region),
     ]
-    return found or [_everywhere(region)]
+    return patterns or [_everywhere(region)]
 
 
 def _heads(region: Region) -> Sequence[Pattern]:

@@ -8,13 +8,11 @@ import numpy as np
 
 from engine.correctness.diagnosis.regions import span
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case
-from engine.correctness.suspected_bugs.match import Match
+from engine.correctness.suspected_bugs import Case, Match, SuspectedBug
 
 # Share of the wrong rows or columns that must be found elsewhere.
-_MIN_FOUND = 0.8
-# Squared distance to the place found, against that to the right place.
+_MIN_MOVED = 0.8
+# Squared distance to the place it is found at, against that to the right place.
 _MAX_REST = 0.01
 _MAX_NAMED = 3
 
@@ -32,12 +30,12 @@ def moved_columns(cases: Sequence[Case]) -> Match | None:
     )
     wrong = np.flatnonzero(np.concatenate([c.bad for c in cases]).any(axis=0))
     source, rest = _nearest(out.T[wrong], ref.T, own=wrong)
-    found = _accept(wrong, source, rest)
-    if found is None:
+    share = _accept(wrong, source, rest)
+    if share is None:
         return None
     what = f"swapped columns of d: {_pairs('column', wrong, source)}"
     return _match(
-        "columns_of_d", what, "look at which thread reads and stores these columns", found
+        "columns_of_d", what, "look at which thread reads and stores these columns", share
     )
 
 
@@ -51,13 +49,13 @@ def moved_rows(cases: Sequence[Case]) -> Match | None:
         return None
     home = np.searchsorted(case.every_row, case.rows[wrong])
     source, rest = _nearest(np.nan_to_num(case.out[wrong]), case.every_reference, own=home)
-    found = _accept(wrong, source, rest)
-    if found is None:
+    share = _accept(wrong, source, rest)
+    if share is None:
         return None
     rows, sources = case.rows[wrong], case.every_row[source]
     what = f"rows that hold each other's results: {_pairs('row', rows, sources)}"
     look_at = "look at the query row that a result is computed for, and the one it is stored to"
-    return _match("query_index", what, look_at, found)
+    return _match("query_index", what, look_at, share)
 
 
 def _nearest(
@@ -78,10 +76,10 @@ def _nearest(
 
 def _accept(wrong: IntArray, source: IntArray, rest: Float64Array) -> float | None:
     """Share of the wrong lines found elsewhere, or None if too few or all at one place."""
-    found = rest <= _MAX_REST
-    share = float(found.mean())
+    moved = rest <= _MAX_REST
+    share = float(moved.mean())
     # Many lines at one place are equal lines (zeros, a mean), not moved ones.
-    if share < _MIN_FOUND or (len(wrong) > 2 and len(np.unique(source[found])) <= len(wrong) // 2):
+    if share < _MIN_MOVED or (len(wrong) > 2 and len(np.unique(source[moved])) <= len(wrong) // 2):
         return None
     return share
 

@@ -163,20 +163,20 @@ def _elsewhere(
 
 def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None:
     """Attention with some operands read from another element on; None where that lies outside."""
-    found = []
+    read = []
     for name, raw, own in (
         ("q", case.inputs.q, case.q),
         ("k", case.inputs.k, case.k),
         ("v", case.inputs.v, case.v),
     ):
         if name not in operands:
-            found.append(own)
+            read.append(own)
             continue
         base = base_of(case, own.size)
         if not 0 <= base <= raw.size - own.size:
             return None
-        found.append(_segment(raw, base, own, case))
-    q, k, v = found
+        read.append(_segment(raw, base, own, case))
+    q, k, v = read
     return attend(case.problem.softmax_scale * q[case.rows] @ k.T, case.visible, v)
 
 

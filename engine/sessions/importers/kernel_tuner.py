@@ -129,12 +129,12 @@ def _evaluation(
 def _when(stamp: Any) -> str:
     """The entry's time as the schema writes it; empty when it cannot be read."""
     try:
-        found = datetime.fromisoformat(str(stamp))
+        when = datetime.fromisoformat(str(stamp))
     except ValueError:
         return ""
-    if found.tzinfo is None:
+    if when.tzinfo is None:
         return ""
-    return found.astimezone(UTC).isoformat(timespec="seconds")
+    return when.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -116,8 +116,8 @@ def _launches(lines: list[str], name: str, skipped: int) -> list[_Launch]:
             launch = launches.setdefault(key, _Launch(place, row))
             if "Metric Name" in row:
                 if row["Metric Name"]:
-                    found = (row.get("Metric Value", ""), row.get("Metric Unit", ""))
-                    launch.metrics.setdefault(row["Metric Name"], found)
+                    figure = (row.get("Metric Value", ""), row.get("Metric Unit", ""))
+                    launch.metrics.setdefault(row["Metric Name"], figure)
             else:
                 launch.metrics |= {
                     column: (value, units.get(column, ""))

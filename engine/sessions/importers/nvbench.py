@@ -112,22 +112,22 @@ def _evaluation(
 
 def _latencies(summaries: Mapping[str, Any], place: Place) -> list[Latency]:
     """Batch (warm), cold and CPU time, whichever are there; the first is the state's latency."""
-    found = []
+    latencies = []
     if (batch := summaries.get(_BATCH)) is not None:
-        found.append(recorded((time_us(batch, "s", place, _BATCH),), "NVBench's batch mean"))
+        latencies.append(recorded((time_us(batch, "s", place, _BATCH),), "NVBench's batch mean"))
     for statistic in ("median", "mean"):
         if (cold := summaries.get(_COLD + statistic)) is not None:
             us = time_us(cold, "s", place, _COLD + statistic)
-            found.append(
+            latencies.append(
                 recorded(
                     (us,), f"NVBench's cold {statistic}, after an L2 flush", kind="device_cold"
                 )
             )
             break
-    if (cpu := summaries.get(_CPU)) is not None and found:
+    if (cpu := summaries.get(_CPU)) is not None and latencies:
         us = time_us(cpu, "s", place, _CPU)
-        found.append(recorded((us,), "NVBench's mean CPU time of a call", kind="end_to_end"))
-    return found
+        latencies.append(recorded((us,), "NVBench's mean CPU time of a call", kind="end_to_end"))
+    return latencies
 
 
 def _value(summary: Mapping[str, Any]) -> Any:
