@@ -29,6 +29,7 @@ from engine.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, Ti
 
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
+ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
 Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "does not fit"]
 
 MAX_SAMPLES = 100_000  # of one latency

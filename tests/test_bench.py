@@ -17,9 +17,8 @@ from engine.config import ResolvedConfig
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
-from engine.evaluation import Correctness, Evaluation, Status
+from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Status
 from engine.measure.sampler import SamplerSettings
-from engine.measure.side_by_side import ALL_KINDS
 from engine.measure.verdict import Verdict
 from engine.pipeline.bench import PRESETS, BenchResult, Entrant, bench
 from engine.pipeline.evaluate import EvaluationOutcome

@@ -15,13 +15,13 @@ import pytest
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.errors import MeasureError
-from engine.evaluation import Correctness, Status
+from engine.evaluation import ALL_KINDS, Correctness, Status
 from engine.jobs.latency_stream import job
 from engine.jobs.latency_stream.samples import read_samples
 from engine.jobs.layout import RunDir
 from engine.jobs.runner import JobRunner
 from engine.jobs.worker import JOB_TYPES
-from engine.measure import local_gpu, side_by_side
+from engine.measure import local_gpu
 from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.evaluate import Evaluator
@@ -109,7 +109,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpCuda:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda _: None)
     monkeypatch.setattr(local_gpu, "_uuid", lambda: "GPU-1")
-    short = SamplerSettings(kinds=side_by_side.ALL_KINDS, min_rounds=6, max_rounds=6)
+    short = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6)
     quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
     monkeypatch.setattr("engine.measure.timed.FULL", short)
     monkeypatch.setattr("engine.measure.timed.QUICK", quick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -79,10 +80,14 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
     torch = _import_torch()
     if not torch.cuda.is_available():
         raise ToolMissing(f"PyTorch {torch.__version__} finds no CUDA device.")
+    timer = SdpaTimer(name, problem, inputs)
     try:
-        yield SdpaTimer(name, problem, inputs)
+        yield timer
     finally:
-        torch.cuda.empty_cache()
+        timer.close()
+        # After a lost context this raises too, and what came before is what should be heard of.
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
 
 def unsupported_reason(name: str, error: str, said: list[str]) -> str:
@@ -116,6 +121,13 @@ class SdpaTimer:
         except RuntimeError as error:  # also torch.OutOfMemoryError
             raise self.failed(error) from error
         self._copies = [first]
+        self._graphs: list[Any] = []
+
+    def close(self) -> None:
+        """Let go of all tensors and graphs, so that PyTorch can give their memory back."""
+        self._graphs.clear()
+        self._copies.clear()
+        self._flush_area = None
 
     @property
     def copy_bytes(self) -> int:
@@ -145,7 +157,10 @@ class SdpaTimer:
         with self._forced(), self._torch.cuda.graph(graph):
             for i in range(launches):
                 outputs[i % copies] = self._attend(i % copies)
-        return lambda: self._elapsed_us(graph.replay)
+        self._graphs.append(graph)
+        position = len(self._graphs) - 1
+        # Looked up: a replay that held the graph would keep its memory from being given back.
+        return lambda: self._elapsed_us(self._graphs[position].replay)
 
     def flush_l2(self, size: int) -> None:
         if self._flush_area is None:

@@ -6,6 +6,7 @@ no CUDA context, so asking never disturbs a measurement that runs in another pro
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 from engine.errors import ToolMissing
 
 T = TypeVar("T")
+
+_SLOW_INTERVAL_S = 0.1  # power and temperature are averages of the board's over as long
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons that slow the SMs down (nvml.h).
 _THROTTLE_BITS = {
@@ -79,19 +82,66 @@ def throttle_reasons(bits: int | None) -> tuple[str, ...]:
     return tuple(name for bit, name in _THROTTLE_BITS.items() if bits is not None and bits & bit)
 
 
+class StateReader:
+    """Reads the state of one GPU between samples, inside a `session`.
+
+    The clock and the reasons for slowing down come first, while the GPU is still as the sample left
+    it. What changes slowly or costs more is read ten times a second, and what never changes once.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._now_s = now_s
+        self._reasons = self._reasons_query()
+        self._max_sm_clock_mhz = self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM)
+        limit_mw = self._ask(nvml.nvmlDeviceGetPowerManagementLimit)
+        self._power_limit_w = None if limit_mw is None else limit_mw / 1000
+        self._slow: tuple[int | None, float | None, int | None, int | None] | None = None
+        self._slow_at_s = 0.0
+
+    def __call__(self) -> GpuState:
+        clock = self._ask(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+        bits = None if self._reasons is None else self._ask(self._reasons)
+        if self._slow is None or self._now_s() - self._slow_at_s >= _SLOW_INTERVAL_S:
+            self._slow = self._read_slow()
+            self._slow_at_s = self._now_s()
+        memory_clock_mhz, power_w, temperature_c, memory_used_bytes = self._slow
+        return GpuState(
+            sm_clock_mhz=clock,
+            max_sm_clock_mhz=self._max_sm_clock_mhz,
+            memory_clock_mhz=memory_clock_mhz,
+            power_w=power_w,
+            power_limit_w=self._power_limit_w,
+            temperature_c=temperature_c,
+            memory_used_bytes=memory_used_bytes,
+            throttle_reasons=throttle_reasons(bits),
+        )
+
+    def _read_slow(self) -> tuple[int | None, float | None, int | None, int | None]:
+        nvml = self._nvml
+        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
+        return (
+            self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
+            None if power_mw is None else power_mw / 1000,
+            self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            None if memory is None else int(memory.used),
+        )
+
+    def _reasons_query(self) -> Callable[..., int] | None:
+        """The query that this driver answers: drivers before 535 know the older name alone, which
+        NVIDIA takes away with CUDA 14."""
+        query: Callable[..., int] = self._nvml.nvmlDeviceGetCurrentClocksEventReasons
+        if self._ask(query) is not None:
+            return query
+        older = getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+        return older if older is not None and self._ask(older) is not None else None
+
+    def _ask(self, query: Callable[..., T], *args: Any) -> T | None:
+        return ask(self._nvml, query, self._handle, *args)
+
+
 def read_state(nvml: Any, handle: Any) -> GpuState:
     """Clocks, power, temperature and throttling of one GPU, inside a `session`."""
-    power_mw = ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
-    limit_mw = ask(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
-    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    bits = ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    return GpuState(
-        sm_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-        max_sm_clock_mhz=ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
-        memory_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-        power_w=None if power_mw is None else power_mw / 1000,
-        power_limit_w=None if limit_mw is None else limit_mw / 1000,
-        temperature_c=ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        memory_used_bytes=None if memory is None else int(memory.used),
-        throttle_reasons=throttle_reasons(bits),
-    )
+    return StateReader(nvml, handle)()

@@ -41,7 +41,7 @@ def gpu_states() -> Iterator[Callable[[], GpuState]]:
             if handle is None:
                 yield lambda: _UNKNOWN
             else:
-                yield lambda: nvml.read_state(api, handle)
+                yield nvml.StateReader(api, handle)
     except ToolMissing:
         yield lambda: _UNKNOWN
 

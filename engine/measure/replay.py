@@ -8,15 +8,17 @@ who is timed when.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
-from engine.evaluation import LatencyKind
+from engine.evaluation import ALL_KINDS, LatencyKind
 from engine.measure.replay_plan import (
     FLUSH_L2_MULTIPLE,
+    MAX_PILOT_US,
+    SETTLED_US,
     ReplayPlan,
     call_count,
     pilot_launches,
@@ -88,8 +90,8 @@ class _Ready:
     settle: Replay  # one launch, so that a warm sample finds in L2 what a launch leaves there
     warm: Replay
     warm_plan: ReplayPlan
-    cold: Replay
-    cold_plan: ReplayPlan
+    cold: Replay | None  # None where no cold sample is wanted
+    cold_plan: ReplayPlan | None
     calls: int
 
 
@@ -98,10 +100,14 @@ class ReplayDevice:
 
     Args:
         read_state: what NVML says now.
+        kinds: the samples that will be taken; nothing is prepared for others.
     """
 
-    def __init__(self, read_state: Callable[[], GpuState]) -> None:
+    def __init__(
+        self, read_state: Callable[[], GpuState], kinds: Sequence[LatencyKind] = ALL_KINDS
+    ) -> None:
         self._read_state = read_state
+        self.kinds = tuple(kinds)
         self._ready: dict[str, _Ready] = {}
 
     def add(self, name: str, subject: Launchable) -> None:
@@ -111,7 +117,7 @@ class ReplayDevice:
             MeasureError: it cannot be launched, or not in a graph.
         """
         try:
-            self._ready[name] = _prepare(subject)
+            self._ready[name] = _prepare(subject, cold="device_cold" in self.kinds)
         except (RuntimeError, MemoryError) as error:
             raise subject.failed(error) from error
 
@@ -149,30 +155,53 @@ class ReplayDevice:
         if kind == "device_warm":
             return ready.warm_plan.describe()
         if kind == "device_cold":
+            assert ready.cold_plan is not None
             return ready.cold_plan.describe()
         each = "one call" if ready.calls == 1 else f"the mean of {ready.calls} calls"
         return f"each {each} from Python, launch and wait"
 
 
-def _prepare(subject: Launchable) -> _Ready:
+def _prepare(subject: Launchable, *, cold: bool) -> _Ready:
     subject.call_us(1)  # loads the kernel: neither capture nor events should see that
-    launches = pilot_launches(subject.once_us())
-    pilot = subject.graph(launches, 1)
-    launch_us = min(pilot() for _ in range(3)) / launches
+    launch_us = _pilot_us(subject)
     warm_plan = plan_warm(launch_us)
-    cold_plan = plan_cold(launch_us, subject.copy_bytes, subject.l2_bytes, subject.free_bytes())
+    cold_plan, cold_graph = None, None
     warm = subject.graph(warm_plan.launches, 1)
     settle = subject.graph(1, 1)
-    subject.make_copies(cold_plan.copies)
+    if cold:
+        free = subject.free_bytes()
+        cold_plan = plan_cold(launch_us, subject.copy_bytes, subject.l2_bytes, free)
+        subject.make_copies(cold_plan.copies)
+        cold_graph = subject.graph(cold_plan.launches, cold_plan.copies)
     return _Ready(
         subject=subject,
         settle=settle,
         warm=warm,
         warm_plan=warm_plan,
-        cold=subject.graph(cold_plan.launches, cold_plan.copies),
+        cold=cold_graph,
         cold_plan=cold_plan,
         calls=call_count(min(subject.call_us(1) for _ in range(3))),
     )
+
+
+def _pilot_us(subject: Launchable) -> float:
+    """Device time of one launch, once the GPU has left its idle clocks.
+
+    At those a launch takes several times as long, and graphs sized by it would be as much too
+    small. So the pilot is replayed until it gets no faster.
+    """
+    launches = pilot_launches(subject.once_us())
+    pilot = subject.graph(launches, 1)
+    fastest = before = busy = pilot()
+    unchanged = 0.0
+    while unchanged < SETTLED_US and busy < MAX_PILOT_US:
+        time_us = pilot()
+        busy += time_us
+        fastest = min(fastest, time_us)
+        unchanged += time_us
+        if fastest < 0.99 * before:
+            before, unchanged = fastest, 0.0
+    return fastest / launches
 
 
 def _sample(ready: _Ready, kind: LatencyKind) -> float:
@@ -181,6 +210,8 @@ def _sample(ready: _Ready, kind: LatencyKind) -> float:
         ready.settle()
         return ready.warm() / ready.warm_plan.launches
     if kind == "device_cold":
+        assert ready.cold is not None
+        assert ready.cold_plan is not None
         if ready.cold_plan.flush:
             ready.subject.flush_l2(FLUSH_L2_MULTIPLE * ready.subject.l2_bytes)
         return ready.cold() / ready.cold_plan.launches

@@ -18,6 +18,11 @@ COLD_L2_MULTIPLE = 5
 # A memset of this many times the L2 leaves nothing of what was there.
 FLUSH_L2_MULTIPLE = 2
 
+# The clock has risen when the pilot got no faster over this much work; boards take up to half a
+# second from idle.
+SETTLED_US = 50_000.0
+MAX_PILOT_US = 1_000_000.0
+
 _PILOT_US = 1_000.0
 _MAX_PILOT_LAUNCHES = 64
 # One end-to-end sample; a single call of 10 µs would be at the mercy of the interpreter.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from engine.measure.verdict import CONFIDENCE, Comparison, aa_floor, paired_verd
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
-MIN_CLOCK_SHARE = 0.95  # of the run's median SM clock
+MIN_CLOCK_SHARE = 0.95  # of the median SM clock of the same candidate's samples
 MAX_DROPPED_SHARE = 0.20  # above it the run is THROTTLED
 # A power cap is how a GPU works under load; these are protection and break the measurement.
 PROTECTIVE_SLOWDOWNS = frozenset(
@@ -49,10 +49,21 @@ class Sample:
 
 
 def drop_reasons(samples: Sequence[Sample]) -> list[str]:
-    """Why each sample does not count; an empty string where it does."""
-    clocks = [s.state.sm_clock_mhz for s in samples if s.state.sm_clock_mhz is not None]
-    usual = median(clocks) if clocks else 0.0
-    return [_drop_reason(s.state, usual) for s in samples]
+    """Why each sample does not count; an empty string where it does.
+
+    A clock is low beside the same candidate's others: one that draws more power runs at a lower
+    clock than its neighbours all the time, and that is part of what it costs.
+    """
+    clocks = _median_clocks(samples)
+    return [_drop_reason(s.state, clocks.get((s.candidate, s.kind), 0.0)) for s in samples]
+
+
+def _median_clocks(samples: Sequence[Sample]) -> dict[tuple[str, LatencyKind], float]:
+    clocks: dict[tuple[str, LatencyKind], list[int]] = {}
+    for s in samples:
+        if s.state.sm_clock_mhz is not None:
+            clocks.setdefault((s.candidate, s.kind), []).append(s.state.sm_clock_mhz)
+    return {key: median(values) for key, values in clocks.items()}
 
 
 def _drop_reason(state: GpuState, usual_mhz: float) -> str:
@@ -61,7 +72,7 @@ def _drop_reason(state: GpuState, usual_mhz: float) -> str:
             return name
     clock = state.sm_clock_mhz
     if clock is not None and clock < MIN_CLOCK_SHARE * usual_mhz:
-        return f"SM clock under {MIN_CLOCK_SHARE:.0%} of the run's median"
+        return f"SM clock under {MIN_CLOCK_SHARE:.0%} of its median"
     return ""
 
 
@@ -78,6 +89,9 @@ class RoundTable:
         self.incumbent = incumbent
         self.dropped = drop_reasons(samples)
         self.throttled = _throttled(self.dropped)
+        self._clocks_mhz = _median_clocks(
+            [s for s, why in zip(samples, self.dropped, strict=True) if not why]
+        )
         rounds = max((s.round for s in samples), default=-1) + 1
         # One row per candidate, and a last one for the incumbent's second run.
         names = dict.fromkeys((incumbent, *candidates))
@@ -124,7 +138,12 @@ class RoundTable:
         if self.throttled:
             pairs = int((~np.isnan(a * b)).sum())
             return undecided(floor, pairs, f"No verdict on a throttled GPU: {self.throttled}")
-        return paired_verdict(a, b, floor, confidence)
+        found = paired_verdict(a, b, floor, confidence)
+        clocks = [self._clocks_mhz.get((name, kind)) for name in (candidate, against)]
+        if None in clocks:
+            return found
+        beside = " beside ".join(f"{clock:,.0f} MHz" for clock in clocks)
+        return replace(found, reason=f"{found.reason} Median SM clock: {beside}.")
 
     def _incumbent_rows(self, kind: LatencyKind) -> tuple[FloatArray, FloatArray]:
         first, second = self._times[self._rows(self.incumbent), self._kind[kind]]

@@ -11,13 +11,12 @@ from typing import Self
 
 from engine.devices.nvml import GpuState
 from engine.errors import AttuneError
-from engine.evaluation import Latency, LatencyKind
+from engine.evaluation import ALL_KINDS, Latency, LatencyKind
 from engine.measure.replay import Launchable, ReplayDevice
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
 from engine.measure.statistics import MIN_SAMPLES
 
-ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end")
 # Of a single evaluation, and of the points of a search, which are many and mostly lose.
 FULL = SamplerSettings(kinds=ALL_KINDS)
 QUICK = SamplerSettings(kinds=("device_warm",), min_rounds=10, max_s=2.0)
@@ -28,10 +27,15 @@ class TimingGroup:
 
     A context manager; leaving it frees their device memory. `failures` gives the reason for each
     that cannot be timed.
+
+    Args:
+        kinds: those that runs may ask for; copies and graphs for others are not made.
     """
 
-    def __init__(self, read_state: Callable[[], GpuState]) -> None:
-        self.device = ReplayDevice(read_state)
+    def __init__(
+        self, read_state: Callable[[], GpuState], kinds: Sequence[LatencyKind] = ALL_KINDS
+    ) -> None:
+        self.device = ReplayDevice(read_state, kinds)
         self.failures: dict[str, str] = {}
         self._stack = ExitStack()
         self._names: list[str] = []
@@ -77,7 +81,10 @@ class TimingGroup:
 
         Raises:
             MeasureError: the GPU failed.
+            ValueError: the settings ask for a kind that the group was not made for.
         """
+        if unprepared := set(settings.kinds) - set(self.device.kinds):
+            raise ValueError(f"not prepared: {', '.join(sorted(unprepared))}")
         others = self._names if candidates is None else candidates
         run = run_rounds(self.device, incumbent, others, settings, on_round, should_stop)
         for name in (run.incumbent, *run.candidates):

@@ -42,12 +42,13 @@ def time_evaluation(
     assert passed.correctness is not None
     name = plan.variant
     baselines = tuple(BACKENDS) if full else ()
-    with TimingGroup(read_state) as group:
+    settings = settings or (FULL if full else QUICK)
+    with TimingGroup(read_state, settings.kinds) as group:
         if not group.add(name, backend.timer(plan, inputs, passed.correctness)):
             raise MeasureError(group.failures[name])
         for each in baselines:
             group.add(each, baseline(each, plan.problem, inputs))
-        run = group.run(name, settings or (FULL if full else QUICK))
+        run = group.run(name, settings)
         return with_times(passed, group, run, name, baselines)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 from engine.config import default_config, resolve_config
 from engine.errors import MeasureError
-from engine.evaluation import Evaluation, Latency, LatencyKind, Status
+from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind, Status
 from engine.measure.local_gpu import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import ALL_KINDS, TimingGroup
+from engine.measure.side_by_side import TimingGroup
 from engine.measure.timed import with_times
 from engine.measure.verdict import Comparison
 from engine.model.estimate import unsupported_reason

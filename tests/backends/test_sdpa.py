@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -129,6 +130,38 @@ def test_a_backend_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(found, MeasureError)
     assert str(found).startswith("PyTorch's cudnn attention gave no time: ")
     assert SdpaTimer("math", inputs.problem, inputs).call_us(2) > 0
+
+
+def test_memory_is_let_go_before_it_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a context that is lost by then is not what the caller hears of."""
+    from engine.backends import sdpa
+
+    inputs = make_inputs(Problem(1, 1, 4, 4))
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def on_the_cpu(raw: np.ndarray, inputs: Inputs, _: str) -> torch.Tensor:
+        tensor = to_torch(raw, inputs, "cpu")
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    def empty_cache() -> None:
+        alive.append(sum(ref() is not None for ref in made))
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(sdpa, "to_torch", on_the_cpu)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    with baseline("math", inputs.problem, inputs) as timer:
+        timer.make_copies(3)
+        made += [weakref.ref(x) for copy in timer._copies[1:] for x in copy]
+    assert len(made) == 9
+    assert alive == [0]
+    with (
+        pytest.raises(MeasureError, match="what really happened"),
+        baseline("math", inputs.problem, inputs),
+    ):
+        raise MeasureError("what really happened")
 
 
 def test_the_cause_is_found_among_the_warnings() -> None:

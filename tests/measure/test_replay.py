@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import LatencyKind
 from engine.measure.replay import ReplayDevice
+from engine.measure.replay_plan import TARGET_REPLAY_US
 from engine.measure.sampler import measured_latency
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
@@ -34,6 +36,9 @@ class SimulatedGpu:
     copies: int = 1
     loaded: bool = False
     memory_error: bool = False
+    ramp_us: float = 0.0  # time constant of the clock's rise; idle clocks are five times as slow
+    busy_us: float = 0.0
+    graphs: list[tuple[int, int]] = field(default_factory=list)
     in_l2: OrderedDict[int, None] = field(default_factory=OrderedDict)  # least recent first
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(3))
 
@@ -57,12 +62,16 @@ class SimulatedGpu:
         if self.memory_error:
             raise MemoryError("full")
         exact = sum(self._launch(copy) for copy in launches)
+        if self.ramp_us:
+            exact *= 1 + 4 * math.exp(-self.busy_us / self.ramp_us)
+        self.busy_us += exact
         return EVENT_OVERHEAD_US + exact * (1 + self.noise * self.rng.exponential())
 
     def once_us(self) -> float:
         return self._timed([0])
 
     def graph(self, launches: int, copies: int) -> Callable[[], float]:
+        self.graphs.append((launches, copies))
         sequence = [i % copies for i in range(launches)]
         return lambda: self._timed(sequence)
 
@@ -112,6 +121,24 @@ def test_any_duration_is_found(launch_us: float) -> None:
     device = device_of(SimulatedGpu(launch_us, launch_us, 1 << 20, noise=0.0))
     assert sample(device, "device_warm") == pytest.approx(launch_us, rel=0.003)
     assert sample(device, "device_cold") == pytest.approx(launch_us, rel=0.01)
+
+
+@pytest.mark.parametrize("ramp_us", [0.0, 20_000.0, 100_000.0])
+def test_a_graph_is_sized_for_the_clock_that_it_will_run_at(ramp_us: float) -> None:
+    """A pilot at idle clocks finds launches five times as long, and graphs a fifth of the size."""
+    gpu = SimulatedGpu(10.0, 10.0, 1 << 20, noise=0.0, ramp_us=ramp_us)
+    device_of(gpu)
+    warm = max(launches for launches, copies in gpu.graphs if copies == 1)
+    assert 0.9 * TARGET_REPLAY_US / 10.0 <= warm <= 1.1 * TARGET_REPLAY_US / 10.0
+
+
+def test_nothing_is_prepared_for_samples_that_nobody_takes() -> None:
+    gpu = SimulatedGpu(3.0, 4.5, 65_536)
+    device = ReplayDevice(lambda: STATE, ("device_warm",))
+    device.add("0", gpu)
+    assert sample(device, "device_warm") > 0
+    assert gpu.copies == 1
+    assert all(copies == 1 for _, copies in gpu.graphs)
 
 
 def test_a_warm_sample_is_warm_whoever_ran_before() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -185,7 +186,32 @@ def test_a_low_clock_is_dropped_even_when_the_driver_gives_no_reason() -> None:
     conditions = replace(QUIET, throttles=(Throttle(1.0, 1.2, 0.9),))
     settings = replace(WARM, max_s=3.0, min_rounds=10_000)
     run = run_rounds(Silent(TRUE_US, conditions), "a", [], settings)
-    assert set(run.table.dropped) == {"", "SM clock under 95% of the run's median"}
+    assert set(run.table.dropped) == {"", "SM clock under 95% of its median"}
+
+
+def test_a_candidate_that_runs_at_a_lower_clock_is_not_a_throttled_gpu() -> None:
+    """More power, lower clock: with one median for all, its samples were dropped and the run was
+    THROTTLED."""
+    clocks = {"a": 1.0, "b": 0.9}
+
+    class Hungry(SimulatedDevice):
+        last = "a"
+
+        def time_once(self, candidate: str, kind: LatencyKind) -> float:
+            self.last = candidate
+            return super().time_once(candidate, kind)
+
+        def state(self) -> GpuState:
+            found = super().state()
+            return replace(found, sm_clock_mhz=round(found.sm_clock_mhz * clocks[self.last]))
+
+    for seed in range(20):
+        run = run_rounds(Hungry({"a": 10.0, "b": 11.0}, QUIET, seed), "a", ["b"], WARM)
+        assert not run.throttled
+        assert not any(run.table.dropped)
+        comparison = run.comparison("b")
+        assert comparison.verdict is Verdict.SLOWER
+        assert re.search(r"Median SM clock: 1,7\d\d MHz beside 1,9\d\d MHz\.$", comparison.reason)
 
 
 def test_a_power_cap_is_how_a_gpu_works_and_drops_nothing() -> None:

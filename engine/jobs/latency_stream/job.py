@@ -126,7 +126,7 @@ class _Stream:
         assert self.checked.correctness is not None
         backend = cast("CudaBackend", self.runner.evaluator.backend("cuda"))
         name = self.plan.variant
-        with TimingGroup(read_state) as group:
+        with TimingGroup(read_state, _TURN.kinds) as group:
             group.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
             if name not in group.failures:
                 group.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)

@@ -13,9 +13,9 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.cupy_calls import CupyCalls
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import ALL_KINDS, Evaluation, Latency, Status
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import ALL_KINDS, TimingGroup
+from engine.measure.side_by_side import TimingGroup
 from engine.measure.timed import time_evaluation
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
@@ -168,7 +168,7 @@ def test_a_failure_in_mid_run_is_a_sentence(inputs: Inputs) -> None:
         nonlocal launches
         launches += 1
         finish(gpu, *args)
-        if launches > 60:
+        if launches > 200:
             gpu.view(64, 4)
 
     gpu = slow_gpu(finish=breaks_down)
