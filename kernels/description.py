@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from kernels.formula import RESERVED, Expression, FormulaError, Scope
-from kernels.toml_block import KernelDescriptionError, Table, load_block
+from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
 from kernels.variant import (
     Constraint,
     Dtype,
@@ -92,6 +92,11 @@ def read_variant(path: Path) -> Variant:
 def has_block(text: str) -> bool:
     """Whether a source describes itself; those of old snapshots do not."""
     return _BLOCK.search(text) is not None
+
+
+def without_block(text: str) -> str:
+    """The source with its block left empty. Lines keep their numbers."""
+    return _BLOCK.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def description_of(text: str) -> tuple[str, ...]:
@@ -241,9 +246,9 @@ class _Reader:
             )
         known = (*_ARGUMENTS, *self.buffers)
         if not isinstance(value, str) or value not in known:
-            near = difflib.get_close_matches(str(value), known, n=1)
+            near = difflib.get_close_matches(shown(value), known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            table.error("args", f"there is no argument {value!r}: {hint}")
+            table.error("args", f"there is no argument {shown(value)}: {hint}")
         if value == "softmax_scale":
             return Scalar(value, "float32", _softmax_scale)
         if value in INT_SCALARS:
@@ -264,11 +269,12 @@ class _Reader:
         limits: dict[str, Constraint] = {}
         for grid in grids:
             for axis, size, limit in zip("xyz", grid, MAX_GRID, strict=True):
-                if size.text.isdigit():
+                if size.text.isdigit() and int(size.text) <= limit:
                     continue
                 holds = self.scope.at_most(size, limit)
+                name = variant_id.replace("{", "{{").replace("}", "}}")
                 sentence = self.scope.sentence(
-                    f"{variant_id} would launch {{{size.text}:,}} CTAs along the grid's {axis} "
+                    f"{name} would launch {{{size.text}:,}} CTAs along the grid's {axis} "
                     f"axis ({size.text}), and CUDA allows {limit:,}: choose a smaller problem."
                 )
                 limits.setdefault(
@@ -300,7 +306,7 @@ def _tunable(group: Table, name: str) -> Tunable:
     values = table.integers("values")
     default = table.get("default", int, "one of the values")
     if default not in values:
-        table.error("default", f"{default} is not one of the values")
+        table.error("default", f"{shown(default)} is not one of the values")
     return Tunable(name, values, default, table.string("meaning"))
 
 
@@ -308,7 +314,7 @@ def _dtypes(block: Table) -> tuple[Dtype, ...]:
     known: tuple[Dtype, ...] = get_args(Dtype)
     values = block.items("dtypes", f"a list of {' and '.join(known)}", list(known))
     if not values or not all(v in known for v in values) or len(set(values)) < len(values):
-        block.error("dtypes", f"it is a list of {' and '.join(known)}, not {values!r}")
+        block.error("dtypes", f"it is a list of {' and '.join(known)}, not {shown(values)}")
     return tuple(values)
 
 
@@ -316,7 +322,7 @@ def _compute_capability(block: Table) -> tuple[int, int]:
     key, expected = "min_compute_capability", "a compute capability such as 8.0"
     value = block.get(key, (int, float), expected)
     if not 5 <= value < 100 or abs(10 * value - round(10 * value)) > 1e-6:
-        block.error(key, f"it is {expected}, not {value!r}")
+        block.error(key, f"it is {expected}, not {shown(value)}")
     tenths = round(10 * value)
     return tenths // 10, tenths % 10
 

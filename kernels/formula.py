@@ -12,7 +12,7 @@ import ast
 import difflib
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any, Final, TypeAlias
 
@@ -89,23 +89,22 @@ class Scope:
         Raises:
             FormulaError: it is no formula; the text says why.
         """
-        if type(formula) is int:
+        if type(formula) is int and abs(formula) <= MAX_CONSTANT:
             formula = str(formula)
         if not isinstance(formula, str):
-            raise FormulaError(f"{formula!r} is neither a whole number nor a formula in quotes")
+            raise FormulaError("it is neither a whole number of usual size nor a formula in quotes")
         if len(formula) > MAX_TEXT:
             raise FormulaError(f"a formula has at most {MAX_TEXT} characters")
         text = " ".join(formula.split())
+        shown = text if len(text) <= 60 else f"{text[:60]}…"
         try:
             tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise FormulaError(f"`{text}` is not an expression") from None
-        if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
-            raise FormulaError(f"`{text}` is too long: name a part of it under [let]")
-        checked = self._check(tree)
-        return Expression(
-            checked.node, text, checked.size, checked.is_positive, checked.is_condition
-        )
+            raise FormulaError(f"`{shown}` is not an expression") from None
+        try:
+            return replace(self._check(tree), text=text)
+        except RecursionError:
+            raise FormulaError(f"`{shown}` nests too deeply") from None
 
     def number(self, formula: object) -> Expression:
         """A formula that yields a whole number. Raises FormulaError as `expression`."""
@@ -168,7 +167,7 @@ class Scope:
         match node:
             case ast.Constant(value) if type(value) is int:
                 if value > MAX_CONSTANT:
-                    raise FormulaError(f"{value} is larger than any size here")
+                    raise FormulaError("it holds a number larger than any size here")
                 return Expression(node, is_positive=value > 0)
             case ast.Name(name):
                 return self._named(name)

@@ -69,6 +69,7 @@ class Ladder(Sequence[Variant]):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, _File] = {}  # by file name, sorted
+        self._second: tuple[tuple[str, str], ...] = ()  # files of a number that another one has
         self._lock = threading.Lock()
 
     def variants(self) -> tuple[Variant, ...]:
@@ -78,7 +79,13 @@ class Ladder(Sequence[Variant]):
     @property
     def errors(self) -> tuple[KernelDescriptionError, ...]:
         """The mistakes of this moment, at most one for each file."""
-        return tuple(f.error for f in self._read() if f.error is not None)
+        from kernels.toml_block import KernelDescriptionError
+
+        mistakes = [f.error for f in self._read() if f.error is not None]
+        for name, first in self._second:
+            sentence = f"{name[:3]} is {first} already: choose another number."
+            mistakes.append(KernelDescriptionError(self._folder / name, 1, sentence))
+        return tuple(mistakes)
 
     def by_id(self, name: str) -> Variant:
         """The variant whose id (`v01`) or name (`v01_fa1_baseline`) this is; KeyError otherwise."""
@@ -103,7 +110,10 @@ class Ladder(Sequence[Variant]):
     def _read(self) -> list[_File]:
         with self._lock:
             names = sorted(p.name for p in self._folder.iterdir() if _NUMBERED.fullmatch(p.name))
-            self._files = {n: self._files.get(n) or _File(self._folder / n) for n in names}
+            by_number = {name[:3]: name for name in reversed(names)}  # of two files, the first
+            self._second = tuple((n, by_number[n[:3]]) for n in names if n != by_number[n[:3]])
+            kept = sorted(by_number.values())
+            self._files = {n: self._files.get(n) or _File(self._folder / n) for n in kept}
             return [file for file in self._files.values() if file.refresh()]
 
     def __len__(self) -> int:

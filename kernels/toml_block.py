@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 MAX_BLOCK: Final = 20_000  # characters
+MAX_INTEGER: Final = 2**31 - 1
 
 _TABLE_HEAD = re.compile(r"\s*(?P<open>\[\[?)\s*(?P<keys>[\w.\s-]+?)\s*\]")
 _KEY = re.compile(r"\s*(?P<keys>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
@@ -23,9 +24,19 @@ class KernelDescriptionError(Exception):
     """A description block that cannot be used: one sentence that starts with `file.cu:line`."""
 
     def __init__(self, path: Path, line: int, sentence: str) -> None:
-        super().__init__(f"{path.name}:{line}: {sentence}")
+        plain = "".join(c if c.isprintable() else "?" for c in sentence)
+        super().__init__(f"{path.name}:{line}: {plain}")
         self.path = path
         self.line = line
+
+
+def shown(value: object) -> str:
+    """A value as a sentence names it: not too long, whatever it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes out no number of more than some thousand digits
+        return "so large a number"
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,10 @@ class Table:
 
     def error(self, key: str, sentence: str) -> NoReturn:
         """Raise a sentence about one key of the table, or about the table for an empty key."""
+        end = "" if sentence.endswith("?") else "."
         if key:
-            self.place.error((*self.keys, key), f"{key}: {sentence}.")
-        self.place.error(self.keys, f"{sentence}.")
+            self.place.error((*self.keys, key), f"{key}: {sentence}{end}")
+        self.place.error(self.keys, f"{sentence}{end}")
 
     def allow(self, *known: str) -> None:
         """Raise for a key that is none of these."""
@@ -80,7 +92,7 @@ class Table:
         if value is default and key not in self.values:
             return default
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            self.error(key, f"it is {expected}, not {value!r}")
+            self.error(key, f"it is {expected}, not {shown(value)}")
         return value
 
     def string(self, key: str, default: Any = ...) -> str:
@@ -88,13 +100,13 @@ class Table:
 
     def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str:
         if not pattern.fullmatch(text := self.string(key)):
-            self.error(key, f"it is {expected}, not {text!r}")
+            self.error(key, f"it is {expected}, not {shown(text)}")
         return text
 
     def choice(self, key: str, choices: Collection[_T], default: _T | None = None) -> _T:
         value = self.string(key, ... if default is None else default)
         if value not in choices:
-            self.error(key, f"it is one of {', '.join(choices)}, not {value!r}")
+            self.error(key, f"it is one of {', '.join(choices)}, not {shown(value)}")
         return cast(_T, value)
 
     def items(self, key: str, expected: str, default: Any = ...) -> list[Any]:
@@ -103,8 +115,8 @@ class Table:
     def integers(self, key: str) -> tuple[int, ...]:
         """Whole numbers from 0, ascending, at least one."""
         values = self.items(key, "a list of whole numbers")
-        if not values or not all(type(v) is int and v >= 0 for v in values):
-            self.error(key, f"it is a list of whole numbers, not {values!r}")
+        if not values or not all(type(v) is int and 0 <= v <= MAX_INTEGER for v in values):
+            self.error(key, f"it is a list of whole numbers, not {shown(values)}")
         if values != sorted(set(values)):
             self.error(key, "its values ascend")
         return tuple(values)
@@ -116,7 +128,7 @@ class Table:
         """The tables of a list."""
         for number, values in enumerate(self.items(key, "a list of tables", default)):
             if not isinstance(values, dict):
-                self.error(key, f"it is a list of tables, and holds {values!r}")
+                self.error(key, f"it is a list of tables, and holds {shown(values)}")
             yield Table(self.place, values, (*self.keys, key, number))
 
 
@@ -131,7 +143,7 @@ def load_block(path: Path, toml: str, first_line: int) -> Table:
         raise KernelDescriptionError(path, first_line, sentence)
     try:
         values = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a TOMLDecodeError, or a number of too many digits
         where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
         line = int(where[1]) if where and where[1] else toml.count("\n")
         sentence = str(error).replace(where[0], "") if where else str(error)
@@ -146,9 +158,10 @@ def _key_lines(toml: str, first_line: int) -> dict[_KeyPath, int]:
     found: dict[_KeyPath, int] = {(): first_line - 1}
     counts: dict[_KeyPath, int] = {}
     table: _KeyPath = ()
-    for line, text in enumerate(toml.splitlines(), start=first_line):
+    for line, text in enumerate(toml.split("\n"), start=first_line):
         if head := _TABLE_HEAD.match(text):
             table = tuple(re.split(r"\s*\.\s*", head["keys"]))
+            found.setdefault(table, line)
             if head["open"] == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])

@@ -12,6 +12,8 @@ from engine.records.encoding import decode, encode
 from engine.search.space import SweepPoint
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepSpec
+from kernels.ladder import LADDER
+from kernels.variant import Variant
 
 _MAX_ENUMERATED = 20_000  # of more, constraints are decided when the sweep starts
 
@@ -33,7 +35,7 @@ def estimate(spec: SweepSpec) -> SweepEstimate:
     Raises:
         InvalidProblem, UnknownName: The space is invalid.
     """
-    return _estimate(json.dumps(encode(spec)), _on_gpu(spec))
+    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), tuple(LADDER))
 
 
 def _on_gpu(spec: SweepSpec) -> bool:
@@ -43,7 +45,8 @@ def _on_gpu(spec: SweepSpec) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _estimate(text: str, on_gpu: bool) -> SweepEstimate:
+def _estimate(text: str, on_gpu: bool, _variants: tuple[Variant, ...]) -> SweepEstimate:
+    """The estimate of a spec. `_variants` make it follow an edited kernel description."""
     spec = decode(SweepSpec, json.loads(text))
     count = spec.space.count()
     if count > _MAX_ENUMERATED:

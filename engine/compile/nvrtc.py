@@ -13,7 +13,7 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -170,7 +170,7 @@ class _Build:
         sources = read_sources(source)
         macros = (f"-D{name}={value}" for name, value in defines)
         flags = (f"--gpu-architecture={arch}", *_FLAGS, *macros)
-        content = [tools.version, tools.release, flags, sources.name, sources.text, sources.headers]
+        content = [tools.version, tools.release, flags, sources.name, sources.code, sources.headers]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         return cls(tools, sources, arch, flags, key)
 
@@ -186,7 +186,9 @@ class _Build:
             kernel = _from_bytes(payload)
         except (KeyError, TypeError, ValueError):
             return None
-        return kernel if kernel.key == self.key else None
+        if kernel.key != self.key:
+            return None
+        return replace(kernel, source_sha256=self.sources.source_sha256)
 
     def compile(self) -> CompiledKernel:
         cubin, log = self._run(self.flags, "getCUBIN")
@@ -229,7 +231,7 @@ class _Build:
         """One NVRTC run: (its output, or None when it failed; its log)."""
         nvrtc, headers = self.tools.nvrtc, self.sources.headers
         program = nvrtc.createProgram(
-            self.sources.text,
+            self.sources.code,
             self.sources.name,
             [text.encode() for _, text in headers],
             [name.encode() for name, _ in headers],

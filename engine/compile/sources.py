@@ -8,18 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import CompileError
+from kernels.description import without_block
 
 _INCLUDE = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]""", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The text that is compiled. What is hashed is what the compiler gets, whatever happens to the
-    files in between."""
+    """The texts that are compiled. What is hashed is what the compiler gets, whatever happens to
+    the files in between."""
 
     name: str  # the file's name, as errors show it
     text: str
     headers: tuple[tuple[str, str], ...]  # (name as included, text), sorted by name
+
+    @property
+    def code(self) -> str:
+        """What is compiled: an edit of the description alone compiles nothing again."""
+        return without_block(self.text)
 
     @property
     def source_sha256(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cuda_source import barriers, header, without_comments
 
+from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id, markdown_table
 from kernels.variant import KERNELS_DIR, Variant
@@ -140,12 +141,87 @@ def test_a_grid_beyond_cuda_is_refused_with_a_sentence(variant: Variant) -> None
     assert "65,535" in reason
 
 
-def test_v01_computes_with_64_of_256_threads() -> None:
-    v01, problem = by_id("v01"), Problem(4, 2, 128, 64)
-    config = v01.default_config()
-    assert v01.passes[0].grid(problem, config) == (2, 4, 2)
-    assert v01.passes[0].threads(problem, config) == 256
-    assert v01.work.math_threads(problem, config) == 64
+A = Problem(3, 5, 203, 64)
+B = Problem(2, 7, 65, 128, dtype="bfloat16", seqlen_kv=130)
+C = Problem(3, 5, 77, 64)
+
+
+@pytest.mark.parametrize(
+    # passes: grid, threads, shared memory; work: math threads, query rows, K/V rows, conflict ways
+    ("variant_id", "problem", "values", "passes", "work"),
+    [
+        ("v01", A, (64,), [((5, 3, 4), 256, 40960)], (64, 64, 256, None)),
+        ("v01", B, (32,), [((7, 2, 2), 256, 40960)], (64, 64, 160, None)),
+        ("v02", A, (64, 4), [((5, 3, 4), 256, 40960)], (256, 64, 256, None)),
+        ("v02", B, (32, 8), [((7, 2, 2), 512, 40960)], (512, 64, 160, None)),
+        ("v03", A, (32, 4), [((5, 3, 4), 256, 27648)], (256, 64, 224, 1)),
+        ("v03", B, (64, 8), [((7, 2, 2), 128, 69632)], (128, 64, 192, 1)),
+        ("v04", A, (16, 32, 2), [((5, 3, 13), 128, 13824)], (128, 16, 224, 1)),
+        ("v04", B, (32, 64, 4), [((7, 2, 3), 128, 52224)], (128, 32, 192, 1)),
+        (
+            *("v05", A, (64, 4, 4)),
+            [((20, 3, 4), 256, 40960), ((51, 5, 3), 128, 0)],
+            (256, 64, 64, None),
+        ),
+        (
+            *("v05", B, (32, 8, 32)),
+            [((224, 2, 2), 512, 40960), ((17, 7, 2), 128, 0)],
+            (512, 64, 32, None),
+        ),
+        ("v06", A, (64, 4, 4), [((20, 3, 4), 256, 40960)], (256, 64, 64, None)),
+        ("v06", B, (32, 8, 32), [((224, 2, 2), 512, 40960)], (512, 64, 32, None)),
+        ("v08", A, (64, 4), [((5, 3, 4), 128, 18432)], (128, 64, 256, 1)),
+        ("v08", B, (32, 8), [((7, 2, 1), 256, 17408)], (256, 128, 160, 1)),
+        ("v12", C, (4, 32), [((5, 3, 5), 128, 37376)], (128, 16, 128, 1)),
+        ("v12", B, (8, 64), [((7, 2, 5), 256, 209920)], (256, 16, 512, 1)),
+    ],
+)
+def test_figures_of_a_launch(
+    variant_id: str,
+    problem: Problem,
+    values: tuple[int, ...],
+    passes: list[tuple[tuple[int, int, int], int, int]],
+    work: tuple[int | None, ...],
+) -> None:
+    variant = by_id(variant_id)
+    config = {t.name: v for t, v in zip(variant.tunables, values, strict=True)}
+    if problem in (A, C):
+        assert config == variant.default_config()
+    plan = make_plan(variant, problem, config)
+    assert [(p.grid, p.threads, p.dynamic_smem_bytes) for p in plan.passes] == passes
+    w = variant.work
+    formulas = (w.math_threads, w.query_rows, w.kv_rows, w.conflict_ways)
+    assert tuple(f and f(problem, config) for f in formulas) == work
+
+
+@pytest.mark.parametrize(
+    ("variant_id", "shapes"),
+    [
+        ("v05", [(4, 3, 5, 203, 64), (4, 3, 5, 203), (4, 3, 5, 203)]),
+        ("v06", [(4, 3, 5, 203, 64), (4, 3, 5, 203), (4, 3, 5, 203), (3, 5, 4)]),
+    ],
+)
+def test_scratch_and_arguments_of_splits(variant_id: str, shapes: list[tuple[int, ...]]) -> None:
+    variant = by_id(variant_id)
+    plan = make_plan(variant, A, variant.default_config())
+    assert [buffer.shape for buffer in plan.scratch] == shapes
+    names = "o_partial m_partial l_partial"
+    sizes = "num_heads seqlen seqlen_kv softmax_scale"
+    assert [" ".join(arg.name for arg in launch.args) for launch in plan.passes] == {
+        "v05": [f"q k v {names} {sizes}", f"{names} out seqlen"],
+        "v06": [f"q k v out {names} arrivals {sizes}"],
+    }[variant_id]
+    assert [buffer.fill for buffer in plan.scratch if buffer.dtype == "int32"] == (
+        ["zero"] if variant_id == "v06" else []
+    )
+
+
+def test_v12_says_how_many_keys_it_takes() -> None:
+    v12 = by_id("v12")
+    assert v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config()) == (
+        "v12 keeps all keys of a head in one CTA, here 128, and there are 4,096: raise num_warps "
+        "or keys_per_warp, or choose a variant that loops."
+    )
 
 
 @pytest.mark.parametrize("num_splits", by_id("v05").tunables[-1].values)

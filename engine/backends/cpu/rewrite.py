@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import CompileError
+from kernels.description import without_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def translate(source: Path) -> tuple[TranslatedFile, ...]:
         position = len(files)
         files.append(TranslatedFile(name, ""))
         try:
-            text = path.read_text(encoding="utf-8")
+            text = without_block(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise CompileError(f"The kernel source {path.name} cannot be read: {error}.") from error
 

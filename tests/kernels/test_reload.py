@@ -1,0 +1,172 @@
+"""An edited file is seen at once, by every part that asks, and a broken one harms no other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.errors import InvalidKernel
+from engine.names import find_variant
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.preview import preview
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
+from kernels.ladder import LADDER, Ladder
+from kernels.variant import KERNELS_DIR
+
+REQUEST = EvaluationRequest("v08", Problem(1, 2, 64, 32), gpu="L4", execute=False)
+THREADS = ('threads = "32 * num_warps"', 'threads = "64 * num_warps"')
+MISTAKE = ('threads = "32 * num_warps"', 'threads = "32 * num_warp"')
+
+
+class Folder:
+    """Copies of three kernels that a test may edit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for source in (*KERNELS_DIR.glob("v0[158]_*.cu"), *KERNELS_DIR.glob("*.cuh")):
+            shutil.copy(source, path)
+
+    @property
+    def v08(self) -> Path:
+        return self.path / "v08_mma_sync.cu"
+
+    def edit(self, old: str, new: str) -> None:
+        text = self.v08.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        self.v08.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """The ladder's own folder, for the time of a test."""
+    edited = Folder(tmp_path)
+    monkeypatch.setattr(LADDER, "_folder", tmp_path)
+    monkeypatch.setattr(LADDER, "_files", {})
+    return edited
+
+
+def threads() -> int:
+    plan = preview(REQUEST).plan
+    assert plan is not None
+    return plan.passes[0].threads
+
+
+def test_an_edited_block_changes_the_plan(folder: Folder) -> None:
+    assert threads() == 128
+    folder.edit(*THREADS)
+    assert threads() == 256
+    folder.edit(*reversed(THREADS))
+    assert threads() == 128
+
+
+def test_an_edit_of_equal_size_and_time_is_seen(folder: Folder) -> None:
+    """Some clocks tick once in several milliseconds, and a save may fall into the same tick."""
+    assert threads() == 128
+    stat = folder.v08.stat()
+    folder.edit(*THREADS)
+    os.utime(folder.v08, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert folder.v08.stat().st_size == stat.st_size
+    assert threads() == 256
+
+
+def test_an_edit_of_the_code_keeps_the_variant_object(folder: Folder) -> None:
+    before = find_variant("v08")
+    folder.edit('#include "mma.cuh"\n', '#include "mma.cuh"\n// edited\n')
+    assert find_variant("v08") is before
+    folder.v08.touch()
+    assert find_variant("v08_mma_sync") is before
+
+
+def test_a_mistake_stops_its_own_variant_only(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = find_variant("v08")
+    folder.edit(*MISTAKE)
+    sentence = "v08_mma_sync.cu:22: threads: there is no num_warp: did you mean num_warps?"
+    with pytest.raises(InvalidKernel) as caught:
+        preview(REQUEST)
+    assert str(caught.value) == sentence
+    assert [str(error) for error in LADDER.errors] == [sentence]
+    assert find_variant("v01").id == "v01"
+    assert LADDER[-1] is before  # pages keep their widgets while a file is being edited
+    assert main(["variants"]) == 1
+    output = capsys.readouterr()
+    assert "v05_kv_split" in output.out
+    assert output.err == f"error: {sentence}\n"
+    assert main(["evaluate", "v08", "--seqlen", "64", "--gpu", "L4"]) == 1
+    assert capsys.readouterr().err == f"error: {sentence}\n"
+    folder.edit(*reversed(MISTAKE))
+    assert LADDER.errors == ()
+    assert threads() == 128
+
+
+def test_a_file_that_was_never_right_is_absent(folder: Folder) -> None:
+    folder.edit(*MISTAKE)
+    ladder = Ladder(folder.path)
+    assert [variant.id for variant in ladder] == ["v01", "v05"]
+    with pytest.raises(KeyError):
+        ladder.by_id("v08")
+    assert "num_warp" in str(ladder.error_of("v08"))
+    assert ladder.error_of("v05") is None
+
+
+def test_files_come_and_go(folder: Folder) -> None:
+    assert [variant.id for variant in LADDER] == ["v01", "v05", "v08"]
+    shutil.copy(folder.v08, folder.path / "v09_new.cu")
+    assert LADDER.by_id("v09").name == "v09_new"
+    folder.v08.unlink()
+    assert [variant.id for variant in LADDER] == ["v01", "v05", "v09"]
+    with pytest.raises(KeyError):
+        LADDER.by_id("v08")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"int code;\n"])
+def test_any_content_is_a_sentence(folder: Folder, content: bytes) -> None:
+    folder.v08.write_bytes(content)
+    assert [variant.id for variant in LADDER] == ["v01", "v05"]
+    assert str(LADDER.errors[0]).startswith("v08_mma_sync.cu:1: it ")
+
+
+def test_two_files_of_one_number_are_a_mistake(folder: Folder) -> None:
+    shutil.copy(folder.v08, folder.path / "v08_other.cu")
+    assert [variant.name for variant in LADDER][2:] == ["v08_mma_sync"]
+    assert [str(e) for e in LADDER.errors] == [
+        "v08_other.cu:1: v08 is v08_mma_sync.cu already: choose another number."
+    ]
+
+
+def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) -> None:
+    """Of a given file, that is; one without a block, as in old snapshots, takes the ladder's."""
+    folder = Folder(tmp_path)
+    folder.edit('default = 4, meaning = "warps', 'default = 2, meaning = "warps')
+    with Evaluator() as evaluator:
+        assert evaluator.evaluate(REQUEST).evaluation.config["num_warps"] == 4
+        edited = evaluator.evaluate(REQUEST, source=folder.v08).evaluation
+        assert edited.config["num_warps"] == 2
+        assert edited.passes[0].resources.threads_per_cta == 64
+        text = folder.v08.read_text(encoding="utf-8")
+        folder.v08.write_text(text[: text.index("/*")] + text[text.index("*/") + 3 :], "utf-8")
+        bare = evaluator.evaluate(REQUEST, source=folder.v08).evaluation
+        assert bare.config["num_warps"] == 4
+        assert bare.source_sha256 != edited.source_sha256
+        folder.v08.write_text(text.replace(*MISTAKE), encoding="utf-8")
+        with pytest.raises(InvalidKernel, match="there is no num_warp"):
+            evaluator.evaluate(REQUEST, source=folder.v08)
+
+
+def test_an_edited_block_compiles_nothing_again(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    with Evaluator() as evaluator:
+        first = evaluator.evaluate(REQUEST).evaluation
+        folder.edit('kv_rows = "round_up(seqlen_kv, block_n)"', 'kv_rows = "seqlen_kv"')
+        assert not preview(REQUEST).needs_compile
+        second = evaluator.evaluate(REQUEST).evaluation
+    assert second.passes == first.passes
+    assert second.source_sha256 != first.source_sha256  # it is the file's, not the cache's
