@@ -15,8 +15,8 @@ from engine.units import format_duration, format_us
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
     from engine.search.space import SweepPoint
+    from engine.search.sweep.progress import Progress
     from engine.search.sweep.rows import SweepRow
-    from engine.search.sweep.run import Progress
 
 SHOWN_PLACES = 5
 
@@ -79,7 +79,7 @@ class Reporter:
 
 def _best(progress: Progress) -> SweepRow | None:
     """The best so far at what was evaluated last, on the same GPU where there is one."""
-    from engine.search.sweep.run import best_key
+    from engine.search.sweep.progress import best_key
 
     last = progress.last
     if last is None:

@@ -1,4 +1,4 @@
-"""Where a job manager and its worker meet on disk: one folder per running server."""
+"""The files that a job manager and its worker share: one folder per running server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,43 +16,19 @@ if TYPE_CHECKING:
     from engine.correctness import ErrorMap
 
 
-@dataclass(frozen=True, slots=True)
 class RunDir:
     """The files of one server's jobs."""
 
-    root: Path
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.jsonl"
-
-    @property
-    def results(self) -> Path:
-        return self.root / "results"
-
-    @property
-    def sweeps(self) -> Path:
-        return self.root / "sweeps"
-
-    @property
-    def streams(self) -> Path:
-        return self.root / "streams"
-
-    @property
-    def worker_log(self) -> Path:
-        return self.root / "worker.log"
-
-    @property
-    def worker_lock(self) -> Path:
-        return self.root / "worker.lock"
-
-    @property
-    def manager_lock(self) -> Path:
-        return self.root / "manager.lock"
-
-    @property
-    def _worker_file(self) -> Path:
-        return self.root / "worker.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.journal = root / "journal.jsonl"
+        self.results = root / "results"
+        self.sweeps = root / "sweeps"
+        self.streams = root / "streams"
+        self.worker_log = root / "worker.log"
+        self.worker_lock = root / "worker.lock"
+        self.manager_lock = root / "manager.lock"
+        self._worker_file = root / "worker.json"
 
     def create(self) -> None:
         for folder in (self.root, self.results, self.sweeps, self.streams):
@@ -75,7 +50,7 @@ class RunDir:
     # -- the worker's identity: a pid alone may be another process's by now
 
     def write_worker(self, pid: int, code: str) -> None:
-        """Say who serves this folder; `code` tells one version of the program from another."""
+        """Record who serves this folder; `code` tells one version of the program from another."""
         import psutil
 
         data = {"pid": pid, "created": psutil.Process(pid).create_time(), "code": code}
@@ -102,22 +77,23 @@ class RunDir:
         import psutil
 
         try:
-            data = json.loads(self._worker_file.read_text())
+            data = self._worker()
             process = psutil.Process(data["pid"])
-            if abs(process.create_time() - data["created"]) > 1.0:
-                return None
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return None
+            same = abs(process.create_time() - data["created"]) <= 1.0
+            return process.pid if same and process.status() != psutil.STATUS_ZOMBIE else None
         except (OSError, ValueError, KeyError, psutil.Error):
             return None
-        return int(data["pid"])
 
     def worker_code(self) -> str:
-        """What the worker that was started last said of its code."""
+        """The `code` of the worker that was started last."""
         try:
-            return str(json.loads(self._worker_file.read_text())["code"])
+            return str(self._worker()["code"])
         except (OSError, ValueError, KeyError):
             return ""
+
+    def _worker(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(self._worker_file.read_text())
+        return data
 
     # -- results too large for a journal line
 

@@ -143,13 +143,6 @@ class JobManager:
             return [final_from_dict(result) for result in job.final]
         return problem_results(self.rows(job_id))
 
-    def sweep_path(self, job_id: str) -> Path | None:
-        """The journal that `python -m engine sweep --resume` takes, or None."""
-        with self._lock:
-            self._refresh()
-            job = self._table.jobs.get(job_id)
-            return self._run.sweep_journal(job.journal) if job and job.journal else None
-
     def read_stream(self, job_id: str, after: int = 0) -> StreamPart:
         """A stream's samples behind `after`: 0 at first, then the last part's own `after`.
 

@@ -1,15 +1,20 @@
-"""How a job stands, as the journal's events tell it."""
+"""The status of a job, folded from the journal's events."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypeAlias
+
+from engine.search.ranking import gpu_names
+from engine.search.sweep.progress import SweepCounts
+from engine.search.sweep.rows import SweepRow
 
 JobKind: TypeAlias = Literal["evaluate", "sweep", "live"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})
+_MAX_BEST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +28,24 @@ class BestPoint:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """How far a sweep has come. The meanings are those of `engine.search.sweep.run.Progress`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress(SweepCounts):
+    """How far a sweep has come, as its events hold it."""
 
-    done: int
-    total: int
-    passed: int
-    skipped: int
-    failed: int
-    resumed: int
-    elapsed_s: float
-    per_minute: float | None
-    eta_s: float | None
     best: tuple[BestPoint, ...] = ()  # of the problems first met, when there are very many
-    workers: int = 1  # that evaluate beside each other
+
+    @classmethod
+    def of(cls, counts: SweepCounts, best: Iterable[SweepRow]) -> Self:
+        """Of a sweep's counts and the fastest row of each GPU and problem."""
+        best = list(best)
+        name_of = gpu_names(best)
+        points = (
+            BestPoint(_heading(row, name_of(row)), row.point, row.label(), time_us, str(row.origin))
+            for row in best[:_MAX_BEST]
+            if (time_us := row.median_us) is not None
+        )
+        figures = {f.name: getattr(counts, f.name) for f in fields(SweepCounts)}
+        return cls(**figures, best=tuple(points))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -45,9 +53,15 @@ class JobProgress:
         return cls(**{**known, "best": tuple(BestPoint(**b) for b in data.get("best", ()))})
 
 
+def _heading(row: SweepRow, gpu: str) -> str:
+    """The problem; on which GPU, where there are several of one model."""
+    label = row.problem.label()
+    return label if gpu == row.device else f"{label} on {gpu}"
+
+
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How one job stands.
+    """The status of one job.
 
     `result` is the encoded `Evaluation` once an evaluation is done; a sweep's rows are in its own
     journal (`JobManager.rows`), the samples of a latency stream in its file
@@ -85,7 +99,7 @@ class JobStatus:
 
     @classmethod
     def queued(cls, event: Mapping[str, Any]) -> Self:
-        """From the event that starts a job's story."""
+        """From the event that queues a job."""
         return cls(
             job_id=str(event["job"]),
             state="queued",

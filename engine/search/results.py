@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
-from engine.search.ranking import by_problem, rank_rows, ranking_origin
+from engine.search.ranking import ranking_origin
 from engine.search.sweep.location import Location
 from engine.search.sweep.rows import SweepRow, compare_rows, problem_columns
 
@@ -85,20 +85,12 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
     }
 
 
-def winner_map(rows: Iterable[SweepRow]) -> pd.DataFrame:
-    """One line per (GPU, problem): the fastest variant, by how much, and whether that is a tie.
+def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict[str, Any] | None:
+    """The fastest variant of one group of `by_problem`, or None where nothing has a time.
 
-    `margin` is the best time of any other variant over the winner's (1.2: 20 % slower), NaN where
+    `margin` is the best time of any other variant over the winner's (1.2: 20 % slower), None where
     no other variant has a time; `tied_with` names the variants that the times do not tell apart.
     """
-    import pandas as pd
-
-    lines = (winner_line(*key, group) for key, group in by_problem(rows).items())
-    return pd.DataFrame([line for line in lines if line is not None])
-
-
-def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict[str, Any] | None:
-    """One line of `winner_map`, of all rows of one group, or None where nothing has a time."""
     origin = ranking_origin(rows)
     best: dict[str, SweepRow] = {}
     for row in rows:
@@ -124,34 +116,6 @@ def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict
         "margin": others[0].median_us / winner.median_us if others else None,  # type: ignore[operator]
         "tied_with": ", ".join(tied),
     }
-
-
-def ranking_frame(rows: Iterable[SweepRow], best: int = 5) -> pd.DataFrame:
-    """The best few points of every (GPU, problem) with their places; ties share one."""
-    import pandas as pd
-
-    lines = []
-    for (device, problem), group in by_problem(rows).items():
-        by_point = {row.point: row for row in group}
-        lines += [
-            {
-                "device": device,
-                **problem_columns(problem),
-                "place": place.place,
-                "tied": place.tied,
-                "variant": by_point[place.point].variant,
-                "label": by_point[place.point].label(),
-                "point": place.point,
-                "median_us": place.interval.median,
-                "low_us": place.interval.low,
-                "high_us": place.interval.high,
-                "ratio": place.ratio,
-                "origin": by_point[place.point].origin,
-            }
-            for place in rank_rows(group)
-            if place.place <= best
-        ]
-    return pd.DataFrame(lines)
 
 
 def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from app_driver import charts, metric, texts, until
+from pandas import DataFrame
 from sweep_data import rows_of, spec
 
 import engine.jobs.manager as jobs
@@ -21,12 +22,13 @@ from app.sweep.results import TABS
 from engine.errors import StoreError
 from engine.jobs.manager import manager
 from engine.problem import Problem
+from engine.search.ranking import by_problem
 from engine.search.results import (
     occupancy_frame,
     parallel_coordinates,
     sweep_frame,
     tunable_importance,
-    winner_map,
+    winner_line,
 )
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
@@ -164,9 +166,10 @@ def test_charts_draw_the_engine_frames():
     rows = rows_of(spec())
     frame = sweep_frame(rows)
     timed = frame.dropna(subset=["median_us"])
-    cells = sweep_charts.winner_map(winner_map(rows), COLORS, DARK)
+    winners = DataFrame([winner_line(*key, group) for key, group in by_problem(rows).items()])
+    cells = sweep_charts.winner_map(winners, COLORS, DARK)
     assert cells.data[0].z.shape == (1, 2)
-    assert [list(cells.data[1].customdata)] == [winner_map(rows)["point"].to_list()]
+    assert [list(cells.data[1].customdata)] == [winners["point"].to_list()]
     lines = sweep_charts.parallel(*parallel_coordinates(timed), DARK)
     assert [d.label for d in lines.data[0].dimensions][-1] == "latency"
     splits = next(d for d in lines.data[0].dimensions if d.label == "num splits")

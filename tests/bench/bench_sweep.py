@@ -27,10 +27,12 @@ from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.search import results  # noqa: E402
 from engine.search.cluster.executor import connect, sweep_on  # noqa: E402
+from engine.search.ranking import by_problem  # noqa: E402
 from engine.search.space import ProblemAxes, Space, SweepOptions, make_point  # noqa: E402
 from engine.search.sweep.estimate import Estimator  # noqa: E402
 from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
-from engine.search.sweep.run import Progress, run_sweep  # noqa: E402
+from engine.search.sweep.progress import Progress  # noqa: E402
+from engine.search.sweep.run import run_sweep  # noqa: E402
 
 CPU = SweepOptions(gpu="L4", backend="cpu")
 NUM_ROWS = 10_000
@@ -137,7 +139,11 @@ def large_journal(folder: Path) -> None:
     timed("follow: one more row", 0.3, follower.poll)
     results.sweep_frame(rows[:10])  # the first call imports pandas
     frame = timed("all rows as a table", 0.3, lambda: results.sweep_frame(rows))
-    timed("winner map", 0.3, lambda: results.winner_map(rows))
+    timed(
+        "winner map",
+        0.3,
+        lambda: [results.winner_line(*key, group) for key, group in by_problem(rows).items()],
+    )
     timed("importance", 0.3, lambda: results.tunable_importance(frame))
     timed("latency against occupancy", 0.3, lambda: results.occupancy_frame(frame))
     timed("parallel coordinates", 0.3, lambda: results.parallel_coordinates(frame))

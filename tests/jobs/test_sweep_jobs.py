@@ -77,8 +77,7 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> 
     assert {b.problem for b in job.progress.best} == {p.label() for p in wanted.space.problems}
     fastest = min((r for r in rows if r.median_us), key=lambda r: (r.problem.seqlen, r.median_us))
     assert job.progress.best[0].median_us == fastest.median_us
-    path = manager.sweep_path(job.job_id)
-    assert path is not None
+    path = manager._run.sweep_journal(job.journal)
     assert SweepJournal.open(path).ended == "finished"
     # Without a GPU there is no final: the rows rank by what the model predicts, and it says so.
     results = manager.results(job.job_id)

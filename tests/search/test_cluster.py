@@ -29,7 +29,8 @@ from engine.search.cluster.executor import Cluster, connect, sweep_on
 from engine.search.cluster.tasks import MAX_DEATHS
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.run import Progress, run_sweep
+from engine.search.sweep.progress import Progress
+from engine.search.sweep.run import run_sweep
 
 distributed = pytest.importorskip("distributed")
 

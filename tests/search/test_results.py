@@ -10,20 +10,24 @@ import pytest
 from search_data import SMALL, bowl, point, row
 
 from engine.evaluation import Status
+from engine.search.ranking import by_problem
 from engine.search.results import (
     COLUMNS,
     occupancy_frame,
     parallel_coordinates,
-    ranking_frame,
     row_dict,
     sweep_frame,
     tunable_importance,
-    winner_map,
+    winner_line,
 )
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.rows import SweepRow
 
 LARGE = replace(SMALL, seqlen=1024)
+
+
+def winner_map(rows: list[SweepRow]) -> pd.DataFrame:
+    return pd.DataFrame([winner_line(*key, group) for key, group in by_problem(rows).items()])
 
 
 def full_sweep() -> list[SweepRow]:
@@ -88,14 +92,6 @@ def test_gpus_and_origins_never_meet_in_the_winner_map() -> None:
     assert found.loc["L4", "origin"] == "measured"
     assert pd.isna(found.loc["L4", "margin"])
     assert found.loc["H200", "winner"] == "v02"
-
-
-def test_the_ranking_shows_ties_as_ties() -> None:
-    rows = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.0), (2, 10.1), (4, 15.0))]
-    found = ranking_frame(rows)
-    assert list(found["place"]) == [1, 1, 3]
-    assert list(found["tied"]) == [True, True, False]
-    assert len(ranking_frame(rows, best=1)) == 2
 
 
 def test_importance_finds_the_tunable_that_matters() -> None:
@@ -165,7 +161,6 @@ def test_two_gpus_of_one_model_are_never_mixed() -> None:
     assert list(frame["gpu"]) == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
     assert set(frame["host"]) == {"node7"}
     assert list(winner_map(rows)["device"]) == both
-    assert list(ranking_frame(rows)["place"]) == [1, 1, 1, 1]
     importance = tunable_importance(frame)
     assert list(importance["device"]) == both
     assert list(importance["importance"]) == [0.0, 0.0]

@@ -25,7 +25,8 @@ from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.search.sweep.run import Progress, run_sweep
+from engine.search.sweep.progress import Progress
+from engine.search.sweep.run import run_sweep
 
 SPACE = Space(("v05",), (SMALL, replace(SMALL, seqlen=512)), {"block_n": (64,)})
 SPEC = SweepSpec(SPACE, SweepOptions(gpu="L4"))

@@ -15,13 +15,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.jobs.status import BestPoint, JobProgress, JobState, JobStatus
-
-if TYPE_CHECKING:
-    from engine.search.sweep.journal import SweepJournal
-    from engine.search.sweep.rows import SweepRow
+from engine.jobs.status import JobProgress, JobState, JobStatus
+from engine.search.sweep.journal import SweepJournal
+from engine.search.sweep.progress import SweepCounts, Tally
+from engine.search.sweep.rows import SweepRow
 
 PREFIX = "cli-"  # of the ids of these jobs
 _MOST = 50  # newest, of a folder
@@ -133,8 +132,6 @@ class SweepFiles:
     def _open(self, path: Path) -> _Opened:
         opened = self._opened.pop(path.name, None)
         if opened is None:
-            from engine.search.sweep.journal import SweepJournal
-
             opened = _Opened(SweepJournal(path))
         self._opened[path.name] = opened
         while len(self._opened) > 3:
@@ -148,64 +145,49 @@ class _Opened:
     def __init__(self, journal: SweepJournal) -> None:
         self.journal = journal
         self.began: float | None = None  # the last run of it
-        self._counts = (0, 0, 0)  # passed, skipped, failed
-        self._best: tuple[BestPoint, ...] = ()
+        self._tally = Tally()
         self._history: deque[tuple[float, int]] = deque(maxlen=_RATE_ROWS)  # (when, rows)
 
     def poll(self) -> None:
         if self.began is None:
             self.began = _last_begin(self.journal.path)
         if self.journal.poll() or not self._history:
-            self._sum_up()
+            self._tally = Tally()  # a point that was done again counts once
+            for row in self.journal.rows.values():
+                self._tally.add(row)
+            self._history.append((time.monotonic(), self._tally.done))
 
     def progress(self, job: JobStatus) -> JobProgress:
         self.poll()
-        done = len(self.journal.rows)
-        passed, skipped, failed = self._counts
-        total = done if job.state == "done" else max(self._expected(skipped), done)
+        tally = self._tally
+        total = tally.done if job.state == "done" else max(self._expected(), tally.done)
         per_minute = self._per_minute() if job.state == "running" else None
-        return JobProgress(
-            done=done,
+        counts = SweepCounts(
+            done=tally.done,
             total=total,
-            passed=passed,
-            skipped=skipped,
-            failed=failed,
+            passed=tally.passed,
+            skipped=tally.skipped,
+            failed=tally.failed,
             resumed=0,
             elapsed_s=job.elapsed_s,
             per_minute=per_minute,
-            eta_s=60 * (total - done) / per_minute if per_minute else None,
-            best=self._best,
+            eta_s=60 * (total - tally.done) / per_minute if per_minute else None,
         )
+        return JobProgress.of(counts, tally.best.values())
 
-    def _expected(self, skipped: int) -> int:
+    def _expected(self) -> int:
         try:
             spec = self.journal.spec
         except ValueError:  # of another version of Attune
             return 0
         count, limit = spec.space.count(), spec.budget.evaluations
-        return count if limit is None else min(count, skipped + limit)
+        return count if limit is None else min(count, self._tally.skipped + limit)
 
     def _per_minute(self) -> float | None:
         if len(self._history) < 2:
             return None
         (first_at, first), (last_at, last) = self._history[0], self._history[-1]
         return 60 * (last - first) / (last_at - first_at) if last > first else None
-
-    def _sum_up(self) -> None:
-        from engine.evaluation import Status
-
-        rows = self.journal.rows.values()
-        timed = [row for row in rows if row.median_us is not None]
-        passed = sum(r.status is Status.PASSED or r.median_us is not None for r in rows)
-        skipped = sum(r.status is Status.SKIPPED and r.median_us is None for r in rows)
-        self._counts = (passed, skipped, len(rows) - passed - skipped)
-        best: dict[str, BestPoint] = {}
-        for row in timed:
-            problem, time_us = row.problem.label(), row.median_us or 0.0
-            if problem not in best or time_us < best[problem].median_us:
-                best[problem] = BestPoint(problem, row.point, row.label(), time_us, str(row.origin))
-        self._best = tuple(best.values())
-        self._history.append((time.monotonic(), len(rows)))
 
 
 def _read_head(path: Path) -> _Head | None:

@@ -18,23 +18,23 @@ from typing import Any
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.runner import JobRunner
-from engine.jobs.status import BestPoint, JobProgress, JobStatus
+from engine.jobs.status import JobProgress, JobStatus
 from engine.jobs.sweep.ahead import CompileAhead
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
-from engine.search.ranking import RankedPoint, by_problem, gpu_names
+from engine.search.ranking import RankedPoint, by_problem
 from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.rows import SweepRow, without_result
-from engine.search.sweep.run import Progress, SweepEnd, run_sweep
+from engine.search.sweep.progress import Progress
+from engine.search.sweep.rows import without_result
+from engine.search.sweep.run import SweepEnd, run_sweep
 
 MAX_DEATHS = 2  # of the worker, at one point
 _PROGRESS_S = 0.25
-_MAX_BEST = 20
 
 
 def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
@@ -70,8 +70,8 @@ class _Reporter:
     def finish(self) -> None:
         """Write the latest progress."""
         if self._latest is not None:
-            progress = asdict(job_progress(self._latest))
-            self._runner.event(self._job_id, "progress", progress=progress)
+            progress = JobProgress.of(self._latest, self._latest.best.values())
+            self._runner.event(self._job_id, "progress", progress=asdict(progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,35 +162,6 @@ def final_from_dict(data: Mapping[str, Any]) -> ProblemResult:
         for place in data["places"]
     )
     return ProblemResult(**{**data, "problem": Problem(**data["problem"]), "places": places})
-
-
-def job_progress(progress: Progress) -> JobProgress:
-    """The part of a sweep's progress that a page shows while it runs."""
-    name_of = gpu_names(progress.best.values())
-    best = [
-        BestPoint(_heading(row, name_of(row)), row.point, row.label(), time_us, str(row.origin))
-        for row in list(progress.best.values())[:_MAX_BEST]
-        if (time_us := row.median_us) is not None
-    ]
-    return JobProgress(
-        done=progress.done,
-        total=progress.total,
-        passed=progress.passed,
-        skipped=progress.skipped,
-        failed=progress.failed,
-        resumed=progress.resumed,
-        elapsed_s=progress.elapsed_s,
-        per_minute=progress.per_minute,
-        eta_s=progress.eta_s,
-        best=tuple(best),
-        workers=progress.workers,
-    )
-
-
-def _heading(row: SweepRow, gpu: str) -> str:
-    """The problem; on which GPU, where there are several of one model."""
-    label = row.problem.label()
-    return label if gpu == row.device else f"{label} on {gpu}"
 
 
 class _PointEvaluator:

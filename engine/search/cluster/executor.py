@@ -25,8 +25,9 @@ from engine.search.cluster.members import Members
 from engine.search.cluster.tasks import Tasks
 from engine.search.ranking import by_problem, ranking_origin
 from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.progress import Progress
 from engine.search.sweep.rows import SweepRow
-from engine.search.sweep.run import Progress, SweepEnd, run_sweep
+from engine.search.sweep.run import SweepEnd, run_sweep
 from kernels.ladder import LADDER
 
 CONNECT_S = 10.0

@@ -1,6 +1,6 @@
 """Runs the evaluations of a sweep: journal first, then progress; resumable at any point.
 
-What evaluates comes in as a function and where it runs as an executor: this process, a pool, a
+The function that evaluates is passed in, and so is the executor it runs in: this process, a pool, a
 cluster. Failures are rows with reasons; nothing is dropped.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
@@ -18,42 +17,22 @@ from engine.errors import AttuneError
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.search.ranking import ranking_origin
 from engine.search.space import SweepPoint
 from engine.search.strategies import make_strategy
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.search.sweep.location import UNKNOWN_LOCATION, Location, location_of
+from engine.search.sweep.progress import Progress, Tally
 from engine.search.sweep.rows import SweepRow, skipped_row, without_result
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], Evaluation]
 Timed: TypeAlias = tuple[Evaluation, float, Location]  # with the seconds it took, and where
 SweepEnd: TypeAlias = Literal["finished", "budget", "cancelled"]
-BestKey: TypeAlias = tuple[str, str, Problem]
 
 # What a resumed sweep does again: it came to no result, and may now.
 RETRIED = frozenset({Status.CANCELLED, Status.THROTTLED})
 _RATE_WINDOW = 20  # rows
 _POLL_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How a sweep stands."""
-
-    done: int  # rows there are, those of an earlier run and skipped ones included
-    total: int  # that there will be, as far as budget and strategy let one know
-    passed: int
-    skipped: int  # excluded by constraints
-    failed: int  # everything else
-    resumed: int  # taken over from an earlier run
-    elapsed_s: float  # of this run
-    per_minute: float | None  # recent rate; None before the first evaluation
-    eta_s: float | None  # None when nothing was timed yet
-    # Fastest so far by GPU (its model, and which one) and problem; measured before predicted.
-    best: Mapping[BestKey, SweepRow]
-    last: SweepRow | None
-    workers: int = 1  # that evaluate beside each other
 
 
 class InlineExecutor(Executor):
@@ -111,11 +90,6 @@ def run_sweep(
         return state
 
 
-def best_key(row: SweepRow) -> BestKey:
-    """The key of a row in `Progress.best`."""
-    return (row.device, row.measured_on, row.problem)
-
-
 class _Pool:
     """The evaluations that are under way."""
 
@@ -141,12 +115,12 @@ class _Pool:
         return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
 
     def forget_waiting(self) -> None:
-        """Let go of what has not begun."""
+        """Drop what has not begun."""
         for future in [f for f in self._points if f.cancel()]:
             del self._points[future]
 
     def give_up(self) -> None:
-        """Let go of what is under way; a resumed sweep does it again."""
+        """Drop what is under way; a resumed sweep does it again."""
         for future in self._points:
             future.cancel()
         self._points.clear()
@@ -170,13 +144,6 @@ def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
         status, log = Status.CRASHED, traceback.format_exc()
         reason = f"Attune itself failed ({type(error).__name__}: {error}); see the log."
     return without_result(request, status, reason, log), 0.0, UNKNOWN_LOCATION
-
-
-def _is_better(row: SweepRow, best: SweepRow) -> bool:
-    """Faster; but what is measured is better than whatever is predicted."""
-    if row.origin != best.origin:
-        return row.origin == ranking_origin([row, best])
-    return (row.median_us or 0.0) < (best.median_us or 0.0)
 
 
 def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint]:
@@ -222,12 +189,12 @@ class _Sweep:
         self.start = time.monotonic()
         self.ends: list[float] = [self.start]  # when rows of this run came in
         self.asked = 0
-        self.done = self.resumed = self.passed = self.skipped = self.failed = 0
-        self.best: dict[BestKey, SweepRow] = {}
+        self.resumed = 0
+        self.tally = Tally()
 
     def run(self, pool: _Pool, should_stop: Callable[[], bool]) -> SweepEnd:
         self._skip_excluded()
-        self._tell(None)
+        self._report(None)
         while True:
             if should_stop():
                 pool.give_up()
@@ -272,44 +239,30 @@ class _Sweep:
                 self.journal.add(point, row)
             else:
                 self.resumed += 1
-            self._count(row)
+            self.tally.add(row)
 
     def _take(self, point: SweepPoint, row: SweepRow) -> None:
         self.estimator.finish(point, row.elapsed_s)
-        self._count(row)
+        self.tally.add(row)
         self.strategy.tell(point, row.median_us)
-        self._tell(row)
+        self._report(row)
 
-    def _count(self, row: SweepRow) -> None:
-        self.done += 1
-        time_us = row.median_us
-        if row.status is Status.PASSED or time_us is not None:
-            self.passed += 1
-        elif row.status is Status.SKIPPED:
-            self.skipped += 1
-        else:
-            self.failed += 1
-        if time_us is not None:
-            best = self.best.get(best_key(row))
-            if best is None or _is_better(row, best):
-                self.best[best_key(row)] = row
-
-    def _tell(self, last: SweepRow | None) -> None:
+    def _report(self, last: SweepRow | None) -> None:
         now = time.monotonic()
         recent = self.ends[-_RATE_WINDOW - 1 :]
         span_s = recent[-1] - recent[0]
         self.on_progress(
             Progress(
-                done=self.done,
+                done=self.tally.done,
                 total=self.total,
-                passed=self.passed,
-                skipped=self.skipped,
-                failed=self.failed,
+                passed=self.tally.passed,
+                skipped=self.tally.skipped,
+                failed=self.tally.failed,
                 resumed=self.resumed,
                 elapsed_s=now - self.start,
                 per_minute=60 * (len(recent) - 1) / span_s if span_s > 0 else None,
                 eta_s=self._eta_s(now),
-                best=dict(self.best),
+                best=dict(self.tally.best),
                 last=last,
                 workers=self.workers(),
             )
@@ -322,7 +275,7 @@ class _Sweep:
         if not self.estimator.is_measured:
             return None
         # A limited search leaves points out; their mean stands for those that it takes.
-        share = max(self.total - self.done, 0) / left
+        share = max(self.total - self.tally.done, 0) / left
         eta_s = self.estimator.left_s() * share / max(1, self.workers())
         if self.budget.seconds is not None:
             eta_s = min(eta_s, max(0.0, self.budget.seconds - (now - self.start)))
