@@ -21,11 +21,11 @@ from engine.jobs.supervisor import Supervisor
 from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
 from engine.records.encoding import encode
+from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.rows import SweepRow
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
-    from engine.search.sweep.journal import SweepJournal, SweepSpec
-    from engine.search.sweep.rows import SweepRow
 
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
@@ -202,8 +202,6 @@ class JobManager:
 
     def _sweep(self, job_id: str) -> SweepJournal | None:
         """The journal of a sweep, read up to its end."""
-        from engine.search.sweep.journal import SweepJournal
-
         job = self._table.jobs.get(job_id)
         if job is None or not job.journal:
             return None
