@@ -14,7 +14,7 @@ from app.sweep.result_rows import ResultRows
 from engine.evaluation import Origin
 from engine.problem import Problem
 from engine.search.ranking import by_problem, ranking_origin
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 
 T = TypeVar("T")
 Group: TypeAlias = tuple[str, Problem]  # GPU and problem

@@ -9,7 +9,7 @@ import pandas as pd
 
 from engine.jobs.status import JobProgress
 from engine.search.autotune import ProblemResult
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 from engine.units import format_us
 
 _MOST_PLACES = 5

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from engine.search.results import COLUMNS, row_dict
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

@@ -24,10 +24,10 @@ from engine.errors import ClusterError, InvalidProblem
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
+    from engine.search.rows import SweepRow
     from engine.search.space import SweepPoint
     from engine.search.sweep.journal import SweepJournal, SweepSpec
     from engine.search.sweep.progress import Progress
-    from engine.search.sweep.rows import SweepRow
     from engine.search.sweep.run import SweepEnd
 
 _VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"

@@ -14,9 +14,9 @@ from engine.units import format_duration, format_us
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
+    from engine.search.rows import SweepRow
     from engine.search.space import SweepPoint
     from engine.search.sweep.progress import Progress
-    from engine.search.sweep.rows import SweepRow
 
 SHOWN_PLACES = 5
 

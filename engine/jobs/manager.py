@@ -21,8 +21,8 @@ from engine.jobs.supervisor import Supervisor
 from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
 from engine.records.encoding import encode
+from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.rows import SweepRow
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult

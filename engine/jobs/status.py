@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from engine.search.ranking import gpu_names
+from engine.search.rows import SweepRow
 from engine.search.sweep.progress import SweepCounts
-from engine.search.sweep.rows import SweepRow
 
 JobKind: TypeAlias = Literal["evaluate", "sweep", "live"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]

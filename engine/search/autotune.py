@@ -17,7 +17,7 @@ from engine.measure.sampler import SamplerSettings
 from engine.problem import Problem
 from engine.search.race import Candidates, RaceResult, race
 from engine.search.ranking import RankedPoint, by_problem, rank_rows, ranking_origin
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 
 # Makes the kernels of correct rows ready to be timed side by side; points are their names there.
 OpenCandidates: TypeAlias = Callable[[Sequence[SweepRow]], AbstractContextManager[Candidates]]

@@ -12,9 +12,9 @@ from engine.measure.side_by_side import TimingGroup
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.search.autotune import OpenCandidates
+from engine.search.location import local_gpu_id
 from engine.search.race import Candidates
-from engine.search.sweep.location import local_gpu_id
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 from engine.tensors import make_inputs
 
 if TYPE_CHECKING:

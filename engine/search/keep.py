@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import by_problem, gpu_names
+from engine.search.rows import SweepRow
 from engine.search.strategies import StrategyName
-from engine.search.sweep.rows import SweepRow
 from engine.tuned import TunedConfig, keep_tuned, problem_class
 
 

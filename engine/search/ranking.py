@@ -11,7 +11,7 @@ from engine.measure.sampler import SamplingRun
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
-from engine.search.sweep.rows import SweepRow, compare_rows
+from engine.search.rows import SweepRow, compare_rows
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
+from engine.search.location import Location
 from engine.search.ranking import ranking_origin
-from engine.search.sweep.location import Location
-from engine.search.sweep.rows import SweepRow, compare_rows, problem_columns
+from engine.search.rows import SweepRow, compare_rows, problem_columns
 
 if TYPE_CHECKING:
     import pandas as pd

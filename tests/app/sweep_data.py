@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine.evaluation import Evaluation, Latency, Status
 from engine.problem import Problem
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepSpec
-from engine.search.sweep.rows import SweepRow
 
 
 def spec(variants=("v01", "v05"), seqlens=(64, 128), **options) -> SweepSpec:

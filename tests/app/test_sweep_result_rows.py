@@ -14,7 +14,7 @@ from app.sweep.filtered_rows import FilteredRows
 from app.sweep.result_rows import ResultRows
 from engine.search.autotune import problem_results
 from engine.search.results import sweep_frame
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 
 ROWS = rows_of(spec(variants=("v01", "v02", "v05"), seqlens=(64,)))
 

@@ -26,9 +26,9 @@ from engine.problem import Problem
 from engine.records import journal
 from engine.records.encoding import encode
 from engine.search.results import sweep_frame
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions, SweepPoint, point_id
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.rows import SweepRow
 
 EVALUATIONS = 10_000
 UPDATES = 20

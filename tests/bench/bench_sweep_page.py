@@ -37,9 +37,9 @@ from engine.pipeline.evaluate import evaluate  # noqa: E402
 from engine.pipeline.request import EvaluationRequest  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.records import journal  # noqa: E402
+from engine.search.rows import SweepRow  # noqa: E402
 from engine.search.space import Space, SweepOptions, SweepPoint  # noqa: E402
 from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
-from engine.search.sweep.rows import SweepRow  # noqa: E402
 
 EVALUATIONS = 10_000
 GOAL_MS = 300.0

@@ -14,9 +14,9 @@ from engine.jobs.sweep import files as subject
 from engine.jobs.sweep.files import SweepFiles
 from engine.problem import Problem
 from engine.records.encoding import encode
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.search.sweep.rows import SweepRow
 
 SPEC = SweepSpec(Space(("v01",), (Problem(1, 1, 64, 64),)), SweepOptions(gpu="L4"))
 

@@ -23,7 +23,7 @@ from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.search.cluster import worker
 from engine.search.race import Candidates
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 
 DEADLY_SEQLEN = 48
 LOSING_SEQLEN = 96

@@ -24,9 +24,9 @@ from engine.model.occupancy import occupancy
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.search.location import UNKNOWN_LOCATION, Location
+from engine.search.rows import SweepRow
 from engine.search.space import SweepOptions, SweepPoint, make_point
-from engine.search.sweep.location import UNKNOWN_LOCATION, Location
-from engine.search.sweep.rows import SweepRow
 
 WHEN = "2026-01-01T00:00:00+00:00"
 SMALL = Problem(1, 1, 128, 64)

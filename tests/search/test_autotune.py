@@ -14,7 +14,7 @@ from engine.measure.sampler import SamplerSettings
 from engine.search.autotune import RACERS, problem_results
 from engine.search.keep import tuned_config
 from engine.search.race import Candidates
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 from engine.tuned import problem_class
 
 WARM = SamplerSettings(kinds=("device_warm",))

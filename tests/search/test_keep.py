@@ -11,8 +11,8 @@ from engine.evaluation import Evaluation, Latency, Status
 from engine.problem import Problem
 from engine.search.autotune import problem_results
 from engine.search.keep import configs_to_keep, keep_configs
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep.rows import SweepRow
 from engine.tuned import load_tuned
 
 # Two problems of one class and one of another.

@@ -11,7 +11,7 @@ from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.verdict import Verdict
 from engine.search.ranking import assign_places, by_problem, rank_rows, rank_run, ranking_origin
-from engine.search.sweep.rows import compare_rows
+from engine.search.rows import compare_rows
 
 
 def test_who_is_not_slower_than_the_first_of_a_place_shares_it() -> None:

@@ -20,8 +20,8 @@ from engine.search.results import (
     tunable_importance,
     winner_line,
 )
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep.rows import SweepRow
 
 LARGE = replace(SMALL, seqlen=1024)
 

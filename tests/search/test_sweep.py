@@ -24,9 +24,7 @@ from engine.evaluation import Evaluation, Execution, Origin, Status
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
-from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.search.sweep.progress import Progress
-from engine.search.sweep.run import run_sweep
+from engine.search.sweep import Budget, Progress, SweepJournal, SweepSpec, run_sweep
 
 SPACE = Space(("v05",), (SMALL, replace(SMALL, seqlen=512)), {"block_n": (64,)})
 SPEC = SweepSpec(SPACE, SweepOptions(gpu="L4"))
@@ -256,7 +254,7 @@ def test_where_a_row_was_measured_survives_the_journal(
         on_gpu = Execution("cuda", "device", "device", 0, None)
         return replace(Landscape(bowl)(request), execution=on_gpu)
 
-    monkeypatch.setattr("engine.search.sweep.location.local_gpu_id", lambda: now)
+    monkeypatch.setattr("engine.search.location.local_gpu_id", lambda: now)
     path = tmp_path / "s.jsonl"
     told: list[Progress] = []
     run_sweep(SPEC, evaluate, SweepJournal(path), told.append)

@@ -13,9 +13,9 @@ from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.rows import SweepRow
 from engine.sessions.export import export_evaluations
 from engine.sessions.importers import ImportOptions, import_measurements
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.jobs.status import JobProgress, JobState, JobStatus
+from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal
 from engine.search.sweep.progress import SweepCounts, Tally
-from engine.search.sweep.rows import SweepRow
 
 PREFIX = "cli-"  # of the ids of these jobs
 _MOST = 50  # newest, of a folder

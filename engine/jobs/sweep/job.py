@@ -26,11 +26,11 @@ from engine.problem import Problem
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
 from engine.search.ranking import RankedPoint, by_problem
+from engine.search.rows import without_result
 from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.search.sweep.progress import Progress
-from engine.search.sweep.rows import without_result
 from engine.search.sweep.run import SweepEnd, run_sweep
 
 MAX_DEATHS = 2  # of the worker, at one point

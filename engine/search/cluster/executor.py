@@ -24,9 +24,9 @@ from engine.search.cluster.address import parse_address
 from engine.search.cluster.members import Members
 from engine.search.cluster.tasks import Tasks
 from engine.search.ranking import by_problem, ranking_origin
+from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.search.sweep.progress import Progress
-from engine.search.sweep.rows import SweepRow
 from engine.search.sweep.run import SweepEnd, run_sweep
 from kernels.ladder import LADDER
 

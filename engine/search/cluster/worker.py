@@ -23,9 +23,9 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
+from engine.search.location import local_gpu_id
+from engine.search.rows import SweepRow
 from engine.search.sweep.estimate import runs_on_gpu
-from engine.search.sweep.location import local_gpu_id
-from engine.search.sweep.rows import SweepRow
 
 _ROOT = Path(__file__).resolve().parents[3]
 # What shows and stores results, and does not make them.

@@ -15,10 +15,10 @@ from engine.errors import AttuneError, StoreError
 from engine.records import journal
 from engine.records.encoding import decode, encode
 from engine.schema import Stored
+from engine.search.location import Location
+from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions, SweepPoint
 from engine.search.strategies import StrategyName
-from engine.search.sweep.location import Location
-from engine.search.sweep.rows import SweepRow
 
 VERSION = 1
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from engine.evaluation import Status
 from engine.problem import Problem
 from engine.search.ranking import ranking_origin
-from engine.search.sweep.rows import SweepRow
+from engine.search.rows import SweepRow
 
 BestKey: TypeAlias = tuple[str, str, Problem]
 

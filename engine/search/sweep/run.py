@@ -17,13 +17,13 @@ from engine.errors import AttuneError
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.search.location import UNKNOWN_LOCATION, Location, location_of
+from engine.search.rows import SweepRow, skipped_row, without_result
 from engine.search.space import SweepPoint
 from engine.search.strategies import make_strategy
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.location import UNKNOWN_LOCATION, Location, location_of
 from engine.search.sweep.progress import Progress, Tally
-from engine.search.sweep.rows import SweepRow, skipped_row, without_result
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], Evaluation]
 Timed: TypeAlias = tuple[Evaluation, float, Location]  # with the seconds it took, and where

@@ -15,8 +15,8 @@ from engine.measure.verdict import MIN_DIFFERENCE, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.records.encoding import encode
+from engine.search.location import UNKNOWN_LOCATION, Location
 from engine.search.space import SweepPoint
-from engine.search.sweep.location import UNKNOWN_LOCATION, Location
 
 
 @dataclass(frozen=True, slots=True)
