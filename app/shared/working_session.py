@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app.shared import notices
+from engine.correctness import ErrorMap
 from engine.errors import StoreError
 from engine.evaluation import Evaluation
-from engine.sessions.build import MapLike
 from engine.sessions.session import Session, resume_session, start_session, working_sessions
 
 _ID = "working_session"
@@ -79,7 +79,7 @@ def expect(job_id: str) -> None:
 
 
 def keep(
-    session: Session, job_id: str, evaluation: Evaluation | None, maps: Iterable[MapLike]
+    session: Session, job_id: str, evaluation: Evaluation | None, maps: Iterable[ErrorMap]
 ) -> None:
     """Keep the result of an expected run; None when it ended without one."""
     with notices.errors_to(_NOTICES, "warning"):

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from engine.table import Table
+
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output. NaN and infinity become null: JSON has neither."""
@@ -19,31 +21,16 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table that fits the terminal; numbers right-aligned."""
-    cells = [[_text(cell) for cell in row] for row in rows]
-    numeric = [
-        bool(cells) and all(_looks_numeric(row[i]) for row in cells) for i in range(len(columns))
-    ]
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, is_numeric in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if is_numeric else "left")
-    for row in cells:
-        table.add_row(*row)
+    table = Table(title, tuple(columns), tuple(map(tuple, rows)))
+    drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, is_numeric in zip(columns, table.numeric, strict=True):
+        drawn.add_column(name, justify="right" if is_numeric else "left")
+    for row in table.texts:
+        drawn.add_row(*row)
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.
     width = None if sys.stdout.isatty() else 240
-    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
-
-
-def _text(cell: object) -> str:
-    if cell is None:
-        return "–"
-    if isinstance(cell, float):
-        return f"{cell:.4g}"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
-
-
-def _looks_numeric(text: str) -> bool:
-    return text == "–" or text[:1].isdigit() or text[:1] == "-"
+    Console(highlight=False, markup=False, emoji=False, width=width).print(drawn)

@@ -106,7 +106,7 @@ class Source(Record):
         return self
 
 
-class ErrorMap(Record):
+class StoredErrorMap(Record):
     """Largest |error| pooled by block maximum, row-major.
 
     null where the output was NaN or infinite, −1 where nothing was compared.
@@ -123,7 +123,7 @@ class ErrorMap(Record):
     values: Annotated[tuple[float | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
 
     @model_validator(mode="after")
-    def _shape(self) -> ErrorMap:
+    def _shape(self) -> StoredErrorMap:
         if len(self.values) != self.rows * self.columns:
             raise ValueError(
                 f"values has {len(self.values)} entries, not rows · columns = "
@@ -155,7 +155,9 @@ class Snapshot(Record):
     environment: Environment
     problems: Annotated[tuple[Problem, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
     evaluations: Annotated[tuple[Evaluation, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
-    error_maps: Annotated[tuple[ErrorMap, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE] = ()
+    error_maps: Annotated[
+        tuple[StoredErrorMap, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE
+    ] = ()
     sources: Annotated[tuple[Source, ...], Field(max_length=1_000), *AS_TUPLE] = ()
     timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
     log: Log = ""  # of an import: what was left out and why

@@ -7,15 +7,21 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.evaluation import Evaluation
 from engine.problem import Problem
 from engine.records.encoding import decode, encode
-from engine.records.snapshot import Environment, ErrorMap, Snapshot, Source, Target, TimelineEntry
+from engine.records.snapshot import (
+    Environment,
+    Snapshot,
+    Source,
+    StoredErrorMap,
+    Target,
+    TimelineEntry,
+)
 from engine.text import (
     MAX_NOTES,
     MAX_SENTENCE,
@@ -23,6 +29,9 @@ from engine.text import (
     clean_line,
     clean_lines,
 )
+
+if TYPE_CHECKING:
+    from engine.correctness import ErrorMap
 
 MAP_SIDE = 64  # cells per side of a stored error map
 UNTITLED = "Untitled session"
@@ -46,7 +55,7 @@ def make_snapshot(
     updated: str | None = None,
     id: str | None = None,  # noqa: A002  (the field's name)
     problems: Iterable[Problem] = (),
-    error_maps: Iterable[ErrorMap] = (),
+    error_maps: Iterable[StoredErrorMap] = (),
     sources: Iterable[Source] = (),
     timeline: Iterable[TimelineEntry] = (),
     log: str = "",
@@ -91,44 +100,28 @@ def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
     return decode(Source, raw, name="The source")
 
 
-class MapLike(Protocol):
-    """`engine.correctness.maps.ErrorMap`: largest errors `[rows, columns]`, NaN where the output
-    was NaN or infinite, −1 where nothing was compared."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def row_axis(self) -> str: ...
-    @property
-    def column_axis(self) -> str: ...
-    @property
-    def values(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def rows_per_cell(self) -> int: ...
-    @property
-    def columns_per_cell(self) -> int: ...
-
-
-def make_error_map(evaluation: int, found: MapLike, *, max_side: int = MAP_SIDE) -> ErrorMap:
-    """`found`, pooled further by block maximum to at most `max_side` cells per side.
+def make_error_map(
+    evaluation: int, error_map: ErrorMap, *, max_side: int = MAP_SIDE
+) -> StoredErrorMap:
+    """`error_map`, pooled further by block maximum to at most `max_side` cells per side.
 
     `evaluation` is the index of the evaluation it belongs to. Values keep four digits.
     """
-    pooled = np.asarray(found.values, dtype=np.float64)
+    pooled = np.asarray(error_map.values, dtype=np.float64)
     down, across = (-(-n // max_side) for n in pooled.shape)
     for axis, step in ((0, down), (1, across)):  # NaN wins over every number
         pooled = np.maximum.reduceat(pooled, np.arange(0, pooled.shape[axis], step), axis=axis)
     raw = {
         "evaluation": evaluation,
-        "name": found.name,
-        "row_axis": found.row_axis,
-        "column_axis": found.column_axis,
+        "name": error_map.name,
+        "row_axis": error_map.row_axis,
+        "column_axis": error_map.column_axis,
         "rows": pooled.shape[0],
         "columns": pooled.shape[1],
-        "rows_per_cell": found.rows_per_cell * down,
-        "columns_per_cell": found.columns_per_cell * across,
+        "rows_per_cell": error_map.rows_per_cell * down,
+        "columns_per_cell": error_map.columns_per_cell * across,
         "values": [
             float(f"{x:.4g}") if math.isfinite(x) else None for x in pooled.ravel().tolist()
         ],
     }
-    return decode(ErrorMap, raw, name="The error map")
+    return decode(StoredErrorMap, raw, name="The error map")

@@ -17,8 +17,8 @@ from engine.errors import CompileError, SnapshotError, StoreError
 from engine.evaluation import Evaluation
 from engine.records import journal
 from engine.records.encoding import decode, encode
-from engine.records.snapshot import ErrorMap, Snapshot, Source, Target, TimelineEntry
-from engine.sessions.build import UNTITLED, MapLike, make_error_map, make_snapshot, make_source, now
+from engine.records.snapshot import Snapshot, Source, StoredErrorMap, Target, TimelineEntry
+from engine.sessions.build import UNTITLED, make_error_map, make_snapshot, make_source, now
 from engine.sessions.goal import TargetStatus, target_status
 from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
@@ -26,6 +26,7 @@ from engine.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
 from engine.user_data import data_folder
 
 if TYPE_CHECKING:
+    from engine.correctness import ErrorMap
     from engine.pipeline.evaluate import EvaluationOutcome
 
 Outcome = Literal["tried", "kept", "dropped"]
@@ -49,7 +50,7 @@ class Session:
         self.is_unsaved = False  # changed since then
         self._environment: dict[str, Any] = {}
         self._evaluations: list[Evaluation] = []
-        self._maps: list[ErrorMap] = []
+        self._maps: list[StoredErrorMap] = []
         self._sources: dict[tuple[str, str], Source] = {}
         self._timeline: list[TimelineEntry] = []
         self._keys: dict[str, int] = {}
@@ -63,7 +64,7 @@ class Session:
         return tuple(self._evaluations)
 
     @property
-    def error_maps(self) -> tuple[ErrorMap, ...]:
+    def error_maps(self) -> tuple[StoredErrorMap, ...]:
         return tuple(self._maps)
 
     @property
@@ -79,7 +80,9 @@ class Session:
         """The job ended without an evaluation."""
         self._append("forget", job=job_id)
 
-    def add(self, evaluation: Evaluation, *, maps: Iterable[MapLike] = (), job_id: str = "") -> int:
+    def add(
+        self, evaluation: Evaluation, *, maps: Iterable[ErrorMap] = (), job_id: str = ""
+    ) -> int:
         """Keep an evaluation, its error maps and its kernel's source; its index in the session.
 
         The evaluation of one job is kept once, however many tabs bring it.
@@ -230,7 +233,7 @@ class Session:
         evaluation = decode(Evaluation, event["evaluation"], name="The evaluation")
         index = len(self._evaluations)
         maps = [
-            decode(ErrorMap, raw | {"evaluation": index}, name="The error map")
+            decode(StoredErrorMap, raw | {"evaluation": index}, name="The error map")
             for raw in event["maps"]
         ]
         sources = [decode(Source, raw, name="The source") for raw in event["sources"]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from engine.correctness import ErrorMap
 from engine.evaluation import (
     BaselineTiming,
     Correctness,
@@ -114,21 +114,9 @@ def evaluation_maker(
     return replace(evaluation, **changes)
 
 
-@dataclass(frozen=True)
-class MapStub:
-    """Stands in for `engine.correctness.maps.ErrorMap`."""
-
-    name: str
-    row_axis: str
-    column_axis: str
-    values: npt.NDArray[np.float64]
-    rows_per_cell: int = 1
-    columns_per_cell: int = 1
-
-
-def map_stub(rows: int = 3, columns: int = 4) -> MapStub:
+def map_stub(rows: int = 3, columns: int = 4) -> ErrorMap:
     values = np.arange(rows * columns, dtype=np.float64).reshape(rows, columns) / 1e4
-    return MapStub("row_by_column", "query row", "column d", values)
+    return ErrorMap("row_by_column", "query row", "column d", values)
 
 
 ENVIRONMENT: dict[str, Any] = {

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sessions_data import MapStub, evaluation_maker, map_stub, snapshot_maker
+from sessions_data import evaluation_maker, map_stub, snapshot_maker
 
+from engine.correctness import ErrorMap
 from engine.errors import SnapshotError
 from engine.problem import Problem
 from engine.records import codec
 from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
-from engine.records.snapshot import SCHEMA_VERSION, ErrorMap, summarise
+from engine.records.snapshot import SCHEMA_VERSION, StoredErrorMap, summarise
 from engine.sessions.build import make_error_map, make_source
 
 V1 = Path(__file__).parent / "data" / "v1.json"
@@ -181,7 +182,7 @@ def test_what_is_too_large_to_open_is_not_saved(monkeypatch: pytest.MonkeyPatch)
 def test_error_maps_are_pooled_by_their_largest_value() -> None:
     values = np.zeros((130, 10))
     values[129, 9], values[0, 0], values[2, 1] = 0.123456, np.nan, -1
-    pooled = make_error_map(3, MapStub("m", "row", "column", values, 2, 5), max_side=64)
+    pooled = make_error_map(3, ErrorMap("m", "row", "column", values, 2, 5), max_side=64)
     assert (pooled.rows, pooled.columns) == (44, 10)
     assert (pooled.rows_per_cell, pooled.columns_per_cell) == (6, 5)
     assert pooled.values[-1] == 0.1235
@@ -192,7 +193,7 @@ def test_error_maps_are_pooled_by_their_largest_value() -> None:
 def test_an_error_map_has_as_many_values_as_cells() -> None:
     whole = make_error_map(0, map_stub()).model_dump()
     with pytest.raises(ValueError, match="not rows · columns = 12"):
-        ErrorMap.model_validate(whole | {"values": [1.0]})
+        StoredErrorMap.model_validate(whole | {"values": [1.0]})
 
 
 def test_a_source_that_misleads_the_reader_is_refused() -> None:

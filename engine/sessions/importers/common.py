@@ -76,13 +76,13 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileLocation:
     """A place in an imported file, for its error messages."""
 
     file: str
     where: str  # "line 6", "cache entry 3"
 
-    def refuse(self, problem: str) -> NoReturn:
+    def reject(self, problem: str) -> NoReturn:
         raise SnapshotError(f"{file_label(self.file)}: {self.where}{problem}.")
 
 
@@ -99,48 +99,50 @@ def field_kind(name: str) -> str | None:
     return "dtype" if key in _DTYPE_NAMES else None
 
 
-def problem_from(found: Mapping[str, Any], options: ImportOptions, place: Place) -> Problem:
-    """The problem of one entry: `found` (values by `field_kind`), completed by the options."""
+def problem_from(
+    values: Mapping[str, Any], options: ImportOptions, location: FileLocation
+) -> Problem:
+    """The problem of one entry: `values` by `field_kind`, completed by the options."""
     sizes: dict[str, int] = {}
     for name in _SIZE_NAMES:
-        value = found.get(name, getattr(options, name))
+        value = values.get(name, getattr(options, name))
         if value is None or value == "":
-            place.refuse(f" does not say {name}: give it for the whole file")
-        sizes[name] = whole_number(value, place, name)
-    if found.get("seqlen_kv") not in (None, ""):
-        sizes["seqlen_kv"] = whole_number(found["seqlen_kv"], place, "seqlen_kv")
-    causal = _causal(found.get("causal", options.causal), place)
-    dtype = _DTYPES.get(str(found.get("dtype") or options.dtype).lower().removeprefix("torch."))
+            location.reject(f" does not say {name}: give it for the whole file")
+        sizes[name] = whole_number(value, location, name)
+    if values.get("seqlen_kv") not in (None, ""):
+        sizes["seqlen_kv"] = whole_number(values["seqlen_kv"], location, "seqlen_kv")
+    causal = _causal(values.get("causal", options.causal), location)
+    dtype = _DTYPES.get(str(values.get("dtype") or options.dtype).lower().removeprefix("torch."))
     if dtype is None:
-        place.refuse(", dtype must be float16 or bfloat16")
+        location.reject(", dtype must be float16 or bfloat16")
     try:
         return Problem(**sizes, causal=causal, dtype=dtype)
     except InvalidProblem as error:
-        place.refuse(f": {str(error).rstrip('.')}")
+        location.reject(f": {str(error).rstrip('.')}")
 
 
-def _causal(value: Any, place: Place) -> bool:
+def _causal(value: Any, location: FileLocation) -> bool:
     if isinstance(value, bool):
         return value
     known = _BOOLS.get(str(value).strip().lower())
     if known is None:
-        place.refuse(", causal must be true or false")
+        location.reject(", causal must be true or false")
     return known
 
 
-def whole_number(value: Any, place: Place, name: str) -> int:
+def whole_number(value: Any, location: FileLocation, name: str) -> int:
     number = decimal_number(value)
     if number is None or not _is_int64(number):
-        place.refuse(f", {name} must be a whole number")
+        location.reject(f", {name} must be a whole number")
     return int(number)
 
 
-def time_us(value: Any, unit: str, place: Place, name: str) -> float:
+def time_us(value: Any, unit: str, location: FileLocation, name: str) -> float:
     """A time as µs; `unit` is s, ms, us or ns. Decimal arithmetic: 2.133 ms are 2133.0 µs."""
     number = decimal_number(value)
     us = float(number * _US_PER[unit]) if number is not None else 0.0
     if not (0 < us <= 1e15):
-        place.refuse(f", {name} must be a number above 0")
+        location.reject(f", {name} must be a number above 0")
     return us
 
 

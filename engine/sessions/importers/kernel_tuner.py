@@ -14,8 +14,8 @@ from engine.evaluation import Evaluation, Status
 from engine.records.codec import parse_json
 from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
+    FileLocation,
     ImportOptions,
-    Place,
     check_count,
     field_kind,
     note,
@@ -73,7 +73,9 @@ def from_cache(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
     kernel, device = str(parsed["kernel_name"]), str(parsed.get("device_name") or "")
     keys = [k for k in _as_list(parsed["tune_params_keys"]) if isinstance(k, str)]
     evaluations = [
-        _evaluation(entry, keys, kernel, device, options, Place(name, f"cache entry {index + 1}"))
+        _evaluation(
+            entry, keys, kernel, device, options, FileLocation(name, f"cache entry {index + 1}")
+        )
         for index, entry in enumerate(parsed["cache"].values())
     ]
     size = f"Problem size given to Kernel Tuner: {parsed.get('problem_size')}."
@@ -93,10 +95,10 @@ def _evaluation(
     kernel: str,
     device: str,
     options: ImportOptions,
-    place: Place,
+    location: FileLocation,
 ) -> Evaluation:
     if not isinstance(entry, dict):
-        place.refuse(" is not an object")
+        location.reject(" is not an object")
     tuned = {key: entry[key] for key in keys if key in entry}
     sizes = {kind: v for key, v in tuned.items() if (kind := field_kind(key)) is not None}
     config, notes = split_config(tuned)
@@ -107,15 +109,15 @@ def _evaluation(
     latency = None
     if isinstance(result, str):
         if result not in _FAILURES:
-            place.refuse(", time must be a number or the name of an error")
+            location.reject(", time must be a number or the name of an error")
         status, reason = _FAILURES[result]
     else:
         samples = _as_list(entry.get("times")) or [result]
-        times = [time_us(t, "ms", place, "time") for t in samples]
+        times = [time_us(t, "ms", location, "time") for t in samples]
         latency = recorded(times, "Kernel Tuner's times")
     common: dict[str, Any] = {"status": status, "reason": reason} if reason else {}
     return recorded_evaluation(
-        problem_from(sizes, options, place),
+        problem_from(sizes, options, location),
         variant=options.variant or kernel,
         device=device or options.device,
         config=config,

@@ -19,8 +19,8 @@ from engine.records.explain import file_label
 from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     MAX_NOTES_PER_EVALUATION,
+    FileLocation,
     ImportOptions,
-    Place,
     note,
     problem_from,
     recorded,
@@ -63,7 +63,7 @@ _FIRST = (
 
 @dataclass
 class _Launch:
-    place: Place
+    location: FileLocation
     about: Mapping[str, str]
     metrics: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (value, unit)
 
@@ -107,13 +107,13 @@ def _launches(lines: list[str], name: str, skipped: int) -> list[_Launch]:
     units: Mapping[str, str] = {}
     try:
         for number, row in enumerate(reader):
-            place = Place(name, f"line {skipped + reader.line_num}")
+            location = FileLocation(name, f"line {skipped + reader.line_num}")
             if not row.get("Kernel Name"):
                 if number == 0:
                     units = row
                 continue
             key = row.get("ID") or str(number)
-            launch = launches.setdefault(key, _Launch(place, row))
+            launch = launches.setdefault(key, _Launch(location, row))
             if "Metric Name" in row:
                 if row["Metric Name"]:
                     figure = (row.get("Metric Value", ""), row.get("Metric Unit", ""))
@@ -142,7 +142,7 @@ def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluati
         value, unit = first.metrics[metric]
         notes.append(note(metric, f"{value} {unit}".strip()))
     return recorded_evaluation(
-        problem_from({}, options, first.place),
+        problem_from({}, options, first.location),
         variant=options.variant or first.about["Kernel Name"][:120],
         device=options.device,
         config=options.config,
@@ -154,19 +154,19 @@ def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluati
 def _duration_us(launch: _Launch) -> float:
     metric = next((m for m in _DURATIONS if m in launch.metrics), None)
     if metric is None:
-        launch.place.refuse(
+        launch.location.reject(
             " is of a launch without a duration: profile it with gpu__time_duration.sum"
         )
     value, unit = launch.metrics[metric]
     known = _UNITS.get(unit.strip())
     if known is None:
-        launch.place.refuse(f", {metric} has no unit of time that is known here")
+        launch.location.reject(f", {metric} has no unit of time that is known here")
     if known == "ns" and _DOT_THOUSANDS.fullmatch(value):
-        launch.place.refuse(
+        launch.location.reject(
             f", {metric} seems to be written with a dot between thousands: export it with an "
             "English locale"
         )
-    return time_us(_without_commas(value), known, launch.place, metric)
+    return time_us(_without_commas(value), known, launch.location, metric)
 
 
 def _without_commas(value: str) -> str:

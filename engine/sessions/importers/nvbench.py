@@ -12,8 +12,8 @@ from typing import Any
 from engine.evaluation import Evaluation, Latency
 from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
+    FileLocation,
     ImportOptions,
-    Place,
     check_count,
     field_kind,
     finite_number,
@@ -59,17 +59,17 @@ def from_results(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
     for b, bench in enumerate(parsed["benchmarks"]):
         states = bench.get("states") if isinstance(bench, dict) else None
         for s, state in enumerate(states if isinstance(states, list) else []):
-            place = Place(name, f"benchmark {b + 1}, state {s + 1}")
+            location = FileLocation(name, f"benchmark {b + 1}, state {s + 1}")
             if not isinstance(state, dict):
-                place.refuse(" is not an object")
+                location.reject(" is not an object")
             if state.get("is_skipped"):
                 reason = state.get("skip_reason") or "no reason given"
-                skipped.append(f"{place.where} was skipped by NVBench: {reason}")
+                skipped.append(f"{location.where} was skipped by NVBench: {reason}")
                 continue
             check_count(len(evaluations), name)
             device = devices.get(str(state.get("device")), "")
             kernel = str(bench.get("name") or "")
-            evaluations.append(_evaluation(state, kernel, device, options, place))
+            evaluations.append(_evaluation(state, kernel, device, options, location))
     return recorded_session(
         evaluations,
         options,
@@ -81,7 +81,11 @@ def from_results(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
 
 
 def _evaluation(
-    state: Mapping[str, Any], kernel: str, device: str, options: ImportOptions, place: Place
+    state: Mapping[str, Any],
+    kernel: str,
+    device: str,
+    options: ImportOptions,
+    location: FileLocation,
 ) -> Evaluation:
     axes = {
         str(axis.get("name")): axis.get("value")
@@ -96,11 +100,11 @@ def _evaluation(
         for tag, label in _NOTED.items()
         if summaries.get(tag) is not None
     ]
-    latencies = _latencies(summaries, place)
+    latencies = _latencies(summaries, location)
     if not latencies:
-        place.refuse(" has no GPU time")
+        location.reject(" has no GPU time")
     return recorded_evaluation(
-        problem_from(sizes, options, place),
+        problem_from(sizes, options, location),
         variant=options.variant or kernel or "nvbench",
         device=device or options.device,
         config=config,
@@ -110,14 +114,14 @@ def _evaluation(
     )
 
 
-def _latencies(summaries: Mapping[str, Any], place: Place) -> list[Latency]:
+def _latencies(summaries: Mapping[str, Any], location: FileLocation) -> list[Latency]:
     """Batch (warm), cold and CPU time, whichever are there; the first is the state's latency."""
     latencies = []
     if (batch := summaries.get(_BATCH)) is not None:
-        latencies.append(recorded((time_us(batch, "s", place, _BATCH),), "NVBench's batch mean"))
+        latencies.append(recorded((time_us(batch, "s", location, _BATCH),), "NVBench's batch mean"))
     for statistic in ("median", "mean"):
         if (cold := summaries.get(_COLD + statistic)) is not None:
-            us = time_us(cold, "s", place, _COLD + statistic)
+            us = time_us(cold, "s", location, _COLD + statistic)
             latencies.append(
                 recorded(
                     (us,), f"NVBench's cold {statistic}, after an L2 flush", kind="device_cold"
@@ -125,7 +129,7 @@ def _latencies(summaries: Mapping[str, Any], place: Place) -> list[Latency]:
             )
             break
     if (cpu := summaries.get(_CPU)) is not None and latencies:
-        us = time_us(cpu, "s", place, _CPU)
+        us = time_us(cpu, "s", location, _CPU)
         latencies.append(recorded((us,), "NVBench's mean CPU time of a call", kind="end_to_end"))
     return latencies
 

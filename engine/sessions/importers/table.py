@@ -21,8 +21,8 @@ from engine.problem import Problem
 from engine.records.explain import file_label
 from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
+    FileLocation,
     ImportOptions,
-    Place,
     check_count,
     field_kind,
     note,
@@ -43,7 +43,7 @@ _BASELINES = {"sdpa", "flash", "cudnn", "efficient", "math", "default"}
 _TUNABLES = {"block_m", "block_n", "num_warps", "num_stages", "num_splits"}
 _NAMES = {"variant": "variant", "kernel": "variant", "device": "device", "gpu": "device"}
 
-Row = tuple[Place, Mapping[str, Any]]
+Row = tuple[FileLocation, Mapping[str, Any]]
 
 
 def from_csv(text: str, options: ImportOptions, *, name: str) -> Snapshot:
@@ -73,7 +73,7 @@ def from_rows(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
         check_count(index, name)
         if not isinstance(row, dict) or any(isinstance(v, (dict, list)) for v in row.values()):
             raise SnapshotError(f"{file_label(name)} is not a list of flat objects, one per row.")
-        rows.append((Place(name, f"row {index + 1}"), row))
+        rows.append((FileLocation(name, f"row {index + 1}"), row))
     return _session(iter(rows), options, name=name, kind="a JSON table")
 
 
@@ -81,19 +81,19 @@ def _csv_rows(lines: list[str], name: str, skipped: int) -> Iterator[Row]:
     reader = csv.reader(io.StringIO("".join(lines), newline=""), strict=True)
     try:
         header = [column.strip() for column in next(reader, [])]
-        place = Place(name, f"line {skipped + 1}")
+        location = FileLocation(name, f"line {skipped + 1}")
         if not any(header):
-            place.refuse(" has no column names")
+            location.reject(" has no column names")
         for column in header:
             if header.count(column) > 1:
-                place.refuse(f", column {header.index(column) + 1} has a name that comes twice")
+                location.reject(f", column {header.index(column) + 1} has a name that comes twice")
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
-            place = Place(name, f"line {skipped + reader.line_num}")
+            location = FileLocation(name, f"line {skipped + reader.line_num}")
             if len(cells) != len(header):
-                place.refuse(f" has {len(cells)} cells, and there are {len(header)} columns")
-            yield place, dict(zip(header, (cell.strip() for cell in cells), strict=True))
+                location.reject(f" has {len(cells)} cells, and there are {len(header)} columns")
+            yield location, dict(zip(header, (cell.strip() for cell in cells), strict=True))
     except csv.Error:
         line = skipped + reader.line_num
         raise SnapshotError(f"{file_label(name)}: line {line} is not valid CSV.") from None
@@ -128,14 +128,14 @@ def _session(
 ) -> Snapshot:
     evaluations: list[Evaluation] = []
     timings: dict[tuple[Problem, str], _Timings] = {}
-    for place, row in rows:
+    for location, row in rows:
         check_count(len(evaluations) + len(timings), name)
-        parsed = _parse(row, place)
-        problem = problem_from(parsed.problem, options, place)
+        parsed = _parse(row, location)
+        problem = problem_from(parsed.problem, options, location)
         device = parsed.names.get("device") or options.device
         if parsed.backend:
             if parsed.kernel is None:
-                place.refuse(f" has no time for the backend {parsed.backend}")
+                location.reject(f" has no time for the backend {parsed.backend}")
             others = (parsed.end_to_end,) if parsed.end_to_end else ()
             timing = BaselineTiming(parsed.backend, parsed.kernel, other_latencies=others)
             group = timings.setdefault((problem, device), _Timings(problem, device))
@@ -143,13 +143,13 @@ def _session(
             group.notes += [f"{parsed.backend} {text}" for text in parsed.notes]
             continue
         if parsed.kernel is None and not parsed.baselines:
-            place.refuse(" has no time: name a column like kernel_ms, median_us or sdpa_us")
+            location.reject(" has no time: name a column like kernel_ms, median_us or sdpa_us")
         if parsed.kernel is None:
             variant = SDPA
         else:
             variant = parsed.names.get("variant") or options.variant
             if not variant:
-                place.refuse(" does not say which variant it timed: give it for the whole file")
+                location.reject(" does not say which variant it timed: give it for the whole file")
         evaluations.append(
             recorded_evaluation(
                 problem,
@@ -177,7 +177,7 @@ def _session(
     return recorded_session(evaluations, options, name=name, kind=kind, file_notes=file_notes)
 
 
-def _parse(row: Mapping[str, Any], place: Place) -> _Parsed:
+def _parse(row: Mapping[str, Any], location: FileLocation) -> _Parsed:
     backend = str(row.get("backend") or "")[:40]
     parsed = _Parsed({}, {}, {}, None, None, [], backend, [])
     for column, value in row.items():
@@ -191,23 +191,23 @@ def _parse(row: Mapping[str, Any], place: Place) -> _Parsed:
         elif key in _NAMES:
             parsed.names[_NAMES[key]] = str(value)
         elif key in _TUNABLES:
-            parsed.config[key] = whole_number(value, place, key)
-        elif timed and _take_time(parsed, timed["what"], timed["unit"], value, place):
+            parsed.config[key] = whole_number(value, location, key)
+        elif timed and _take_time(parsed, timed["what"], timed["unit"], value, location):
             pass
         else:
             parsed.notes.append(note(column, value))
     return parsed
 
 
-def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, place: Place) -> bool:
+def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, location: FileLocation) -> bool:
     """Put a time where it belongs; False when its column is not a known one."""
     if what not in _KERNEL_TIMES | _END_TO_END | _BASELINES:
         return False
-    us = time_us(value, unit, place, f"column {what}_{unit}")
+    us = time_us(value, unit, location, f"column {what}_{unit}")
     reason = f"the file's {what}_{unit}; how it was timed is not said in the table"
     if what in _KERNEL_TIMES:
         if parsed.kernel is not None:
-            place.refuse(" has two columns with the kernel's time")
+            location.reject(" has two columns with the kernel's time")
         parsed.kernel = recorded((us,), reason)
     elif what in _END_TO_END:
         parsed.end_to_end = recorded((us,), reason, kind="end_to_end")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.evaluation import Evaluation
-from engine.records.snapshot import ErrorMap, Snapshot
+from engine.records.snapshot import Snapshot, StoredErrorMap
 
 MAX_POINTS = 200
 MAX_MAPS = 24
@@ -102,7 +102,7 @@ def _occupancies(evaluations: Iterable[Evaluation]) -> list[Figure]:
     return [_figure("Occupancy of every pass", [bars], layout, _left_out(rows, shown))]
 
 
-def _map(stored: ErrorMap) -> Figure:
+def _map(stored: StoredErrorMap) -> Figure:
     logs = [_log(value) for value in stored.values]
     heatmap = {
         "type": "heatmap",
