@@ -13,6 +13,15 @@ if str(ROOT) not in sys.path:
 
 from app.shared import style  # noqa: E402  (after the path is set)
 
+TUNE = "app_pages/tune.py"
+
+
+def to_tune() -> None:
+    """The default page has the path /; links to /tune lead there."""
+    params = {name: st.query_params.get_all(name) for name in st.query_params}
+    st.switch_page(TUNE, query_params=params)
+
+
 st.set_page_config(
     page_title="Attune",
     page_icon=str(ROOT / "app" / "assets" / "icon.png"),  # a local file: the app works offline
@@ -27,7 +36,8 @@ st.logo(
 )
 st.navigation(
     [
-        st.Page("app_pages/tune.py", title="Tune", url_path="tune", default=True),
+        st.Page(TUNE, title="Tune", url_path="default", default=True),
+        st.Page(to_tune, title="Tune", url_path="tune", visibility="hidden"),
         st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
         st.Page("app_pages/sweep.py", title="Sweep", url_path="sweep"),
         st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),

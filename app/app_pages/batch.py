@@ -58,7 +58,7 @@ def _question(selection: Selection) -> Question:
         if measured.is_missing:
             st.caption(measured.reason)
         calibrate = st.toggle(
-            "Calibrate on them",
+            "Calibrate on measured points",
             key="calibrate",
             help=TERMS["calibrate"],
             disabled=not measured.measurements,

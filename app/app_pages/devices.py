@@ -25,7 +25,7 @@ def page() -> None:
         return
     tables.draw(
         frame,
-        rows=24,
+        rows=28,
         columns={
             "memory GB/s": st.column_config.NumberColumn(format="%,.0f"),
             "$/hour": st.column_config.NumberColumn(

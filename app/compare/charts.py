@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, variant_color
+from app.shared.terms import baseline_label
 from engine.units import format_us
 from kernels.ladder import LADDER
 
@@ -63,7 +64,7 @@ def _label(row: Any) -> str:
     else:
         words = f"{winner}, the only one timed"
     if not pd.isna(row.speedup_over_sdpa):
-        words += f"; {row.speedup_over_sdpa:.3g}× over SDPA {plain(str(row.sdpa))}"
+        words += f"; {row.speedup_over_sdpa:.3g}× over {plain(baseline_label(str(row.sdpa)))}"
     return words
 
 

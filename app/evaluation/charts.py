@@ -134,6 +134,7 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
                 },
                 "text": [format_us(row.median_us)],
                 "textposition": "top center",
+                "cliponaxis": False,
                 "hovertemplate": f"<b>{name}</b><br>{format_us(row.median_us)} {row.origin}<br>"
                 f"{format_us(row.low_us)} to {format_us(row.high_us)}<extra></extra>",
             }

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from app.shared.terms import baseline_label
 from engine.evaluation import (
     BaselineTiming,
     Correctness,
@@ -74,7 +75,7 @@ def latencies(
     grays = ("#7b8790", "#98a2a9", "#5f6b73", "#aeb6bb")
     timed = [b for b in baselines if b.latency is not None]
     rows += [
-        (f"SDPA {b.name}", b.latency, grays[i % len(grays)])
+        (baseline_label(b.name), b.latency, grays[i % len(grays)])
         for i, b in enumerate(timed)
         if b.latency is not None
     ]

@@ -8,6 +8,7 @@ from app.evaluation import charts, frames
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.palette import color_of
+from app.shared.terms import baseline_label
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
 from engine.evaluation import Latency
 
@@ -68,6 +69,6 @@ def _baselines(view: EvaluationView) -> None:
     evaluation = view.evaluation
     missing = [b for b in evaluation.baselines if b.latency is None] if evaluation else []
     for baseline in missing:
-        st.caption(f"SDPA {plain_markdown(baseline.name)}: {plain_markdown(baseline.reason)}")
+        st.caption(plain_markdown(f"{baseline_label(baseline.name)}: {baseline.reason}"))
     if not (evaluation and evaluation.baselines):
         st.caption("PyTorch's SDPA is timed beside the kernel where there is a GPU.")

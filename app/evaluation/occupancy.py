@@ -44,7 +44,7 @@ def draw(view: EvaluationView) -> None:
         st.markdown("**Waves**", help=TERMS["waves"])
         _waves(report)
     with right:
-        st.markdown("**Threads against the GPU**", help=TERMS["thread_capacity"])
+        st.markdown("**Threads and GPU capacity**", help=TERMS["thread_capacity"])
         _threads(report)
     _what_if(view, report)
 

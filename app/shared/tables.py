@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-_ROW_PX = 36
+_ROW_PX = 31
 
 
 def draw(
@@ -35,7 +35,9 @@ def draw(
         column = st.column_config.NumberColumn(format=numbers)
         config = {name: column for name in frame.columns if frame[name].dtype.kind == "f"}
     if rows is not None:
-        options["height"] = "content" if len(frame) <= rows else _ROW_PX * (rows + 1)
+        # Half a row more shows that there are others.
+        is_short = len(frame) <= rows
+        options["height"] = "content" if is_short else int(_ROW_PX * (rows + 1.5))
     return st.dataframe(
         frame,
         hide_index=True,

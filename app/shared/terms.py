@@ -99,3 +99,8 @@ NEXT_STEP: dict[Status, str] = {
     Status.THROTTLED: "Let the GPU cool down or reduce its load, then run again.",
     Status.CANCELLED: "Run it again at any time.",
 }
+
+
+def baseline_label(name: str) -> str:
+    """`SDPA flash`, or `SDPA` where the backend is not known."""
+    return "SDPA" if name.upper() == "SDPA" else f"SDPA {name}"
