@@ -22,7 +22,7 @@ _PRICES = "prices"  # in the tab's state: edited prices by GPU
 
 def axis_inputs() -> dict[str, Any]:
     """What is varied, and how far."""
-    left, right = st.columns(2, vertical_alignment="bottom")
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
     free = url_state.toggle(left, "Vary B × H", "heads_free", help=TERMS["heads_free"])
     most = url_state.segments(
         right,

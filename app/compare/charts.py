@@ -24,48 +24,48 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     bar's length is how many times longer the next variant takes that is slower for sure; 1 where
     there is none.
     """
-    shown = frame.head(MAX_ROWS)
+    rows = frame.head(MAX_ROWS)
     colors = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
-    names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in shown.itertuples()]
-    lengths = [1.0 if pd.isna(x) else float(x) for x in shown["speedup"]]
-    places = list(range(len(shown)))  # two environments may share problem and device
+    names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in rows.itertuples()]
+    lengths = [1.0 if pd.isna(x) else float(x) for x in rows["speedup"]]
+    positions = list(range(len(rows)))  # two environments may share problem and device
     bars = {
         "type": "bar",
         "orientation": "h",
         "x": lengths,
-        "y": places,
+        "y": positions,
         "marker": {
-            "color": [colors.get(str(w), theme.line) for w in shown["winner"]],
-            "pattern": {"shape": ["/" if tied else "" for tied in shown["tied"]]},
+            "color": [colors.get(str(w), theme.line) for w in rows["winner"]],
+            "pattern": {"shape": ["/" if tied else "" for tied in rows["tied"]]},
             "line": {"width": 0},
         },
-        "text": [_label(row) for row in shown.itertuples()],
+        "text": [_label(row) for row in rows.itertuples()],
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertext": [_hover(row) for row in shown.itertuples()],
+        "hovertext": [_hover(row) for row in rows.itertuples()],
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
-    room = 1.6 * max(lengths, default=1.0)  # for the words at the bar's end
+    room = 1.6 * max(lengths, default=1.0)  # for the text at the bar's end
     return figure(
         theme,
-        80 + ROW_PX * max(len(shown), 1),
+        80 + ROW_PX * max(len(rows), 1),
         [bars],
         xaxis=axis(theme, "time of the next slower variant / time of the fastest", range=[0, room]),
-        yaxis=axis(theme, autorange="reversed", showgrid=False, tickvals=places, ticktext=names),
+        yaxis=axis(theme, autorange="reversed", showgrid=False, tickvals=positions, ticktext=names),
     )
 
 
 def _label(row: Any) -> str:
     winner, tied = plain(str(row.winner)), plain(str(row.tied))
     if tied:
-        words = f"{winner} tied with {tied}"
+        text = f"{winner} tied with {tied}"
     elif row.runner_up:
-        words = f"{winner}, {row.speedup:.3g}× over {plain(str(row.runner_up))}"
+        text = f"{winner}, {row.speedup:.3g}× over {plain(str(row.runner_up))}"
     else:
-        words = f"{winner}, the only one timed"
+        text = f"{winner}, the only one timed"
     if not pd.isna(row.speedup_over_sdpa):
-        words += f"; {row.speedup_over_sdpa:.3g}× over {plain(baseline_label(str(row.sdpa)))}"
-    return words
+        text += f"; {row.speedup_over_sdpa:.3g}× over {plain(baseline_label(str(row.sdpa)))}"
+    return text
 
 
 def _hover(row: Any) -> str:

@@ -54,7 +54,7 @@ def _which_pass(view: EvaluationView) -> PassReport:
     names = [p.resources.entry for p in view.passes]
     if len(names) == 1:
         return view.passes[0]
-    chosen = st.segmented_control(
+    selected = st.segmented_control(
         "Pass",
         names,
         default=names[0],
@@ -62,7 +62,7 @@ def _which_pass(view: EvaluationView) -> PassReport:
         key=f"pass.{view.variant}",
         label_visibility="collapsed",
     )
-    return view.passes[names.index(chosen)]
+    return view.passes[names.index(selected)]
 
 
 def _plot(figure: go.Figure, key: str) -> None:

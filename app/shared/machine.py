@@ -11,7 +11,7 @@ from engine.devices.spec import DeviceSpec
 
 @dataclass(frozen=True, slots=True)
 class LocalGpu:
-    """The GPU of this machine; `spec` is None when there is none, and `why` then says so."""
+    """The GPU of this machine; `spec` is None where there is none; `why` then says why."""
 
     spec: DeviceSpec | None
     name: str
@@ -21,7 +21,7 @@ class LocalGpu:
 @lru_cache(maxsize=1)
 def local_gpu() -> LocalGpu:
     """The GPU of this machine, as the driver names it."""
-    found = detect_local()
-    if isinstance(found, str):
-        return LocalGpu(None, "", found)
-    return LocalGpu(found.spec, found.spec.name, "")
+    detected = detect_local()
+    if isinstance(detected, str):
+        return LocalGpu(None, "", detected)
+    return LocalGpu(detected.spec, detected.spec.name, "")

@@ -86,17 +86,17 @@ def _gpu() -> tuple[str | None, str]:
     def label(option: str) -> str:
         return f"{local.name} (this machine)" if option == LOCAL_GPU else option
 
-    chosen = url_state.select(
+    selected = url_state.select(
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
     )
-    if chosen == LOCAL_GPU:
+    if selected == LOCAL_GPU:
         return None, local.name
-    return chosen, chosen
+    return selected, selected
 
 
 def _variant() -> Variant:
     titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
-    chosen = url_state.select(
+    selected = url_state.select(
         st,
         "Kernel variant",
         "variant",
@@ -105,7 +105,7 @@ def _variant() -> Variant:
         format_func=titles.__getitem__,
         help=TERMS["variant"],
     )
-    variant = by_id(chosen)
+    variant = by_id(selected)
     st.caption(variant.idea)
     for error in LADDER.errors:
         st.error(plain_markdown(str(error)))
@@ -119,7 +119,7 @@ def _apply_preset() -> None:
 
 
 def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
-    place = st.container()
+    container = st.container()
     values: dict[str, Any] = {}
     typed = [name for name in SIZES if name not in draggable]
     for pair in (typed[i : i + 2] for i in range(0, len(typed), 2)):
@@ -147,21 +147,21 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
     )
     values["causal"] = url_state.toggle(right, "Causal", "causal", help=TERMS["causal"])
     problem, error = make_problem(values)
-    _presets(place, matching_preset(problem))
+    _presets(container, matching_preset(problem))
     return problem, error
 
 
-def _size(place: Any, name: str, draw: Any, **options: Any) -> int:
+def _size(container: Any, name: str, draw: Any, **options: Any) -> int:
     term = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}[name]
     label = f"{name}, {_words(term)}"
-    value: int = draw(place, label, name, default=SIZES[name], help=TERMS[term], **options)
+    value: int = draw(container, label, name, default=SIZES[name], help=TERMS[term], **options)
     return value
 
 
-def _presets(place: Any, present: Preset | None) -> None:
+def _presets(container: Any, present: Preset | None) -> None:
     """A menu, which has no value of its own that could fight with the numbers below it."""
     groups = {p.name: f"{p.group}: {p.name}" for p in presets()}
-    place.menu_button(
+    container.menu_button(
         f"Problem: {present.name if present else 'your own'}",
         list(groups),
         format_func=groups.__getitem__,
@@ -171,7 +171,7 @@ def _presets(place: Any, present: Preset | None) -> None:
         width="stretch",
     )
     if present is not None:
-        place.caption(present.note, help=f"Source: {present.source}")
+        container.caption(present.note, help=f"Source: {present.source}")
 
 
 def _config(variant: Variant) -> dict[str, int]:

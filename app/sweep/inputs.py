@@ -68,7 +68,7 @@ def draw(selection: Selection) -> SweepRequest:
         InvalidProblem, UnknownName: An input is invalid.
     """
     variants = _variants(selection)
-    widths = [*[1.0] * len(_AXES), 1.35, 1.0]  # causal, with its three words, and the formats
+    widths = [*[1.0] * len(_AXES), 2.0, 1.1]  # causal, with its three words, and the formats
     columns = st.columns(widths, gap="small", vertical_alignment="bottom")
     texts = {
         axis.name: url_state.text(
@@ -177,7 +177,7 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
         known = values.setdefault(tunable.name, [])
         known += [value for value in tunable.values if value not in known]
         meanings.setdefault(tunable.name, tunable.meaning)
-    columns = st.columns(len(values) + 1, gap="small", vertical_alignment="bottom")
+    columns = st.columns([1.4, *[1.0] * len(values)], gap="small", vertical_alignment="bottom")
     own = url_state.segments(
         columns[0],
         "Tunables take",

@@ -113,17 +113,17 @@ def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
     left, right = st.columns(2, gap="small")
     if st.session_state.get("sweep_problem") not in (None, _EVERY, *problems):
         st.session_state["sweep_problem"] = _EVERY  # of another sweep
-    wanted = left.selectbox(
+    problem = left.selectbox(
         "Problem of the results", [_EVERY, *problems], key="sweep_problem", persist_state="session"
     )
-    chosen = right.multiselect(
+    variants = right.multiselect(
         "Variants of the results",
         [v.id for v in LADDER],
         key="sweep_only",
         placeholder="all",
         persist_state="session",
     )
-    return (None if wanted == _EVERY else wanted), tuple(chosen)
+    return (None if problem == _EVERY else problem), tuple(variants)
 
 
 def _origins(rows: FilteredRows) -> None:

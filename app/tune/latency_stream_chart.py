@@ -178,12 +178,12 @@ def _points(
 ) -> list[Trace]:
     """The samples: those that count, and in the colour of warnings those that do not."""
 
-    def cloud(chosen: np.ndarray, marker: Part, note: str) -> Trace:
+    def cloud(mask: np.ndarray, marker: Part, note: str) -> Trace:
         return {
             "type": "scatter",
             "mode": "markers",
-            "x": times.at_s[chosen],
-            "y": times.values[chosen] / scale,
+            "x": times.at_s[mask],
+            "y": times.values[mask] / scale,
             "marker": marker,
             "hovertemplate": f"%{{y:,.4~r}} {unit}{note}<br>at %{{x:,.2f}} s<extra></extra>",
         }
