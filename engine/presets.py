@@ -1,4 +1,4 @@
-"""Real shapes to start from, so that nobody tunes for a problem that no model has."""
+"""Shapes of real models to start from."""
 
 from __future__ import annotations
 

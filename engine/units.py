@@ -20,8 +20,8 @@ def format_bytes(size_bytes: int) -> str:
 
 def time_unit(time_us: float) -> tuple[str, float]:
     """The unit in which a time given in microseconds is read, and how many µs it is."""
-    found = ((unit, us) for unit, us in _TIME_UNITS if abs(time_us) >= 0.9995 * us)
-    return next(found, _TIME_UNITS[-1])
+    large_enough = ((unit, us) for unit, us in _TIME_UNITS if abs(time_us) >= 0.9995 * us)
+    return next(large_enough, _TIME_UNITS[-1])
 
 
 def format_us(time_us: float) -> str:

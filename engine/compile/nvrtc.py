@@ -123,9 +123,9 @@ def compile_kernel(
         write_entry(build.path, _to_bytes(kernel))
     for entry in entries:
         if entry not in kernel.entries:
-            found = ", ".join(sorted(kernel.entries)) or "none"
+            known = ", ".join(sorted(kernel.entries)) or "none"
             raise CompileError(
-                f'{source.name} has no extern "C" __global__ function {entry}: it has {found}.',
+                f'{source.name} has no extern "C" __global__ function {entry}: it has {known}.',
                 kernel.log,
             )
     return kernel

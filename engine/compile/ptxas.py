@@ -29,7 +29,7 @@ _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<path>[^"]+)"')
 
 @dataclass(frozen=True, slots=True)
 class PtxasInfo:
-    """What ptxas says about one entry function."""
+    """What ptxas reports about one entry function."""
 
     registers_per_thread: int
     static_smem_bytes: int

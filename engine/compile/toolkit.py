@@ -71,8 +71,8 @@ def _candidates() -> Iterator[Path]:
     try:
         from cuda import pathfinder
 
-        if found := pathfinder.find_nvidia_header_directory("cudart"):
-            yield Path(found)
+        if folder := pathfinder.find_nvidia_header_directory("cudart"):
+            yield Path(folder)
     except (ImportError, AttributeError, RuntimeError):
         pass  # cuda-bindings is optional here, and its older releases lack the search
     for variable in ("CUDA_PATH", "CUDA_HOME"):

@@ -1,4 +1,4 @@
-"""What NVML says about a GPU right now: clocks, power, temperature, reasons for throttling.
+"""The present state of a GPU as NVML reports it: clocks, power, temperature, throttling.
 
 Every figure is optional: boards and drivers differ in what they answer. NVML needs the driver but
 no CUDA context, so asking never disturbs a measurement that runs in another process.

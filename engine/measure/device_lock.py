@@ -1,8 +1,8 @@
 """One measurement at a time per GPU, across processes and users of the machine.
 
-A lock is a file named by the GPU in a folder that everybody may write; `flock` on it is given back
-by the kernel when its holder dies. Who holds it is written into the file, so that the second can
-say for whom it waits.
+A lock is a file named after the GPU in a folder that all users may write; the operating system
+releases the `flock` on it when its holder dies. The holder writes its process, user and purpose
+into the file, so that a waiting process can report them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_HOLDER_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who measures."""
+    """The process that measures."""
 
     pid: int
     user: str
@@ -57,8 +57,8 @@ def device_lock(
     Args:
         gpu: what names it on this machine, best its UUID.
         purpose: what for, a few words for those who wait.
-        on_wait: gets one sentence when somebody else holds it, and again when the holder changes.
-        timeout_s: how long to wait; None is for ever.
+        on_wait: gets one sentence when another process holds it, and when the holder changes.
+        timeout_s: how long to wait; None waits without limit.
 
     Raises:
         MeasureError: still held after `timeout_s`, or the lock's file cannot be opened.
@@ -73,7 +73,7 @@ def device_lock(
             with contextlib.suppress(OSError):
                 os.ftruncate(handle, 0)
     finally:
-        os.close(handle)  # gives the lock back
+        os.close(handle)  # releases the lock
 
 
 def lock_path(gpu: str) -> Path:
@@ -83,7 +83,7 @@ def lock_path(gpu: str) -> Path:
 
 
 def _open(path: Path) -> int:
-    """Open the lock's file, made for everybody on first use.
+    """Open the lock's file; the first use creates it, writable by all users.
 
     Where the system protects files in shared folders, O_CREAT on another user's file is refused:
     so an existing file is opened without it. One that may only be read can be locked all the same.
@@ -91,7 +91,7 @@ def _open(path: Path) -> int:
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # As /tmp itself: everybody may add a file, nobody may remove another's.
+            # As /tmp itself: all users may add files, and remove only their own.
             path.parent.chmod(0o1777)
         for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR, os.O_RDONLY):
             try:

@@ -141,7 +141,7 @@ class ReplayDevice:
         """Look at what a subject's launches wrote.
 
         Raises:
-            MeasureError: they are right only one by one, so that their time says nothing.
+            MeasureError: only single launches are right, so that the measured time is meaningless.
         """
         subject = self._ready[name].subject
         try:
@@ -205,7 +205,7 @@ def _pilot_us(subject: Launchable) -> float:
 
 
 def _sample(ready: _Ready, kind: LatencyKind) -> float:
-    """µs of one launch. Somebody else ran just before."""
+    """µs of one launch, just after a launch of another candidate."""
     if kind == "device_warm":
         ready.settle()
         return ready.warm() / ready.warm_plan.launches

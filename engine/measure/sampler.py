@@ -33,8 +33,8 @@ _WARM_UP_CAP_S: Mapping[Mode, float] = {"burst": 2.0, "sustained": 30.0}
 # Between bursts the GPU rests as long as the round took, up to this: power and heat do not build
 # up, and the clock does not fall to idle either.
 _MAX_REST_S = 0.02
-# Who looks often enough finds a difference by chance: each look comes this much later than the one
-# before, and a pair ends the run early only when it is decided with this confidence.
+# Repeated tests find a difference by chance: each comes this much later than the one before, and a
+# pair ends the run early only when it is decided with this confidence.
 _LOOK_GROWTH = 1.25
 _LOOK_CONFIDENCE = 0.998
 
@@ -151,8 +151,8 @@ def run_rounds(
 
     Returns:
         The run; it stops when every median is known to ±0.5 %, when all pairs are decided, or when
-        the time is up, and says which. Never empty-handed: a run on a throttled GPU says so and
-        still has its samples.
+        the time is up, and says which. A run on a throttled GPU is marked so and still has its
+        samples.
     """
     others = tuple(dict.fromkeys(c for c in candidates if c != incumbent))
     return _Run(
@@ -210,16 +210,16 @@ class _Run:
             now = self.device.now_s()
             if self.rounds >= next_look:
                 next_look = math.ceil(self.rounds * _LOOK_GROWTH)
-                found = self._enough()
-                if found is not None:
-                    return found
+                enough = self._enough()
+                if enough is not None:
+                    return enough
             if now - start >= settings.max_s:
                 return "time", f"stopped after {settings.max_s:g} s"
             if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
                 return "rounds", f"stopped after the {self.rounds} rounds asked for"
             if settings.mode == "burst":
                 self.device.rest(min(now - began, _MAX_REST_S))
-                # The first launch after a rest is slower than all others: it belongs to nobody.
+                # The first launch after a rest is slower than all others: its time is discarded.
                 self.device.time_once(self.incumbent, settings.kinds[0])
 
     def _round(self) -> bool:

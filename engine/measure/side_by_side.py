@@ -98,7 +98,7 @@ class TimingGroup:
         """One for every kind that was measured; none when it is in `failures`."""
         if name in self.failures:
             return ()
-        found = []
+        latencies = []
         for kind in run.settings.kinds:
             latency = run.latency(name, kind)
             if latency is not None:
@@ -107,8 +107,8 @@ class TimingGroup:
                 clocks = _clocks_mhz(run, name, kind)
                 if len(clocks) != len(latency.samples_us):
                     clocks = ()  # not known for every sample
-                found.append(replace(latency, reason=how, sm_clocks_mhz=clocks))
-        return tuple(found)
+                latencies.append(replace(latency, reason=how, sm_clocks_mhz=clocks))
+        return tuple(latencies)
 
 
 def _floor(run: SamplingRun, kind: LatencyKind) -> str:
@@ -119,12 +119,12 @@ def _floor(run: SamplingRun, kind: LatencyKind) -> str:
 
 def _taken(run: SamplingRun, name: str, kind: LatencyKind) -> list[tuple[Sample, str]]:
     """The samples of one and why each was dropped, in the order of `RoundTable.times_us`."""
-    found = [
+    taken = [
         (sample, why)
         for sample, why in zip(run.samples, run.table.dropped, strict=True)
         if (sample.candidate, sample.kind) == (name, kind)
     ]
-    return sorted(found, key=lambda pair: (pair[0].round, pair[0].twin))
+    return sorted(taken, key=lambda pair: (pair[0].round, pair[0].twin))
 
 
 def _clocks_mhz(run: SamplingRun, name: str, kind: LatencyKind) -> tuple[int, ...]:

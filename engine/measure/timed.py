@@ -55,7 +55,7 @@ def time_evaluation(
 def with_times(
     passed: Evaluation, group: TimingGroup, run: SamplingRun, name: str, baselines: Sequence[str]
 ) -> Evaluation:
-    """`passed` with what a run says of it and of the baselines.
+    """`passed` with the times of a run, its own and the baselines'.
 
     THROTTLED when the GPU slowed down too often; what was measured stays in it.
 

@@ -88,8 +88,8 @@ def aa_floor(first_us: Times, second_us: Times) -> float:
     ratios = _paired_ratios(first_us, second_us)
     if ratios.size < MIN_SAMPLES:
         return math.inf
-    found = median_interval(ratios)
-    return max(abs(math.log(found.low)), abs(math.log(found.high)))
+    interval = median_interval(ratios)
+    return max(abs(math.log(interval.low)), abs(math.log(interval.high)))
 
 
 def paired_verdict(
@@ -135,8 +135,8 @@ def interval_verdict(
     middle = b_median - a_median
     low = middle - math.hypot(b_median - b_low, a_high - a_median)
     high = middle + math.hypot(b_high - b_median, a_median - a_low)
-    found = MedianInterval(math.exp(middle), math.exp(low), math.exp(high))
-    return _compare(found, floor, samples, "samples")
+    interval = MedianInterval(math.exp(middle), math.exp(low), math.exp(high))
+    return _compare(interval, floor, samples, "samples")
 
 
 def undecided(floor: float, pairs: int, reason: str) -> Comparison:
@@ -144,30 +144,30 @@ def undecided(floor: float, pairs: int, reason: str) -> Comparison:
     return Comparison(Verdict.UNDECIDED, math.nan, math.nan, math.nan, floor, pairs, reason)
 
 
-def _compare(found: MedianInterval, floor: float, pairs: int, unit: str) -> Comparison:
-    median, low, high = _logs(found)
+def _compare(interval: MedianInterval, floor: float, pairs: int, unit: str) -> Comparison:
+    median, low, high = _logs(interval)
     verdict = decide(low, high, floor, log_ratio=median)
     share = math.expm1(floor)
-    span = f"{found.low - 1:+.1%} to {found.high - 1:+.1%}, 95 % interval"
+    span = f"{interval.low - 1:+.1%} to {interval.high - 1:+.1%}, 95 % interval"
     span += f" of {pairs} {unit}" if pairs else ""
     if verdict is Verdict.SAME:
         reason = f"The times differ by less than {MIN_DIFFERENCE:.1%} ({span})."
     elif verdict is not Verdict.UNDECIDED:
-        reason = f"{abs(found.median - 1):.1%} {verdict.lower()} ({span})."
+        reason = f"{abs(interval.median - 1):.1%} {verdict.lower()} ({span})."
     elif low <= 0 <= high:
         reason = f"The interval includes no difference ({span})."
     elif math.isinf(floor):
         reason = f"How far identical kernels differ here was not measured often enough ({span})."
     else:
         reason = (
-            f"A difference of {found.median - 1:+.1%} is within what identical kernels show here "
-            f"({max(share, MIN_DIFFERENCE):.1%}; {span})."
+            f"A difference of {interval.median - 1:+.1%} is within what identical kernels show "
+            f"here ({max(share, MIN_DIFFERENCE):.1%}; {span})."
         )
-    return Comparison(verdict, found.median, found.low, found.high, share, pairs, reason)
+    return Comparison(verdict, interval.median, interval.low, interval.high, share, pairs, reason)
 
 
-def _logs(found: MedianInterval) -> tuple[float, float, float]:
-    return math.log(found.median), math.log(found.low), math.log(found.high)
+def _logs(interval: MedianInterval) -> tuple[float, float, float]:
+    return math.log(interval.median), math.log(interval.low), math.log(interval.high)
 
 
 def _paired_ratios(a_us: Times, b_us: Times) -> npt.NDArray[np.float64]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from engine.devices.spec import DeviceSpec
 
 BENCH = SamplerSettings(mode="sustained", kinds=ALL_KINDS)
-# Of our own kernels that nobody has named: a first impression decides which are measured in full.
+# When no kernel is named: a short first run decides which of the ladder are measured in full.
 _HEAT = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
 MAX_FINALISTS = 3
 
@@ -173,26 +173,26 @@ class _Bench:
 
     def _ladder(self) -> list[Entrant]:
         """Every variant that takes the problem here."""
-        found = []
+        entrants = []
         for variant in LADDER:
             entrant = self._tuned(Entrant(variant.id, {}))
             config = default_config(variant, entrant.config)
             if unsupported_reason(variant, self.problem, config, self.spec) is None:
-                found.append(entrant)
-        return found
+                entrants.append(entrant)
+        return entrants
 
     def _tuned(self, entrant: Entrant) -> Entrant:
         """With the values tuned for this GPU and class of problems, where no others are named."""
         if self.spec is None:
             return entrant
         variant = find_variant(entrant.variant)
-        found = resolve_config(variant, entrant.config, self.problem, self.spec.name)
-        if found.error and found.error not in self.notes:
-            self.notes.append(found.error)
-        if found.tuned is None:
+        resolved = resolve_config(variant, entrant.config, self.problem, self.spec.name)
+        if resolved.error and resolved.error not in self.notes:
+            self.notes.append(resolved.error)
+        if resolved.tuned is None:
             return entrant
-        self.notes.append(f"The config of {variant.id}: {found.describe()}.")
-        return replace(entrant, config=found.values)
+        self.notes.append(f"The config of {variant.id}: {resolved.describe()}.")
+        return replace(entrant, config=resolved.values)
 
     def _check(self, entrant: Entrant) -> Evaluation:
         self.stage(f"Checking {entrant.name}")
@@ -218,10 +218,10 @@ class _Bench:
         names = list(group.names)
         run = group.run(names[0], _HEAT, names[1:])
         medians = {
-            name: found.median
+            name: interval.median
             for name in names
             if name not in group.failures
-            and (found := run.table.interval(name, "device_warm")) is not None
+            and (interval := run.table.interval(name, "device_warm")) is not None
         }
         ordered = sorted(medians, key=lambda name: medians[name])
         for name in ordered[MAX_FINALISTS:]:

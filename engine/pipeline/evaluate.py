@@ -48,7 +48,7 @@ class EvaluationOutcome:
 
 
 class Evaluator:
-    """Runs evaluations and keeps what is dear to start: backends and their child processes.
+    """Runs evaluations and keeps what is slow to start: backends and their child processes.
 
     Use as a context manager, or call `close()`.
     """

@@ -68,10 +68,10 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
     name = request.variant
     variant = find_variant(name) if source is None else variant_from(source, name)
     device, why = _device(request)
-    found = resolve_config(
+    config = resolve_config(
         variant, request.config, request.problem, device.name if device is not None else None
     )
-    return ResolvedRequest(variant, found.values, device, why, found)
+    return ResolvedRequest(variant, config.values, device, why, config)
 
 
 def _device(request: EvaluationRequest) -> tuple[DeviceSpec | None, str]:

@@ -185,7 +185,7 @@ def test_validation_verdicts(reference_csv: Path, footprint_of: FootprintOf) -> 
     ]
     assert found.share_inside == pytest.approx(1 / 3)
     assert found.rows[1].difference == pytest.approx(found.rows[1].predicted_us / 543 - 1)
-    assert found.to_dict()["rows"][0]["heads"] == 1
+    assert found.rows[0].name == f"B1 H1 S{base.problem.seqlen} D64"
 
 
 def test_two_pass_variants_calibrate_too(footprint_of: FootprintOf) -> None:

@@ -195,16 +195,16 @@ def _option(
 ) -> Option | str:
     """The option's figures, or one sentence why there are none."""
     try:
-        found = estimate_compiled(
+        result = estimate_compiled(
             at.variant, at.problem, at.config, at.device, footprint_of, at.calibration
         )
     except AttuneError as error:
         return str(error)
-    latency = found.latency
+    latency = result.latency
     if latency is None:
-        return found.reason
+        return result.reason
     memory = at.device.memory_bytes
-    if memory is not None and found.plan.device_bytes > memory:
+    if memory is not None and result.plan.device_bytes > memory:
         return f"The problem does not fit in {at.device.name}'s memory."
     per_query_us = latency.median_us / _queries(at.problem)
     speedup = 1.0 if base is None else base.per_query_us / per_query_us

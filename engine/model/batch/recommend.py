@@ -61,8 +61,8 @@ def calibrate_for(
     measurements = _measurements(request)
     if not measurements:
         return Calibrated((), None, None)
-    variant, device, found = _resolve(request)
-    config = found.values
+    variant, device, resolved = _resolve(request)
+    config = resolved.values
     footprint = footprint_of(variant, config, device)
     points = prepare(variant, config, device, measurements, footprint)
     return Calibrated(
@@ -87,17 +87,17 @@ def recommend_batch(
             fits in memory, or a GPU without the figures a prediction needs.
         CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
-    variant, device, found = _resolve(request)
-    config = found.values
+    variant, device, resolved = _resolve(request)
+    config = resolved.values
     problem = _problem(request)
     _check(request, variant, device, problem, config)
     footprint = footprint_of(variant, config, device)
     if calibrated is None:
         calibrated = calibrate_for(request, footprint_of)
     calibration = calibrated.calibration
-    notes = [found.error] if found.error else []
-    if found.tuned is not None:
-        notes.append(f"The config: {found.describe()}.")
+    notes = [resolved.error] if resolved.error else []
+    if resolved.tuned is not None:
+        notes.append(f"The config: {resolved.describe()}.")
     if calibration is None:
         notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
 

@@ -233,10 +233,10 @@ def step_warning(table: pd.DataFrame, batch: int) -> str:
     Raises:
         InvalidProblem: the batch is not in the table.
     """
-    found = np.flatnonzero(table["batch"].to_numpy() == batch)
-    if len(found) == 0:
+    at = np.flatnonzero(table["batch"].to_numpy() == batch)
+    if len(at) == 0:
         raise InvalidProblem(f"B={batch:,} is not in the table.")
-    row: Any = table.iloc[int(found[0])]
+    row: Any = table.iloc[int(at[0])]
     cheaper = int(row.cheaper_batch)
     if cheaper == 0:
         return ""

@@ -1,4 +1,4 @@
-"""The question and the answer of a batch-size recommendation, as plain data."""
+"""Request and result of a batch-size recommendation, as plain data."""
 
 from __future__ import annotations
 

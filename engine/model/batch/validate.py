@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
@@ -12,6 +12,7 @@ from engine.model.calibrate import prepare
 from engine.model.equations import Calibration, machine, predict_arrays
 from engine.model.estimate import Footprint
 from engine.model.measurements import Measurement
+from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 
@@ -19,24 +20,29 @@ from kernels.variant import Config, Variant
 class ValidationRow:
     """One measured point beside its prediction."""
 
-    batch: int
-    heads: int
-    seqlen: int
-    head_dim: int
-    seqlen_kv: int | None  # where there are other keys than queries
+    problem: Problem
     ctas: int
     predicted_us: float
     low_us: float
     high_us: float
     measured_us: float
-    difference: float  # predicted / measured − 1
-    verdict: Literal["as predicted", "faster than predicted", "slower than predicted"]
 
     @property
     def name(self) -> str:
         """`B1 H8 S128 D64`."""
-        keys = "" if self.seqlen_kv is None else f" KV{self.seqlen_kv}"
-        return f"B{self.batch} H{self.heads} S{self.seqlen}{keys} D{self.head_dim}"
+        p = self.problem
+        return f"B{p.batch} H{p.num_heads} {p.lengths()} D{p.head_dim}"
+
+    @property
+    def difference(self) -> float:
+        """Predicted / measured − 1."""
+        return self.predicted_us / self.measured_us - 1
+
+    @property
+    def verdict(self) -> Literal["as predicted", "faster than predicted", "slower than predicted"]:
+        if self.measured_us < self.low_us:
+            return "faster than predicted"
+        return "slower than predicted" if self.measured_us > self.high_us else "as predicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +63,6 @@ class Validation:
             f"inside the 90 % interval of their prediction."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rows": [asdict(row) for row in self.rows],
-            "inside": self.inside,
-            "share_inside": self.share_inside,
-            "reason": self.reason,
-        }
-
 
 def validate(
     variant: Variant,
@@ -84,33 +82,17 @@ def validate(
     points = prepare(variant, config, device, measurements, footprint)
     m = machine(device, variant, measurements[0].problem.dtype)
     spread = predict_arrays(variant, points.launches, points.resident, m, calibration)
-    rows = []
-    for i, point in enumerate(points.measurements):
-        low, high = float(spread.low_us[i]), float(spread.high_us[i])
-        predicted = float(spread.terms.total_us[i])
-        p = point.problem
-        rows.append(
-            ValidationRow(
-                batch=p.batch,
-                heads=p.num_heads,
-                seqlen=p.seqlen,
-                head_dim=p.head_dim,
-                seqlen_kv=p.seqlen_kv,
-                ctas=int(points.launches.ctas[0, i]),
-                predicted_us=predicted,
-                low_us=low,
-                high_us=high,
-                measured_us=point.measured_us,
-                difference=predicted / point.measured_us - 1,
-                verdict=(
-                    "faster than predicted"
-                    if point.measured_us < low
-                    else "slower than predicted"
-                    if point.measured_us > high
-                    else "as predicted"
-                ),
-            )
+    rows = [
+        ValidationRow(
+            problem=point.problem,
+            ctas=int(points.launches.ctas[0, i]),
+            predicted_us=float(spread.terms.total_us[i]),
+            low_us=float(spread.low_us[i]),
+            high_us=float(spread.high_us[i]),
+            measured_us=point.measured_us,
         )
+        for i, point in enumerate(points.measurements)
+    ]
     inside = sum(row.verdict == "as predicted" for row in rows)
     return Validation(tuple(rows), inside)
 
