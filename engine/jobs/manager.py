@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import StoreError
 from engine.jobs.latency_stream.samples import StreamPart, mark_seen, read_samples
@@ -20,12 +20,10 @@ from engine.jobs.status import ENDED, JobKind, JobStatus
 from engine.jobs.supervisor import Supervisor
 from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
-from engine.records.encoding import encode
+from engine.records.encoding import decode, encode
+from engine.search.autotune import ProblemResult, problem_results
 from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-
-if TYPE_CHECKING:
-    from engine.search.autotune import ProblemResult
 
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
@@ -134,13 +132,10 @@ class JobManager:
             return list(sweep.rows.values()) if sweep is not None else []
 
     def results(self, job_id: str) -> list[ProblemResult]:
-        """Who is best at what in a sweep: by its final on a GPU, else by its rows as they are."""
-        from engine.jobs.sweep.job import final_from_dict
-        from engine.search.autotune import problem_results
-
+        """The result of every problem of a sweep: by its final on a GPU, else by its rows."""
         job = self.status(job_id)
         if job is not None and job.final:
-            return [final_from_dict(result) for result in job.final]
+            return [decode(ProblemResult, result) for result in job.final]
         return problem_results(self.rows(job_id))
 
     def read_stream(self, job_id: str, after: int = 0) -> StreamPart:

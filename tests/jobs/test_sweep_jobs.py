@@ -17,12 +17,11 @@ import pytest
 
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
-from engine.jobs.sweep.job import final_from_dict
 from engine.jobs.table import JobTable
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.encoding import encode
+from engine.records.encoding import decode, encode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import RankedPoint
 from engine.search.space import Space, SweepOptions
@@ -88,7 +87,7 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> 
 def test_a_final_survives_the_journal() -> None:
     place = RankedPoint(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0, False)
     found = ProblemResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
-    assert final_from_dict(json.loads(json.dumps(asdict(found)))) == found
+    assert decode(ProblemResult, json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.runner import JobRunner
 from engine.jobs.status import JobProgress, JobStatus
 from engine.jobs.sweep.ahead import CompileAhead
-from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
-from engine.search.ranking import RankedPoint, by_problem
+from engine.search.ranking import by_problem
 from engine.search.rows import without_result
 from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
@@ -153,15 +149,6 @@ class _Sweep:
             if result is not None:
                 results.append(result)
         return results
-
-
-def final_from_dict(data: Mapping[str, Any]) -> ProblemResult:
-    """A result of a final as the journal holds it."""
-    places = tuple(
-        RankedPoint(**{**place, "interval": MedianInterval(**place["interval"])})
-        for place in data["places"]
-    )
-    return ProblemResult(**{**data, "problem": Problem(**data["problem"]), "places": places})
 
 
 class _PointEvaluator:
