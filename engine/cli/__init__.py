@@ -19,6 +19,7 @@ from engine.cli import (
     recommend,
     report,
     rerun,
+    selfcheck,
     sessions,
     sweep,
     tuned,
@@ -27,6 +28,7 @@ from engine.cli import (
 from engine.errors import AttuneError, InvalidProblem, UnknownName
 
 _COMMANDS = (
+    selfcheck,
     variants,
     evaluate,
     occupancy,

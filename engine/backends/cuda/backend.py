@@ -49,6 +49,11 @@ class CudaBackend:
     def name(self) -> BackendName:
         return "cuda"
 
+    @property
+    def calls(self) -> GpuCalls:
+        """The GPU itself, for checks of it."""
+        return self._calls
+
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
         """Execute every pass on poisoned output and scratch, and report what happened.
 

@@ -81,6 +81,10 @@ class GpuCalls(Protocol):
         """Give back what `load` returned; `kernels` is empty afterwards."""
         ...
 
+    def ctas_per_sm(self, kernel: Kernel, threads: int, dynamic_smem: int) -> int:
+        """How many CTAs of this kernel an SM holds, as the driver says."""
+        ...
+
     def launch(
         self,
         kernel: Kernel,

@@ -158,6 +158,10 @@ class CupyCalls:
         with watchdog("cuModuleUnload"):
             kernels.clear()  # CuPy unloads a module with the last function that refers to it
 
+    def ctas_per_sm(self, kernel: Kernel, threads: int, dynamic_smem: int) -> int:
+        query = self._driver.occupancyMaxActiveBlocksPerMultiprocessor
+        return int(query(kernel.ptr, threads, dynamic_smem))
+
     def launch(
         self,
         kernel: Kernel,

@@ -272,6 +272,18 @@ class FakeDriver:
             raise CudaError(INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE: invalid argument")
         self._gpu.allowed_smem[_FUNCTIONS[f].name] = value
 
+    def occupancyMaxActiveBlocksPerMultiprocessor(  # noqa: N802
+        self,
+        func: int,
+        blockSize: int,  # noqa: N803
+        dynamicSMemSize: int,  # noqa: N803
+    ) -> int:
+        self._gpu.check()
+        assert func in _FUNCTIONS
+        assert blockSize > 0
+        assert dynamicSMemSize >= 0
+        return self._gpu.ctas_per_sm
+
 
 def cupy_on(gpu: FakeGpu) -> SimpleNamespace:
     def alloc(size: int) -> FakeMemory:

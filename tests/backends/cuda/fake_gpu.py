@@ -73,6 +73,7 @@ class FakeGpu:
     l2_bytes: int = 1 << 20
     smem_optin_bytes: int = 99 * 1024
     memory_bytes: int = 1 << 28
+    ctas_per_sm: int = 99  # what the driver says of any kernel
     launch_us: float = 20.0
     hang: bool = False  # kernels that are launched never end
     launches: list[tuple[str, tuple[int, int, int], int, int]] = field(default_factory=list)

@@ -27,7 +27,10 @@ PAIRS: dict[str, tuple[Callable[..., Any], Any]] = {
         for name in vars(fake_cupy.FakeRuntime)
         if callable(getattr(FAKE.runtime, name)) and name[0] not in "_C"
     },
-    "driver.funcSetAttribute": (FAKE.driver.funcSetAttribute, CUDA.driver.funcSetAttribute),
+    **{
+        f"driver.{name}": (getattr(FAKE.driver, name), getattr(CUDA.driver, name))
+        for name in ("funcSetAttribute", "occupancyMaxActiveBlocksPerMultiprocessor")
+    },
     "alloc": (FAKE.alloc, CUDA.alloc),
     "get_elapsed_time": (FAKE.get_elapsed_time, CUDA.get_elapsed_time),
     **{
