@@ -7,11 +7,9 @@ within a factor of two. A config found for one of them serves for all.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from engine.errors import StoreError
 from engine.evaluation import Origin
 from engine.names import find_variant
 from engine.problem import Problem
+from engine.records import files
 from engine.units import format_us
 from engine.user_data import data_folder
 
@@ -172,13 +171,14 @@ def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
     path = path or tuned_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
+        with files.lock(path.with_name(f".{path.name}.lock")):
             before = {_key(e): e for e in load_tuned(path)}
             entries = dict(before)
             yield entries
             if entries != before:
                 listed = [asdict(entries[key]) for key in sorted(entries)]
-                _write(path, json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n")
+                text = json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n"
+                files.write(path, text.encode())
     except OSError as error:
         raise StoreError(
             f"The tuned configs cannot be saved in {path} ({error.strerror}): free some disk "
@@ -188,29 +188,3 @@ def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
 
 def _key(entry: TunedConfig) -> _Key:
     return (entry.gpu, entry.variant, entry.problem_class)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other savers out between reading and renaming."""
-    handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _write(path: Path, text: str) -> None:
-    """The old file or the whole new one, whatever happens meanwhile."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise

@@ -8,12 +8,12 @@ that is full, read-only or missing only costs the time to compile again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
+
+from engine.records import files
 
 _MAGIC = "attune-cache-1"
 
@@ -21,15 +21,12 @@ _MAGIC = "attune-cache-1"
 def cache_root() -> Path:
     """The folder everything Attune can rebuild lives in; it may not exist yet.
 
-    `ATTUNE_CACHE_DIR` when set, else the platform's user cache folder, else `~/.cache/attune`
-    where platformdirs is not installed (a measuring machine needs only the compilers).
+    `ATTUNE_CACHE_DIR` when set, else the platform's user cache folder.
     """
     if chosen := os.environ.get("ATTUNE_CACHE_DIR"):
         return Path(chosen).expanduser()
-    try:
-        import platformdirs
-    except ImportError:
-        return Path.home() / ".cache" / "attune"
+    import platformdirs
+
     return platformdirs.user_cache_path("attune", appauthor=False)
 
 
@@ -46,18 +43,10 @@ def read_entry(path: Path) -> bytes | None:
 
 def write_entry(path: Path, payload: bytes) -> bool:
     """Store `payload` at `path`, all or nothing. False when the disk does not take it."""
-    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(_header(payload) + b"\n")
-            file.write(payload)
-        Path(temporary).replace(path)
+        files.write(path, _header(payload) + b"\n" + payload, durable=False)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         return False
     return True
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from engine.records import files
 
 if TYPE_CHECKING:
     from engine.correctness import ErrorMap
@@ -54,23 +54,11 @@ class RunDir:
         import psutil
 
         data = {"pid": pid, "created": psutil.Process(pid).create_time(), "code": code}
-        partial = self._worker_file.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(data))
-        partial.replace(self._worker_file)
+        files.write(self._worker_file, json.dumps(data).encode(), durable=False)
 
     def is_abandoned(self) -> bool:
         """Whether no server holds this folder. A restarted one would have claimed it again."""
-        try:
-            fd = os.open(self.manager_lock, os.O_RDWR)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+        return not (self.manager_lock.exists() and files.is_locked(self.manager_lock))
 
     def live_worker(self) -> int | None:
         """The pid of the worker that serves this folder, or None. A zombie is not alive."""
@@ -100,10 +88,12 @@ class RunDir:
     def write_maps(self, job_id: str, maps: Iterable[ErrorMap]) -> None:
         from engine.correctness import maps_to_arrays
 
-        partial = self.results / f"{job_id}.partial"
-        with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **maps_to_arrays(maps))
-        partial.replace(self.results / f"{job_id}.npz")
+        arrays = maps_to_arrays(maps)
+        files.write_with(
+            self.results / f"{job_id}.npz",
+            lambda file: np.savez(file, allow_pickle=False, **arrays),
+            durable=False,
+        )
 
     def read_maps(self, job_id: str) -> dict[str, Any] | None:
         """The error maps of a job as named arrays, or None when it has none."""

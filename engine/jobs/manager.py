@@ -6,12 +6,11 @@ restarted server claims the same folder and finds every job, the running one too
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import StoreError
 from engine.jobs.latency_stream.samples import StreamPart, mark_seen, read_samples
@@ -20,10 +19,14 @@ from engine.jobs.status import ENDED, JobKind, JobStatus
 from engine.jobs.supervisor import Supervisor
 from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
+from engine.records import files
 from engine.records.encoding import decode, encode
 from engine.search.autotune import ProblemResult, problem_results
 from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal, SweepSpec
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 __all__ = ["ENDED", "JobManager", "JobStatus", "manager"]
 
@@ -187,7 +190,7 @@ class JobManager:
         """End the worker and release the folder. Queued jobs stay queued for the next manager."""
         with self._lock:
             self._kill_worker()
-            os.close(self._slot_lock)
+            self._slot_lock.release()
 
     # -- the journal
 
@@ -263,24 +266,20 @@ class JobManager:
         return count < _MAX_DEATHS
 
 
-def _claim_slot(root: Path) -> tuple[RunDir, int]:
+def _claim_slot(root: Path) -> tuple[RunDir, FileLock]:
     """The first folder below `root` that no other running server holds, and the lock on it."""
     for slot in range(64):
         run = RunDir(root / f"server{slot}")
         try:
             run.create()
-            fd = os.open(run.manager_lock, os.O_RDWR | os.O_CREAT, 0o600)
+            lock = files.try_lock(run.manager_lock)
         except OSError as error:
             raise StoreError(
                 f"The jobs folder {run.root} cannot be written ({error.strerror}): point "
                 "ATTUNE_CACHE_DIR at a folder that can."
             ) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            continue
-        return run, fd
+        if lock is not None:
+            return run, lock
     raise StoreError("64 Attune servers already run for this user: end some of them first.")
 
 

@@ -7,7 +7,6 @@ restart of the app. It owns the CUDA context and the CPU backend's child.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from engine.jobs.supervisor import code_stamp
 from engine.jobs.sweep.job import run_sweep_job
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.records import files
 from engine.records.encoding import encode
 from engine.search.sweep.journal import SweepSpec
 
@@ -49,10 +49,8 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
 
 def main(argv: list[str]) -> int:
     run = RunDir(Path(argv[0]))
-    lock = os.open(run.worker_lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    lock = files.try_lock(run.worker_lock)  # held until the process ends
+    if lock is None:
         return 0  # another worker already serves this folder
     run.write_worker(os.getpid(), code_stamp())
     idle_since = time.monotonic()

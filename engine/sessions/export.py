@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.environment import collect_environment
 from engine.errors import StoreError
 from engine.evaluation import Evaluation
+from engine.records import files
 from engine.records.codec import dumps
 from engine.sessions.build import make_snapshot
 from engine.sessions.session import begin_session, sources_of
@@ -46,8 +47,7 @@ def exists_already(path: Path) -> StoreError:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        with path.open("xb") as file:
-            file.write(data)
+        files.create(path, data)
     except FileExistsError:
         raise exists_already(path) from None
     except OSError as error:

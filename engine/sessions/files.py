@@ -10,6 +10,7 @@ from pathlib import Path
 from engine.errors import StoreError
 from engine.records.codec import MAX_BYTES, loads, text_of
 from engine.records.explain import file_label
+from engine.records.files import write
 from engine.records.snapshot import FORMAT, Snapshot
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.store.naming import is_snapshot_name
@@ -35,7 +36,7 @@ def read_file(path: Path) -> bytes:
 def write_file(path: Path, text: str) -> None:
     """Write a report. StoreError when the disk refuses."""
     try:
-        path.write_text(text, encoding="utf-8")
+        write(path, text.encode())
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}.") from None
 

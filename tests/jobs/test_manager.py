@@ -116,7 +116,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
     running = first.submit(LONG)
     wait(first, running, frozenset({"running"}))
     pid = worker_pid(first)
-    os.close(first._slot_lock)  # the server is killed: its lock goes, its worker stays
+    first._slot_lock.release()  # the server is killed: its lock goes, its worker stays
     second = JobManager(tmp_path / "jobs")
     try:
         assert worker_pid(second) == pid
@@ -230,11 +230,11 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     wait(first, first.submit(SMALL))
     old = worker_pid(first)
-    os.close(first._slot_lock)  # the server goes, its worker stays
+    first._slot_lock.release()  # the server goes, its worker stays
 
     second = JobManager(tmp_path / "jobs")
     assert worker_pid(second) == old  # the same code: it is kept
-    os.close(second._slot_lock)
+    second._slot_lock.release()
 
     file = tmp_path / "jobs" / "server0" / "worker.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "code": "older"}))

@@ -210,7 +210,7 @@ def test_server_and_worker_killed_together(tmp_path: Path) -> None:
     job_id = first.submit_sweep(spec(30))
     wait_for(first, job_id, lambda _: len(first.rows(job_id)) >= 3)
     os.killpg(worker_pid(first), signal.SIGKILL)
-    os.close(first._slot_lock)
+    first._slot_lock.release()
     process = first._worker._process
     assert process is not None
     process.wait()

@@ -17,7 +17,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sessions_data import evaluation_maker, snapshot_maker
-from engine.sessions.store import folders
+from engine.records import files
 from engine.sessions.store.store import Store
 folder = Path(sys.argv[2])
 store = Store(str(folder), shipped=None, index_folder=folder.parent / "index")
@@ -40,7 +40,7 @@ def die_at(line):
     def trace(frame, event, arg):
         nonlocal seen
         code = frame.f_code
-        if code.co_filename != folders.__file__ or code.co_name == "_sweep":
+        if code.co_filename != files.__file__ or code.co_name == "remove_leftovers":
             return None
         if event == "line":
             seen += 1

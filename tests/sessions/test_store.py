@@ -15,8 +15,8 @@ from sessions_data import evaluation_maker, snapshot_maker
 from engine.errors import AttuneError, SnapshotError, StoreError
 from engine.problem import Problem
 from engine.records.codec import dumps
+from engine.records.files import TEMPORARY_PREFIX
 from engine.sessions.store import folders
-from engine.sessions.store.folders import TEMPORARY_PREFIX
 from engine.sessions.store.naming import is_snapshot_name, names_for
 from engine.sessions.store.store import SHIPPED, Store, default_store, search
 

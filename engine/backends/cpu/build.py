@@ -30,6 +30,7 @@ from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
 from engine.compile.cache import cache_root, read_entry, write_entry
 from engine.errors import CompileError
+from engine.records import files
 
 NATIVE_DIR = Path(__file__).resolve().parent / "native"
 COMPILE_TIMEOUT_S = 300.0
@@ -238,17 +239,10 @@ def _find(folder: Path, name: str) -> Path | None:
 def _store(folder: Path, name: str, library: bytes) -> Path | None:
     digest = hashlib.sha256(library).hexdigest()
     path = folder / f"{name}-{digest[:8]}.so"
-    temporary: str | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-        with os.fdopen(handle, "wb") as file:
-            file.write(library)
-        Path(temporary).replace(path)
+        files.write(path, library, durable=False)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         return None
     record = {"library": path.name, "sha256": digest}
     return path if write_entry(folder / f"{name}.entry", json.dumps(record).encode()) else None

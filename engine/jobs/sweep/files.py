@@ -6,9 +6,7 @@ command still runs. Nothing here writes: going on with one is for `sweep --resum
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import threading
 import time
 from collections import deque
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.jobs.status import JobProgress, JobState, JobStatus
+from engine.records.files import is_locked
 from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal
 from engine.search.sweep.progress import SweepCounts, Tally
@@ -125,7 +124,7 @@ class SweepFiles:
             return True
         probed_at, held = self._held.get(path.name, (float("-inf"), False))
         if time.monotonic() - probed_at > _PROBED_S:
-            held = _is_locked(path)
+            held = is_locked(path)
             self._held[path.name] = (time.monotonic(), held)
         return held
 
@@ -228,17 +227,6 @@ def _last_begin(path: Path) -> float | None:
         return float(json.loads(data[start : data.index(b"\n", start)])["t"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _is_locked(path: Path) -> bool:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 _files: dict[Path, SweepFiles] = {}

@@ -19,6 +19,7 @@ from engine.jobs.runner import JobRunner
 from engine.jobs.status import JobProgress, JobStatus
 from engine.jobs.sweep.ahead import CompileAhead
 from engine.pipeline.request import EvaluationRequest
+from engine.records import files
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
 from engine.search.ranking import by_problem
@@ -188,6 +189,4 @@ def _read_marker(marker: Path) -> tuple[str, int]:
 
 
 def _write_marker(marker: Path, point: str, deaths: int) -> None:
-    partial = marker.with_suffix(".partial")
-    partial.write_text(json.dumps({"point": point, "deaths": deaths}))
-    partial.replace(marker)
+    files.write(marker, json.dumps({"point": point, "deaths": deaths}).encode(), durable=False)

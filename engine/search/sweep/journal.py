@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import AttuneError, StoreError
-from engine.records import journal
+from engine.records import files, journal
 from engine.records.encoding import decode, encode
 from engine.schema import Stored
 from engine.search.location import Location
@@ -146,20 +144,18 @@ class SweepJournal:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            lock = files.try_lock(self.path)
         except OSError as error:
             raise StoreError(
                 f"The journal {self.path} cannot be written ({error.strerror}): choose another "
                 "file with --journal."
             ) from error
+        if lock is None:
+            raise StoreError(
+                f"Another process runs the sweep in {self.path}: wait for it, or choose "
+                "another file with --journal."
+            )
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreError(
-                    f"Another process runs the sweep in {self.path}: wait for it, or choose "
-                    "another file with --journal."
-                ) from None
             yield
         finally:
-            os.close(handle)
+            lock.release()

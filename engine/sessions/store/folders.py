@@ -9,20 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-TRASH = "trash"
-TEMPORARY_PREFIX = ".saving-"
-TEMPORARY_MAX_AGE_S = 3_600.0
+from engine.records import files
 
-# What file systems without hard links answer to link().
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+TRASH = "trash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +86,8 @@ class LocalFolder:
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", self.url) from None
         if (self.path / name).exists():  # asked again, in one step, when the file is whole
             raise FileExistsError(errno.EEXIST, "exists", name)
-        self._sweep()
-        temporary = self.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(fd)
-            _move(temporary, self.path / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        self._sync()
+        files.remove_leftovers(self.path)
+        files.create(self.path / name, data)
 
     def trash(self, name: str) -> str:
         folder = self.path / TRASH
@@ -112,31 +95,14 @@ class LocalFolder:
             folder.mkdir()
         for kept_as in _trash_names(name):
             with contextlib.suppress(FileExistsError):
-                _move(self.path / name, folder / kept_as)
-                self._sync()
+                files.move(self.path / name, folder / kept_as)
+                files.sync_folder(self.path)
                 return kept_as
         raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
 
     def restore(self, kept_as: str, name: str) -> None:
-        _move(self.path / TRASH / kept_as, self.path / name)
-        self._sync()
-
-    def _sync(self) -> None:
-        """Make the folder's own entries durable, where the system can."""
-        with contextlib.suppress(OSError):
-            fd = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-
-    def _sweep(self) -> None:
-        """Remove what killed savers left behind."""
-        oldest = time.time() - TEMPORARY_MAX_AGE_S
-        for path in self.path.glob(f"{TEMPORARY_PREFIX}*"):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
+        files.move(self.path / TRASH / kept_as, self.path / name)
+        files.sync_folder(self.path)
 
 
 class FsspecFolder:
@@ -210,30 +176,6 @@ def open_folder(url: str) -> Folder:
     if url.startswith("file://"):
         return LocalFolder(Path(url.removeprefix("file://")))
     return FsspecFolder(url) if "://" in url else LocalFolder(Path(url))
-
-
-def _move(source: Path, target: Path) -> None:
-    """Rename in one step, and never over an existing file (FileExistsError)."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        _move_without_links(source, target)
-    else:
-        source.unlink()
-
-
-def _move_without_links(source: Path, target: Path) -> None:
-    # rename() would replace; the claim makes sure that only one process gets to use the name.
-    claim = target.with_name(f"{TEMPORARY_PREFIX}claim-{target.name}")
-    os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    try:
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, "exists", str(target))
-        source.rename(target)
-    finally:
-        claim.unlink()
 
 
 def _entry(found: os.DirEntry[str]) -> Entry | None:
