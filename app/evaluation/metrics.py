@@ -95,7 +95,7 @@ def _waves(occupancy: Occupancy | None, is_compiling: bool) -> None:
     tile(
         "Waves",
         f"{occupancy.waves:.3g}",
-        f"{format_count(occupancy.ctas)} CTAs",
+        f"{format_count(occupancy.ctas)} CTA{'s' if occupancy.ctas != 1 else ''}",
         tail,
         term=TERMS["waves"],
     )

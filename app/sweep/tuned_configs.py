@@ -40,7 +40,7 @@ def draw(best: Sequence[TunedConfig]) -> None:
                 args=(changes,),
                 disabled=not changes,
             )
-        st.caption(f"{TERMS['tuned']} They are in `{tuned_path()}`.")
+        st.caption(f"{TERMS['tuned']} Stored in `{tuned_path()}`.")
     for number, entry in enumerate(best[:_MOST_SHOWN]):
         _line(number, entry, kept.get(_key(entry)))
     if len(best) > _MOST_SHOWN:

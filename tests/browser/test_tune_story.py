@@ -106,6 +106,13 @@ def test_bad_input_is_one_sentence(new_tab):
     app.no_exception()
 
 
+def test_the_path_tune_opens_the_default_page(new_tab):
+    app = new_tab("/tune?variant=v02&S=256")
+    app.see("B1 H1 S256 D64 fp16 on L4")
+    expect(app.page).to_have_url(re.compile(r"/\?.*variant=v02"))
+    expect(app.page.get_by_role("link", name="Tune")).to_have_count(1)
+
+
 @pytest.mark.parametrize("width", [420, 1920])
 def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
     app = new_tab(viewport={"width": width, "height": 900})
