@@ -1,19 +1,6 @@
 // cp.async of sm_80 and later: copies from global to shared memory that take no registers and run
-// on while the thread computes. PTX on the device, the CPU backend's delayed copy on the host.
+// on while the thread computes.
 #pragma once
-
-#if defined(__CUDA_ON_HOST__)
-
-inline void cp_async_16(void* destination, const void* source, bool valid,
-                        coh::Site site = coh::Site::here()) {
-    coh::cp_async(destination, source, 16, valid ? 16 : 0, site);
-}
-inline void cp_async_wait_all() {
-    coh::cp_async_commit();
-    coh::cp_async_wait(0);
-}
-
-#else
 
 // 16 bytes to shared memory past the L1 cache; zeros when not `valid` (`source` is then not read).
 __device__ __forceinline__ void cp_async_16(void* destination, const void* source, bool valid) {
@@ -29,5 +16,3 @@ __device__ __forceinline__ void cp_async_16(void* destination, const void* sourc
 __device__ __forceinline__ void cp_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
-
-#endif

@@ -1,5 +1,4 @@
-// The tensor-core instructions of sm_80 and later, each behind one function: PTX on the device, the
-// CPU backend's emulation on the host, where `site` makes an error name the calling line.
+// The tensor-core instructions of sm_80 and later, each behind one function.
 #pragma once
 #include "element.cuh"
 
@@ -14,24 +13,6 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     pair.elements = to_element2(low, high);
     return pair.bits;
 }
-
-#if defined(__CUDA_ON_HOST__)
-
-inline void ldmatrix_x4(unsigned (&fragment)[4], const element* row,
-                        coh::Site site = coh::Site::here()) {
-    coh::ldmatrix(fragment, 4, false, row, site);
-}
-inline void ldmatrix_x4_transposed(unsigned (&fragment)[4], const element* row,
-                                   coh::Site site = coh::Site::here()) {
-    coh::ldmatrix(fragment, 4, true, row, site);
-}
-inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
-                         coh::Site site = coh::Site::here()) {
-    const unsigned b[2] = {b0, b1};
-    coh::mma_m16n8k16(d, a, b, d, IS_BF16 ? coh::Element::bf16 : coh::Element::f16, site);
-}
-
-#else
 
 // Four 8x8 matrices from shared memory: lane i brings the address of row i % 8 of matrix i / 8 and
 // gets, of each matrix, two neighbouring elements of row lane / 4 (transposed: of column lane / 4).
@@ -62,5 +43,3 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
-#endif

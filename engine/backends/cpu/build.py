@@ -26,13 +26,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
 from engine.compile.cache import cache_root, read_entry, write_entry
 from engine.errors import CompileError
 from engine.records import files
 
-NATIVE_DIR = Path(__file__).resolve().parent / "native"
+_PACKAGE = Path(__file__).resolve().parent
+NATIVE_DIR = _PACKAGE / "native"
+DEFAULT_ARCH = "sm_80"  # where the caller names no GPU
 COMPILE_TIMEOUT_S = 300.0
 
 
@@ -54,6 +57,7 @@ def build_kernels(
     entries: Sequence[str],
     defines: Sequence[tuple[str, str]] = (),
     check: bool = False,
+    arch: str = DEFAULT_ARCH,
 ) -> HostLibrary:
     """Compile `source`, or find it compiled.
 
@@ -61,6 +65,7 @@ def build_kernels(
         entries: names of the `extern "C" __global__` functions to launch later.
         defines: `-D` macros as (name, value).
         check: the check build instead of the fast one.
+        arch: the target GPU ("sm_90", "sm_90a"): what `__CUDA_ARCH__` says in the source.
 
     Raises:
         CompileError: the source does not compile; the message starts with `file.cu:line` and `log`
@@ -71,9 +76,13 @@ def build_kernels(
     runtime = build_runtime(toolchain)
     files = translate(source)
     _require_entries(files[0], entries)
-    flags = (*toolchain.compile_flags(check), *(f"-D{name}={value}" for name, value in defines))
+    flags = toolchain.compile_flags(check)
+    if any("__CUDA_ARCH" in file.text for file in files):  # else one library serves every GPU
+        flags += arch_macros(arch)
     exports = "".join(f"COH_EXPORT({entry})\n" for entry in entries)
-    main = TranslatedFile(files[0].name, f"{files[0].text}\nCOH_MODULE\n{exports}")
+    # In the source and no options, because the runtime's headers come before it.
+    macros = "".join(f"#define {name} {value}\n" for name, value in defines)
+    main = TranslatedFile(files[0].name, f"{macros}{files[0].text}\nCOH_MODULE\n{exports}")
     files = (main, *files[1:])
     texts = [(file.name, file.text) for file in files]
     key = _key("kernels", toolchain, flags, _runtime_name(toolchain), texts)
@@ -82,12 +91,19 @@ def build_kernels(
         for file in files:
             (folder / file.name).write_text(file.text, encoding="utf-8")
         # Relative names and no trace of the folder: equal sources give equal libraries.
-        compile_command = [
-            *toolchain.command, *flags, "-include", str(NATIVE_DIR / "cuda_on_host.h"),
-            f"-I{NATIVE_DIR}", "-I.", f"-ffile-prefix-map={folder}=.",
-            "-x", "c++", "-c", main.name, "-o", "kernels.o",
-        ]  # fmt: skip
-        _run_compiler(compile_command, folder, source.name)
+        headers = [f"-I{NATIVE_DIR}", "-I.", "-include", str(NATIVE_DIR / "cuda_on_host.h")]
+        compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
+        if any(has_asm(file.text) for file in files):
+            headers += ["-include", str(NATIVE_DIR / "ptx.h")]
+            preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
+            _run_compiler([*preprocess, "-o", "asm.ii"], folder, source.name)
+            text = (folder / "asm.ii").read_text(encoding="utf-8")
+            translated = translate_asm(text, {file.name for file in files})
+            (folder / "kernels.ii").write_text(translated, encoding="utf-8")
+            compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
+        else:
+            compile_command += [*headers, "-x", "c++", main.name]
+        _run_compiler([*compile_command, "-c", "-o", "kernels.o"], folder, source.name)
         link_command = [*toolchain.command, "-shared", "-o", "kernels.so", "kernels.o"]
         _run_compiler([*link_command, str(runtime)], folder, source.name)
         return folder / "kernels.so"
@@ -95,6 +111,21 @@ def build_kernels(
     path, build_s = _find_or_build(f"{source.stem}-{key}", build)
     names = tuple(file.name for file in files)
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
+
+
+def arch_macros(arch: str) -> tuple[str, ...]:
+    """`-D` options for what nvcc defines about its target: "sm_90a" → `__CUDA_ARCH__` 900 and the
+    macros of its arch-specific instructions."""
+    match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
+    if match is None:
+        raise CompileError(f"{arch!r} is no GPU arch: it is written like sm_89 or sm_90a.")
+    number, kind = f"{match[1]}0", match[2]
+    macros = [f"-DCOH_CUDA_ARCH={number}"]
+    if kind == "a":
+        macros += [f"-D__CUDA_ARCH_FEAT_SM{match[1]}_ALL=1", f"-D__CUDA_ARCH_SPECIFIC__={number}"]
+    if kind:
+        macros.append(f"-D__CUDA_ARCH_FAMILY_SPECIFIC__={number}")
+    return tuple(macros)
 
 
 def build_runtime(toolchain: Toolchain) -> Path:
@@ -133,14 +164,15 @@ def _require_entries(main: TranslatedFile, entries: Sequence[str]) -> None:
 
 
 def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -> str:
-    parts = [kind, toolchain.command, toolchain.version, host_cpu(), flags, _native_digest(), more]
+    parts = [kind, toolchain.command, toolchain.version, host_cpu(), flags, _own_digest(), more]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
 
 
 @functools.lru_cache(maxsize=1)
-def _native_digest() -> str:
+def _own_digest() -> str:
+    """Of what turns a source into a library: the runtime, and the translator of inline PTX."""
     digest = hashlib.sha256()
-    for file in sorted(NATIVE_DIR.iterdir()):
+    for file in sorted([*NATIVE_DIR.iterdir(), *(_PACKAGE / "ptx").rglob("*.py")]):
         digest.update(f"{file.name}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -19,7 +19,7 @@ void cp_async(void *destination, const void *source, unsigned bytes, unsigned so
         fail_at("misaligned address", site, "cp.async of %u bytes to %p from %p needs both aligned "
                 "to its size", bytes, destination, source);
     }
-    shared_address(destination);  // fails when it is not in shared memory
+    shared_address(destination, site);  // fails when it is not in shared memory
     if (w->settings->check) {
         if (source_bytes) check_access(source, source_bytes, AccessKind::read, site);
         check_access(destination, bytes, AccessKind::write, site);

@@ -23,7 +23,7 @@ inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
     barrier.arrived = 0;
     barrier.expected = 0;
     barrier.reducing = false;
-    w->spins = 0;
+    w->spins = w->turns_without_progress = 0;
 }
 
 // A thread that returns no longer counts for barriers of the whole CTA.

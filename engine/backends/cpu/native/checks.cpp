@@ -68,8 +68,13 @@ void start_cta_checks(Worker *w) {
     }
 }
 
+static bool is_atomic(AccessKind kind) {
+    return kind == AccessKind::atomic || kind == AccessKind::atomic_read;
+}
+
 static const char *verb(AccessKind kind) {
-    return kind == AccessKind::read ? "read" : kind == AccessKind::write ? "write" : "atomic";
+    if (kind == AccessKind::read) return "read";
+    return kind == AccessKind::write ? "write" : "atomic";
 }
 
 [[noreturn]] static void shared_race(Worker *w, const Access &earlier, AccessKind kind,
@@ -130,7 +135,7 @@ static inline void remember(Worker *w, SharedShadow &shadow, const Access &acces
 static inline Access make_access(Worker *w, AccessKind kind, Place place) {
     uint64_t flags = 0;
     if (kind == AccessKind::read) flags = Access::read;
-    if (kind == AccessKind::atomic) flags = Access::atomic;
+    if (is_atomic(kind)) flags = Access::atomic;
     return Access(self->linear, clock_of(w, self->linear), flags, place);
 }
 
@@ -260,7 +265,7 @@ static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, Ac
         fail_at("uninitialised global memory", place,
                 "buffer '%s' is read at byte %zu, which no thread has written", b.name, byte);
     }
-    const bool both_atomic = kind == AccessKind::atomic && (last.epoch_and_atomic & 1);
+    const bool both_atomic = is_atomic(kind) && (last.epoch_and_atomic & 1);
     if (last.launch == launch.serial && !both_atomic) {
         const char *earlier = (last.epoch_and_atomic & 1) ? "changed atomically" : "wrote";
         if (last.cta != w->cta) {
@@ -285,7 +290,7 @@ static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, Ac
                     verb(kind), b.name, byte, other.x, other.y, other.z, earlier);
         }
     }
-    if (kind == AccessKind::read) return;
+    if (kind == AccessKind::read || kind == AccessKind::atomic_read) return;
     GlobalShadow now{};
     now.cta = w->cta;
     now.thread = (uint16_t)self->linear;
@@ -303,7 +308,8 @@ static void check_global(Worker *w, Buffer &b, uintptr_t address, size_t bytes, 
                 "%zu-byte %s at byte %lld of buffer '%s' (%zu bytes)", bytes, verb(kind), offset,
                 b.name, b.size);
     }
-    if (kind != AccessKind::read && b.read_only) {
+    const bool reads = kind == AccessKind::read || kind == AccessKind::atomic_read;
+    if (!reads && b.read_only) {
         fail_at("write to an input", place, "%s of input buffer '%s' at byte %lld", verb(kind),
                 b.name, offset);
     }

@@ -51,7 +51,7 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
     }
     operation(op->operand, mask);
     op->in_use = false;
-    w->spins = 0;
+    w->spins = w->turns_without_progress = 0;
     const bool everyone = w->settings->schedule == random_order;
     for (unsigned lane = 0; lane < WARP; lane++) {
         if ((mask >> lane & 1) && (op->fiber[lane] != me || everyone)) {
@@ -91,7 +91,7 @@ void group_collective(int first_warp, int warps, Collective operation, void *ope
     }
     operation(op.operand.data(), 0);
     op.in_use = false;
-    w->spins = 0;
+    w->spins = w->turns_without_progress = 0;
     for (Fiber *fiber : op.waiting) make_ready(w, fiber);
 }
 
@@ -116,6 +116,26 @@ uint64_t shuffle(uint32_t mask, uint64_t v, int source, Site site) {
     ShuffleOperand operand{v, source};
     warp_collective(mask, shuffle_lanes, &operand, site);
     return operand.value;
+}
+
+struct GatherOperand {
+    uint64_t value, *values;
+    uint32_t present;
+};
+static void gather_lanes(void **operands, uint32_t mask) {
+    for (unsigned to = 0; to < WARP; to++) {
+        if (!(mask >> to & 1)) continue;
+        GatherOperand &operand = *(GatherOperand *)operands[to];
+        operand.present = mask;
+        for (unsigned from = 0; from < WARP; from++) {
+            if (mask >> from & 1) operand.values[from] = ((GatherOperand *)operands[from])->value;
+        }
+    }
+}
+uint32_t gather(uint32_t mask, uint64_t v, uint64_t *values, Site site) {
+    GatherOperand operand{v, values, 0};
+    warp_collective(mask, gather_lanes, &operand, site);
+    return operand.present;
 }
 
 static void ballot_lanes(void **operands, uint32_t mask) {

@@ -1,7 +1,8 @@
 // The CUDA C++ device language on the host: one fiber per CUDA thread.
 //
-// This header is force-included before a kernel's source. It defines __CUDA_ON_HOST__, so that
-// headers with inline PTX can offer a host side:
+// This header is force-included before a kernel's source. Inline PTX is executed
+// (engine/backends/cpu/ptx), so kernels need no second version for the CPU. It defines
+// __CUDA_ON_HOST__ all the same, as a way out for PTX that the CPU backend does not know:
 //
 //     #if defined(__CUDA_ON_HOST__)
 //     inline void named_barrier(int id, int threads, coh::Site site = coh::Site::here()) {
@@ -11,9 +12,10 @@
 //     ... asm volatile ...
 //     #endif
 //
-// The defaulted `Site` makes an error name the line that called the wrapper. What wrappers may call
-// is declared, with its contract, in host_runtime.h (threads, barriers, collectives, cp.async,
-// ldmatrix, mma) and host_hopper.h (mbarrier, TMA, wgmma).
+// What stands in the #else is then never executed here. The defaulted `Site` makes an error name
+// the line that called the wrapper. What wrappers may call is declared, with its contract, in
+// host_runtime.h (threads, barriers, collectives, cp.async, ldmatrix, mma) and host_hopper.h
+// (mbarrier, TMA, wgmma).
 //
 // Standard headers come first, because the CUDA keyword macros at the end would break them; a
 // kernel must not include any of its own.
@@ -26,7 +28,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include <limits>
 #include <type_traits>
 #include <utility>
 

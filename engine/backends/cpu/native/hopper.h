@@ -28,6 +28,7 @@ struct PendingTile {
 struct MbarrierWaiter {
     Fiber *fiber;
     int parity;
+    bool *completed;  // what its try_wait returns
 };
 struct Mbarrier {
     uint32_t address;

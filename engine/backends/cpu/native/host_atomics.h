@@ -1,50 +1,110 @@
 // Atomics under their CUDA names.
 #pragma once
 
-COH_INLINE float atomicAdd(float *p, float v, COH_SITE) {
-    return coh::atomic_add_float(p, v, site);
+namespace coh {
+
+// Replaces *address by next(*address, value) and returns what was there; T is 2, 4 or 8 bytes wide.
+template <class T, class Next>
+COH_INLINE T atomic(void *address, T value, Next, Site site) {
+    const NextValue next = [](uint64_t old_bits, const void *operand) -> uint64_t {
+        T old, v;
+        memcpy(&old, &old_bits, sizeof old);
+        memcpy(&v, operand, sizeof v);
+        const T replaced = Next{}(old, v);
+        uint64_t bits = 0;
+        memcpy(&bits, &replaced, sizeof replaced);
+        return bits;
+    };
+    const uint64_t bits = atomic_update(address, sizeof(T), next, &value, site);
+    T old;
+    memcpy(&old, &bits, sizeof old);
+    return old;
 }
-COH_INLINE unsigned long long atomicAdd(unsigned long long *p, unsigned long long v, COH_SITE) {
-    return coh::atomic_add_64(p, v, site);
-}
-COH_INLINE unsigned long long atomicCAS(unsigned long long *p, unsigned long long expected,
-                                        unsigned long long desired, COH_SITE) {
-    return coh::atomic_cas_64(p, expected, desired, site);
+template <class T>
+COH_INLINE T atomic_cas(void *address, T expected, T desired, Site site) {
+    struct Both {
+        T expected, desired;
+    };
+    const NextValue next = [](uint64_t old, const void *operand) -> uint64_t {
+        const Both *both = (const Both *)operand;
+        return (T)old == both->expected ? (uint64_t)both->desired : old;
+    };
+    const Both both{expected, desired};
+    return (T)atomic_update(address, sizeof(T), next, &both, site);
 }
 
-#define COH_ATOMIC(NAME, TYPE, OP)                                                       \
+struct AtomicAdd {
+    template <class T>
+    T operator()(T old, T v) const { return old + v; }
+};
+struct AtomicExchange {
+    template <class T>
+    T operator()(T, T v) const { return v; }
+};
+struct AtomicMin {
+    template <class T>
+    T operator()(T old, T v) const { return v < old ? v : old; }
+};
+struct AtomicMax {
+    template <class T>
+    T operator()(T old, T v) const { return old < v ? v : old; }
+};
+struct AtomicAnd {
+    template <class T>
+    T operator()(T old, T v) const { return old & v; }
+};
+struct AtomicOr {
+    template <class T>
+    T operator()(T old, T v) const { return old | v; }
+};
+struct AtomicXor {
+    template <class T>
+    T operator()(T old, T v) const { return old ^ v; }
+};
+struct AtomicInc {  // wraps to 0 at the limit
+    template <class T>
+    T operator()(T old, T limit) const { return old >= limit ? T(0) : T(old + 1); }
+};
+struct AtomicDec {  // wraps to the limit at 0
+    template <class T>
+    T operator()(T old, T limit) const { return old == 0 || old > limit ? limit : T(old - 1); }
+};
+
+}  // namespace coh
+
+#define COH_ATOMIC(NAME, TYPE, OPERATION)                                                \
     COH_INLINE TYPE NAME(TYPE *p, TYPE v, COH_SITE) {                                    \
-        return (TYPE)coh::atomic_32(coh::AtomicOp::OP, p, (uint32_t)v, site);            \
+        return coh::atomic(p, v, coh::OPERATION(), site);                                \
     }
-COH_ATOMIC(atomicAdd, int, add)
-COH_ATOMIC(atomicAdd, unsigned, add)
-COH_ATOMIC(atomicExch, int, exchange)
-COH_ATOMIC(atomicExch, unsigned, exchange)
-COH_ATOMIC(atomicMin, int, min_signed)
-COH_ATOMIC(atomicMax, int, max_signed)
-COH_ATOMIC(atomicMin, unsigned, min_unsigned)
-COH_ATOMIC(atomicMax, unsigned, max_unsigned)
-COH_ATOMIC(atomicAnd, int, bit_and)
-COH_ATOMIC(atomicAnd, unsigned, bit_and)
-COH_ATOMIC(atomicOr, int, bit_or)
-COH_ATOMIC(atomicOr, unsigned, bit_or)
+#define COH_ATOMIC_INTEGER(NAME, OPERATION)                                              \
+    COH_ATOMIC(NAME, int, OPERATION)                                                     \
+    COH_ATOMIC(NAME, unsigned, OPERATION)                                                \
+    COH_ATOMIC(NAME, unsigned long long, OPERATION)
+COH_ATOMIC_INTEGER(atomicAdd, AtomicAdd)
+COH_ATOMIC_INTEGER(atomicExch, AtomicExchange)
+COH_ATOMIC_INTEGER(atomicMin, AtomicMin)
+COH_ATOMIC_INTEGER(atomicMax, AtomicMax)
+COH_ATOMIC_INTEGER(atomicAnd, AtomicAnd)
+COH_ATOMIC_INTEGER(atomicOr, AtomicOr)
+COH_ATOMIC_INTEGER(atomicXor, AtomicXor)
+COH_ATOMIC(atomicAdd, float, AtomicAdd)
+COH_ATOMIC(atomicAdd, double, AtomicAdd)
+COH_ATOMIC(atomicExch, float, AtomicExchange)
+COH_ATOMIC(atomicInc, unsigned, AtomicInc)
+COH_ATOMIC(atomicDec, unsigned, AtomicDec)
+#undef COH_ATOMIC_INTEGER
 #undef COH_ATOMIC
 
 COH_INLINE int atomicSub(int *p, int v, COH_SITE) { return atomicAdd(p, -v, site); }
 COH_INLINE unsigned atomicSub(unsigned *p, unsigned v, COH_SITE) {
     return atomicAdd(p, 0u - v, site);
 }
-COH_INLINE int atomicCAS(int *p, int expected, int desired, COH_SITE) {
-    return (int)coh::atomic_cas_32(p, (uint32_t)expected, (uint32_t)desired, site);
-}
-COH_INLINE unsigned atomicCAS(unsigned *p, unsigned expected, unsigned desired, COH_SITE) {
-    return coh::atomic_cas_32(p, expected, desired, site);
-}
-// Wraps to 0 at the limit.
-COH_INLINE unsigned atomicInc(unsigned *p, unsigned limit, COH_SITE) {
-    for (unsigned old = *(volatile unsigned *)p;;) {
-        const unsigned seen = atomicCAS(p, old, old >= limit ? 0u : old + 1, site);
-        if (seen == old) return old;
-        old = seen;
+#define COH_ATOMIC_CAS(TYPE)                                                             \
+    COH_INLINE TYPE atomicCAS(TYPE *p, TYPE expected, TYPE desired, COH_SITE) {          \
+        return coh::atomic_cas(p, expected, desired, site);                              \
     }
-}
+COH_ATOMIC_CAS(int)
+COH_ATOMIC_CAS(unsigned)
+COH_ATOMIC_CAS(unsigned short)
+COH_ATOMIC_CAS(unsigned long long)
+#undef COH_ATOMIC_CAS

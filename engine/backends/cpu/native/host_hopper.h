@@ -6,10 +6,16 @@ namespace coh {
 
 // ---- mbarrier (a 64-bit word in shared memory) ----
 void mbarrier_init(void *mbarrier, int arrivals, Site site);
-// mbarrier.arrive, after expecting `transaction_bytes` more (arrive.expect_tx when not 0).
-void mbarrier_arrive(void *mbarrier, int transaction_bytes, Site site);
-// Returns when the phase of `parity` has completed.
-void mbarrier_wait(void *mbarrier, int parity, Site site);
+void mbarrier_invalidate(void *mbarrier, Site site);
+// mbarrier.arrive of `count`, after expecting `transaction_bytes` more (arrive.expect_tx when not
+// 0). Returns the state: the parity of the phase that it arrived in.
+uint64_t mbarrier_arrive(void *mbarrier, int count, int transaction_bytes, Site site);
+// expect_tx, or with a negative number complete_tx.
+void mbarrier_expect(void *mbarrier, int transaction_bytes, Site site);
+// Whether the phase of `parity` has completed. It may wait for that, while other threads can run.
+bool mbarrier_try_wait(void *mbarrier, int parity, Site site);
+// cp.async.mbarrier.arrive: an arrival (with `counts`) once this thread's copies have landed.
+void mbarrier_arrive_after_copies(void *mbarrier, bool counts, Site site);
 
 // ---- TMA ----
 // `map` points to the 128-byte tensor map that the CPU backend's client encodes. The tile lands in
@@ -18,6 +24,9 @@ void tma_load(void *destination, const void *map, void *mbarrier, int rank, cons
               Site site);
 // Shared to global. The source is read no earlier than a bulk_wait needs it.
 void tma_store(const void *map, const void *source, int rank, const int *coordinates, Site site);
+// cp.async.bulk without a tensor map: `bytes` in a row, a multiple of 16.
+void bulk_load(void *destination, const void *source, uint32_t bytes, void *mbarrier, Site site);
+void bulk_store(void *destination, const void *source, uint32_t bytes, Site site);
 void bulk_commit();
 void bulk_wait(unsigned pending_groups);
 // fence.proxy.async: orders this thread's ordinary shared stores before TMA and wgmma reads.

@@ -1,6 +1,14 @@
 // CUDA's keywords and built-in variables. Last: no standard header survives them.
 #pragma once
 
+// As nvcc in its pass for the device. The build says what the target GPU is.
+#define __CUDACC__ 1
+#define __CUDACC_VER_MAJOR__ 12
+#define __CUDACC_VER_MINOR__ 8
+#if defined(COH_CUDA_ARCH)
+#define __CUDA_ARCH__ COH_CUDA_ARCH
+#endif
+
 #define __global__
 #define __device__
 #define __host__

@@ -79,4 +79,9 @@ template <class T>
 COH_INLINE void __stcs(T *p, T v) {
     *p = v;
 }
-COH_INLINE size_t __cvta_generic_to_shared(const void *p) { return coh::shared_address(p); }
+COH_INLINE size_t __cvta_generic_to_shared(const void *p, coh::Site site = coh::Site::here()) {
+    return coh::shared_address(p, site);
+}
+COH_INLINE void *__cvta_shared_to_generic(size_t address, coh::Site site = coh::Site::here()) {
+    return coh::shared_pointer(address, site);
+}

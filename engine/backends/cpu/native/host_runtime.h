@@ -58,14 +58,17 @@ void warp_sync(uint32_t mask, Site site);
 // v of lane `source`; 64 bits wide. A source outside the mask gives NaN bits.
 uint64_t shuffle(uint32_t mask, uint64_t v, int source, Site site);
 uint32_t ballot(uint32_t mask, int predicate, Site site);
+// `values[lane]` of every lane that takes part; returns their mask.
+uint32_t gather(uint32_t mask, uint64_t v, uint64_t *values, Site site);
 uint32_t live_lanes();  // __activemask(), as far as lanes that have not returned
 void yield();           // lets the other threads of the CTA run (__nanosleep)
 void thread_fence();    // __threadfence()
 
 // ---- shared memory ----
 // The 32-bit shared-window address PTX uses: dynamic memory first, from 0.
-uint32_t shared_address(const void *pointer);
-void *shared_pointer(uint32_t address);
+constexpr size_t SHARED_WINDOW_BYTES = 512 << 10;
+uint32_t shared_address(const void *pointer, Site site = Site{});
+void *shared_pointer(uint64_t address, Site site = Site{});
 
 // ---- cp.async ----
 // Copies `bytes` (4, 8 or 16) to shared memory: `source_bytes` from `source`, then zeros. The copy
@@ -76,21 +79,28 @@ void cp_async_commit();
 void cp_async_wait(unsigned pending_groups);  // waits until at most that many groups are pending
 
 // ---- matrix instructions, executed by a full warp ----
-enum class Element { f16, bf16 };
+enum class Element { f16, bf16, tf32, e4m3, e5m2, s8, u8, f32, s32 };
 // ldmatrix .x1/.x2/.x4: `row` is this lane's 16-byte row, `fragment` has one word per matrix.
 void ldmatrix(uint32_t *fragment, int matrices, bool transposed, const void *row, Site site);
-// mma.sync.m16n8k16 with FP32 accumulators: d[4], a[4], b[2], c[4]; d may be c.
-void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, const float *c, Element element,
-                  Site site);
+// stmatrix: the way back.
+void stmatrix(void *row, int matrices, bool transposed, const uint32_t *fragment, Site site);
+// mma.sync.m16n8k`k`: D = A @ B + C. A row is 32 bytes at most: `a` has 2 or 4 words, `b` half as
+// many. `c` and `d` have the accumulator's type: 4 words of f32 or s32, 2 of f16; d may be c.
+struct MmaShape {
+    int k;
+    Element a, b, accumulator;
+};
+void mma_sync(MmaShape shape, uint32_t *d, const uint32_t *a, const uint32_t *b, const uint32_t *c,
+              Site site);
 
 // ---- atomics (here, so that the check build sees them as atomics and not as plain accesses) ----
-enum class AtomicOp { add, exchange, min_signed, max_signed, min_unsigned, max_unsigned, bit_and,
-                      bit_or };
-uint32_t atomic_32(AtomicOp op, void *address, uint32_t value, Site site);
-uint64_t atomic_add_64(void *address, uint64_t value, Site site);
-float atomic_add_float(float *address, float value, Site site);
-uint32_t atomic_cas_32(void *address, uint32_t expected, uint32_t desired, Site site);
-uint64_t atomic_cas_64(void *address, uint64_t expected, uint64_t desired, Site site);
+// Replaces the `bytes` (2, 4 or 8) at `address` by next(what is there, operand); returns what was.
+typedef uint64_t (*NextValue)(uint64_t old, const void *operand);
+uint64_t atomic_update(void *address, unsigned bytes, NextValue next, const void *operand,
+                       Site site);
+uint64_t atomic_load(const void *address, unsigned bytes, Site site);
+// `release`: publishes the CTA's earlier writes, as after a fence.
+void atomic_store(void *address, uint64_t value, unsigned bytes, bool release, Site site);
 
 // ---- one kernel library ----
 constexpr int MAX_SHARED_ARRAYS = 128;

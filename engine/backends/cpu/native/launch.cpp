@@ -97,7 +97,7 @@ static void start_cta(Worker *w, uint64_t index) {
     w->ready_head = w->num_ready = 0;
     w->alive = w->num_threads;
     w->random_state = (s.seed + 1) * 0x9E3779B97F4A7C15ull ^ (index + 1) * 0xD1B54A32D192ED03ull;
-    w->spins = 0;
+    w->spins = w->turns_without_progress = 0;
     w->cta = (uint32_t)index;
     w->touching = Site{};
     for (Barrier &barrier : w->barriers) {

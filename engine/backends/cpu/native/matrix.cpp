@@ -1,5 +1,7 @@
-// ldmatrix and mma.sync: the fragment layouts of the PTX manual, section "Matrix fragments for
-// mma.m16n8k16" and "ldmatrix".
+// ldmatrix, stmatrix and mma.sync: the fragment layouts of the PTX manual, sections "Matrix
+// fragments for mma.m16n8k16" (and the other shapes), "ldmatrix" and "stmatrix".
+#include "ptx_types.h"
+
 namespace coh {
 
 struct LdmatrixOperand {
@@ -25,15 +27,19 @@ static void ldmatrix_lanes(void **operands, uint32_t) {
     }
 }
 
-void ldmatrix(uint32_t *fragment, int matrices, bool transposed, const void *row, Site site) {
-    if ((int)self->lane < matrices * 8) {  // the other lanes' rows are not read
-        if ((uintptr_t)row % 16) {
-            fail_at("misaligned address", site, "ldmatrix row at shared address %u is not 16-byte "
-                    "aligned", shared_address(row));
-        }
-        shared_address(row);  // fails when it is not in shared memory
-        check_access(row, 16, AccessKind::read, site);
+// The `matrices` * 8 lanes whose rows count.
+static void check_row(const char *what, const void *row, int matrices, AccessKind kind, Site site) {
+    if ((int)self->lane >= matrices * 8) return;
+    const uint32_t address = shared_address(row, site);
+    if ((uintptr_t)row % 16) {
+        fail_at("misaligned address", site, "%s row at shared address %u is not 16-byte aligned",
+                what, address);
     }
+    check_access(row, 16, kind, site);
+}
+
+void ldmatrix(uint32_t *fragment, int matrices, bool transposed, const void *row, Site site) {
+    check_row("ldmatrix", row, matrices, AccessKind::read, site);
     LdmatrixOperand operand{fragment, (const uint16_t *)row};
     Collective lanes;
     switch (matrices) {
@@ -44,54 +50,177 @@ void ldmatrix(uint32_t *fragment, int matrices, bool transposed, const void *row
     warp_collective(0xffffffffu, lanes, &operand, site);
 }
 
-struct MmaOperand {
-    float *d;
-    const uint32_t *a, *b;
-    const float *c;
+struct StmatrixOperand {
+    uint16_t *row;
+    const uint32_t *fragment;
 };
-template <Element ELEMENT>
-static inline float element_to_float(uint16_t bits) {
-    return ELEMENT == Element::bf16 ? bfloat16_to_float(bits) : half_to_float(bits);
+template <int MATRICES, bool TRANSPOSED>
+static void stmatrix_lanes(void **operands, uint32_t) {
+    for (int lane = 0; lane < 32; lane++) {
+        const uint32_t *fragment = ((StmatrixOperand *)operands[lane])->fragment;
+        const int first = 2 * (lane % 4), second = lane / 4;
+        for (int m = 0; m < MATRICES; m++) {
+            for (int i = 0; i < 2; i++) {
+                const int row = TRANSPOSED ? first + i : second;
+                const int column = TRANSPOSED ? second : first + i;
+                ((StmatrixOperand *)operands[m * 8 + row])->row[column] =
+                    (uint16_t)(fragment[m] >> 16 * i);
+            }
+        }
+    }
+}
+void stmatrix(void *row, int matrices, bool transposed, const uint32_t *fragment, Site site) {
+    check_row("stmatrix", row, matrices, AccessKind::write, site);
+    StmatrixOperand operand{(uint16_t *)row, fragment};
+    Collective lanes;
+    switch (matrices) {
+        case 1: lanes = transposed ? stmatrix_lanes<1, true> : stmatrix_lanes<1, false>; break;
+        case 2: lanes = transposed ? stmatrix_lanes<2, true> : stmatrix_lanes<2, false>; break;
+        default: lanes = transposed ? stmatrix_lanes<4, true> : stmatrix_lanes<4, false>; break;
+    }
+    warp_collective(0xffffffffu, lanes, &operand, site);
 }
 
-template <Element ELEMENT>
+// ---- mma.sync ----
+struct MmaOperand {
+    uint32_t *d;
+    const uint32_t *a, *b, *c;
+};
+// What a 32-bit register holds of each element type, and the type the sums are made in.
+template <Element E>
+struct ElementType;
+template <>
+struct ElementType<Element::f16> {
+    using Bits = uint16_t;
+    static float value(Bits bits) { return half_to_float(bits); }
+};
+template <>
+struct ElementType<Element::bf16> {
+    using Bits = uint16_t;
+    static float value(Bits bits) { return bfloat16_to_float(bits); }
+};
+template <>
+struct ElementType<Element::tf32> {
+    using Bits = uint32_t;
+    static float value(Bits bits) { return coh_bit_cast<float>(bits & ~0x1fffu); }
+};
+template <>
+struct ElementType<Element::e4m3> {
+    using Bits = uint8_t;
+    static float value(Bits bits) { return widen(ptx::E4M3{bits}); }
+};
+template <>
+struct ElementType<Element::e5m2> {
+    using Bits = uint8_t;
+    static float value(Bits bits) { return widen(ptx::E5M2{bits}); }
+};
+template <>
+struct ElementType<Element::s8> {
+    using Bits = uint8_t;
+    static int value(Bits bits) { return (int8_t)bits; }
+};
+template <>
+struct ElementType<Element::u8> {
+    using Bits = uint8_t;
+    static int value(Bits bits) { return bits; }
+};
+template <Element ACCUMULATOR>
+struct AccumulatorType {  // f32 or s32
+    using Sum = std::conditional_t<ACCUMULATOR == Element::s32, int, float>;
+    static void read(const uint32_t *words, Sum *out) { memcpy(out, words, 16); }
+    static void write(const Sum *in, uint32_t *words) { memcpy(words, in, 16); }
+};
+template <>
+struct AccumulatorType<Element::f16> {
+    using Sum = float;
+    static void read(const uint32_t *words, Sum *out) {
+        uint16_t bits[4];
+        memcpy(bits, words, 8);
+        for (int i = 0; i < 4; i++) out[i] = half_to_float(bits[i]);
+    }
+    static void write(const Sum *in, uint32_t *words) {
+        uint16_t bits[4];
+        for (int i = 0; i < 4; i++) bits[i] = ptx::narrow<ptx::F16>(in[i]).bits;
+        memcpy(words, bits, 8);
+    }
+};
+
+// A lane holds rows lane / 4 and lane / 4 + 8 of A and the accumulator, column lane / 4 of B. Along
+// K (and the accumulator's columns) each register holds neighbours, and four lanes make a block.
+template <int K, Element A, Element B, Element ACCUMULATOR>
 static void mma_lanes(void **operands, uint32_t) {
-    alignas(64) float a[16][16], b[16][8], c[16][8];
+    using Type = AccumulatorType<ACCUMULATOR>;
+    using Sum = typename Type::Sum;
+    using Bits = typename ElementType<A>::Bits;
+    constexpr int in_register = 4 / sizeof(Bits), blocks = K / (4 * in_register);
+    alignas(64) Sum a[16][K], b[K][8], c[16][8];
     for (int lane = 0; lane < 32; lane++) {
         const MmaOperand &op = *(MmaOperand *)operands[lane];
-        const int group = lane / 4, column = 2 * (lane % 4);
-        uint16_t a_bits[8], b_bits[4];
+        const int group = lane / 4, column = in_register * (lane % 4);
+        Bits a_bits[2 * blocks * in_register], b_bits[blocks * in_register];
         memcpy(a_bits, op.a, sizeof a_bits);
         memcpy(b_bits, op.b, sizeof b_bits);
-        for (int i = 0; i < 8; i++) {  // bit 1 of i: lower half of the rows, bit 2: of the columns
-            const int row = group + 8 * (i >> 1 & 1), k = column + (i & 1) + 8 * (i >> 2);
-            a[row][k] = element_to_float<ELEMENT>(a_bits[i]);
+        for (int block = 0; block < blocks; block++) {
+            for (int i = 0; i < in_register; i++) {
+                const int k = block * 4 * in_register + column + i;
+                for (int half = 0; half < 2; half++) {
+                    a[group + 8 * half][k] =
+                        ElementType<A>::value(a_bits[(2 * block + half) * in_register + i]);
+                }
+                b[k][group] = ElementType<B>::value(b_bits[block * in_register + i]);
+            }
         }
-        for (int i = 0; i < 4; i++) {
-            b[column + (i & 1) + 8 * (i >> 1)][group] = element_to_float<ELEMENT>(b_bits[i]);
-        }
-        for (int i = 0; i < 4; i++) c[group + 8 * (i >> 1)][column + (i & 1)] = op.c[i];
+        Sum own[4];
+        Type::read(op.c, own);
+        for (int i = 0; i < 4; i++) c[group + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)] = own[i];
     }
     for (int row = 0; row < 16; row++) {
-        float sum[8];
+        Sum sum[8];
         for (int n = 0; n < 8; n++) sum[n] = c[row][n];
-        for (int k = 0; k < 16; k++) {
+        for (int k = 0; k < K; k++) {
             for (int n = 0; n < 8; n++) sum[n] += a[row][k] * b[k][n];
         }
         for (int n = 0; n < 8; n++) c[row][n] = sum[n];
     }
     for (int lane = 0; lane < 32; lane++) {
         const MmaOperand &op = *(MmaOperand *)operands[lane];
-        const int group = lane / 4, column = 2 * (lane % 4);
-        for (int i = 0; i < 4; i++) op.d[i] = c[group + 8 * (i >> 1)][column + (i & 1)];
+        Sum own[4];
+        for (int i = 0; i < 4; i++) own[i] = c[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
+        Type::write(own, op.d);
     }
 }
 
-void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, const float *c, Element element,
-                  Site site) {
+template <Element A, Element B, Element ACCUMULATOR, int SMALL, int LARGE>
+static Collective mma_of_k(int k) {
+    if (k == SMALL) return mma_lanes<SMALL, A, B, ACCUMULATOR>;
+    return k == LARGE ? mma_lanes<LARGE, A, B, ACCUMULATOR> : nullptr;
+}
+static Collective find_mma(MmaShape shape) {
+    using E = Element;
+    auto is = [&](E a, E b, E accumulator) {
+        return shape.a == a && shape.b == b && shape.accumulator == accumulator;
+    };
+    const int k = shape.k;
+    if (is(E::f16, E::f16, E::f32)) return mma_of_k<E::f16, E::f16, E::f32, 8, 16>(k);
+    if (is(E::f16, E::f16, E::f16)) return mma_of_k<E::f16, E::f16, E::f16, 8, 16>(k);
+    if (is(E::bf16, E::bf16, E::f32)) return mma_of_k<E::bf16, E::bf16, E::f32, 8, 16>(k);
+    if (is(E::tf32, E::tf32, E::f32)) return mma_of_k<E::tf32, E::tf32, E::f32, 4, 8>(k);
+    if (is(E::s8, E::s8, E::s32)) return mma_of_k<E::s8, E::s8, E::s32, 16, 32>(k);
+    if (is(E::s8, E::u8, E::s32)) return mma_of_k<E::s8, E::u8, E::s32, 16, 32>(k);
+    if (is(E::u8, E::s8, E::s32)) return mma_of_k<E::u8, E::s8, E::s32, 16, 32>(k);
+    if (is(E::u8, E::u8, E::s32)) return mma_of_k<E::u8, E::u8, E::s32, 16, 32>(k);
+    if (is(E::e4m3, E::e4m3, E::f32)) return mma_of_k<E::e4m3, E::e4m3, E::f32, 16, 32>(k);
+    if (is(E::e4m3, E::e5m2, E::f32)) return mma_of_k<E::e4m3, E::e5m2, E::f32, 16, 32>(k);
+    if (is(E::e5m2, E::e4m3, E::f32)) return mma_of_k<E::e5m2, E::e4m3, E::f32, 16, 32>(k);
+    if (is(E::e5m2, E::e5m2, E::f32)) return mma_of_k<E::e5m2, E::e5m2, E::f32, 16, 32>(k);
+    return nullptr;
+}
+
+void mma_sync(MmaShape shape, uint32_t *d, const uint32_t *a, const uint32_t *b, const uint32_t *c,
+              Site site) {
+    const Collective lanes = find_mma(shape);
+    if (!lanes) fail_at("bad mma", site, "there is no mma.sync of this shape and these types");
     MmaOperand operand{d, a, b, c};
-    const Collective lanes =
-        element == Element::bf16 ? mma_lanes<Element::bf16> : mma_lanes<Element::f16>;
     warp_collective(0xffffffffu, lanes, &operand, site);
 }
 

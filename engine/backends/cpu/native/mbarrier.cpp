@@ -11,7 +11,7 @@ void reset_hopper(Worker *w) {
 }
 
 static void check_mbarrier_address(const void *pointer, Site site) {
-    const uint32_t address = shared_address(pointer);
+    const uint32_t address = shared_address(pointer, site);
     if (address % 8) {
         fail_at("misaligned address", site, "mbarrier at shared address %u needs 8-byte alignment",
                 address);
@@ -65,7 +65,7 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
     Worker *w = worker;
     mbarrier.phase ^= 1;
     mbarrier.arrivals_missing = mbarrier.arrivals;
-    w->spins = 0;
+    w->spins = w->turns_without_progress = 0;
     if (w->settings->check) mbarrier.phase_clock = mbarrier.clock;
     auto still_waits = [&](const MbarrierWaiter &waiter) {
         if (waiter.parity == mbarrier.phase) return true;
@@ -73,6 +73,7 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
             join_clock(clocks_of(w, waiter.fiber->linear), mbarrier.phase_clock.data(),
                        w->num_threads);
         }
+        *waiter.completed = true;
         make_ready(w, waiter.fiber);
         return false;
     };
@@ -81,37 +82,81 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
                   waiting.end());
 }
 
-void mbarrier_arrive(void *pointer, int transaction_bytes, Site site) {
+uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site site) {
     Worker *w = worker;
     Mbarrier &mbarrier = use_mbarrier(pointer, site);
-    if (mbarrier.arrivals_missing == 0) {
+    if (mbarrier.arrivals_missing < count) {
         fail_at_two("too many mbarrier arrivals", site, mbarrier.site,
-                    "all %d arrivals of this phase have come; it was initialised in {other}",
-                    mbarrier.arrivals);
+                    "%d arrivals and %d of the phase's %d are missing; it was initialised in "
+                    "{other}", count, mbarrier.arrivals_missing, mbarrier.arrivals);
     }
-    mbarrier.arrivals_missing--;
+    const uint64_t state = (uint64_t)mbarrier.phase;
+    mbarrier.arrivals_missing -= count;
     mbarrier.bytes_missing += transaction_bytes;
     if (w->settings->check) {
         join_clock(mbarrier.clock.data(), released_clocks(w, self->linear), w->num_threads);
         advance_clock(w, self->linear);
     }
     complete_phase_if_due(mbarrier);
+    return state;
 }
 
-void mbarrier_wait(void *pointer, int parity, Site site) {
+void mbarrier_expect(void *pointer, int transaction_bytes, Site site) {
+    Mbarrier &mbarrier = use_mbarrier(pointer, site);
+    mbarrier.bytes_missing += transaction_bytes;
+    complete_phase_if_due(mbarrier);
+}
+
+void mbarrier_invalidate(void *pointer, Site site) {
+    const uint32_t address = use_mbarrier(pointer, site).address;
+    auto &all = hopper().mbarriers;
+    all.erase(std::find_if(all.begin(), all.end(),
+                           [&](const Mbarrier &m) { return m.address == address; }));
+}
+
+void mbarrier_arrive_after_copies(void *pointer, bool counts, Site site) {
+    Fiber *me = current_fiber();
+    me->copies_in_group.clear();
+    land_copies(me, me->copies.size());  // a copy may complete at any time
+    if (counts) {
+        mbarrier_arrive(pointer, 1, 0, site);
+    } else {
+        use_mbarrier(pointer, site);  // it expects one more and gets it
+    }
+}
+
+static bool is_complete(Mbarrier &mbarrier, int parity) {
+    if (mbarrier.phase == parity && mbarrier.arrivals_missing == 0) land_tiles(mbarrier);
+    return mbarrier.phase != parity;
+}
+
+bool mbarrier_try_wait(void *pointer, int parity, Site site) {
     Worker *w = worker;
     Fiber *me = current_fiber();
     Mbarrier &mbarrier = use_mbarrier(pointer, site);
     parity &= 1;
-    if (mbarrier.phase == parity && mbarrier.arrivals_missing == 0) land_tiles(mbarrier);
-    if (mbarrier.phase != parity) {
+    if (is_complete(mbarrier, parity)) {
         if (w->settings->check) {
             join_clock(clocks_of(w, me->linear), mbarrier.phase_clock.data(), w->num_threads);
         }
-        return;
+        return true;
     }
-    mbarrier.waiting.push_back(MbarrierWaiter{me, parity});
+    bool completed = false;
+    mbarrier.waiting.push_back(MbarrierWaiter{me, parity, &completed});
     run_others(w, me);
+    return completed;
+}
+
+// Nobody can run: the waiting threads get their turn, as after the hardware's time limit. They may
+// do something else and come back; when that changes nothing time after time, it is a deadlock.
+bool end_try_waits(Worker *w) {
+    constexpr uint64_t MAX_TURNS = 1000;
+    if (!w->hopper || ++w->turns_without_progress > MAX_TURNS) return false;
+    for (Mbarrier &mbarrier : w->hopper->mbarriers) {
+        for (const MbarrierWaiter &waiter : mbarrier.waiting) make_ready(w, waiter.fiber);
+        mbarrier.waiting.clear();
+    }
+    return w->num_ready > 0;
 }
 
 // Copies land as late as they can: when a thread waits for them and no other can run.

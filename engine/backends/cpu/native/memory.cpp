@@ -20,16 +20,17 @@ uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const c
 }
 
 // Dynamic memory gets the low addresses: a wgmma descriptor holds only 18 bits.
-uint32_t shared_address(const void *pointer) {
+uint32_t shared_address(const void *pointer, Site site) {
     const size_t offset = (uintptr_t)pointer - (uintptr_t)worker->window;
     if (offset >= WINDOW_BYTES) {
-        fail_at("illegal address", Place(), "pointer %p is not in shared memory", pointer);
+        fail_at("illegal address", site, "pointer %p is not in shared memory", pointer);
     }
     return (uint32_t)((offset + DYNAMIC_WINDOW_BYTES) % WINDOW_BYTES);
 }
-void *shared_pointer(uint32_t address) {
+void *shared_pointer(uint64_t address, Site site) {
     if (address >= WINDOW_BYTES) {
-        fail_at("illegal address", Place(), "shared address %u is outside shared memory", address);
+        fail_at("illegal address", site, "shared address %llu is outside shared memory",
+                (unsigned long long)address);
     }
     return worker->window + (address + STATIC_WINDOW_BYTES) % WINDOW_BYTES;
 }

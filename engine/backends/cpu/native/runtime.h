@@ -73,6 +73,7 @@ struct Place {
 constexpr size_t STATIC_WINDOW_BYTES = 256 << 10;
 constexpr size_t DYNAMIC_WINDOW_BYTES = 256 << 10;
 constexpr size_t WINDOW_BYTES = STATIC_WINDOW_BYTES + DYNAMIC_WINDOW_BYTES;
+static_assert(WINDOW_BYTES == SHARED_WINDOW_BYTES, "what kernels are told");
 constexpr size_t WINDOW_GUARD_BYTES = 64 << 10;     // inaccessible, on both sides
 constexpr size_t SHARED_ARRAY_GAP_BYTES = 256;      // between static arrays
 constexpr size_t DYNAMIC_SMEM_ALIGNMENT = 1024;     // what a swizzled TMA tile needs
@@ -200,6 +201,7 @@ struct Worker {
     unsigned ready_head = 0, num_ready = 0;
     uint64_t random_state = 1;
     uint64_t spins = 0;  // yields since something last made progress
+    uint64_t turns_without_progress = 0;  // the same for turns of end_try_waits
     std::chrono::steady_clock::time_point spinning_since;
     uint32_t cta = 0;  // linear index
     Site touching{};  // the kernel's line on whose behalf the runtime touches memory
@@ -278,7 +280,7 @@ void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
 void release_barriers_of_the_living(Worker *w);
 
 // ---- checks.cpp ----
-enum class AccessKind { read, write, atomic };
+enum class AccessKind { read, write, atomic, atomic_read };
 // Checks and records one access (check build only; returns at once otherwise).
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place);
 // Marks shared bytes as the target of a copy that has not landed.
@@ -301,6 +303,7 @@ void land_copies(Fiber *fiber, size_t count);
 // ---- hopper: mbarrier.cpp, tma.cpp, wgmma.cpp ----
 void reset_hopper(Worker *w);
 bool land_waited_copies(Worker *w);  // true when something landed and a thread became ready
+bool end_try_waits(Worker *w);       // the same when threads that wait for an mbarrier poll again
 size_t describe_mbarriers(Worker *w, char *text, size_t size);
 void finish_hopper(Fiber *fiber);  // when a thread returns
 

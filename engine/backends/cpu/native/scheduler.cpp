@@ -71,6 +71,7 @@ inline Fiber *next_ready(Worker *w) {
 Fiber *next_or_deadlock(Worker *w) {
     Fiber *fiber = next_ready(w);
     if (!fiber && land_waited_copies(w)) fiber = next_ready(w);
+    if (!fiber && end_try_waits(w)) fiber = next_ready(w);
     if (!fiber) deadlock(w);
     return fiber;
 }

@@ -28,11 +28,27 @@ static long long tile_bytes(const TensorMapOnHost &map) {
     return bytes;
 }
 
+// A run of bytes is a tensor of one row, in elements of 16 bytes.
+static TensorMapOnHost map_of_bytes(const void *global, uint32_t bytes, Site site) {
+    if (bytes % 16 || (uintptr_t)global % 16) {
+        fail_at("misaligned address", site, "cp.async.bulk of %u bytes at %p: both need to be a "
+                "multiple of 16", bytes, global);
+    }
+    TensorMapOnHost map{};
+    map.base = (uint64_t)global;
+    map.rank = 1;
+    map.element_bytes = 16;
+    map.box[0] = map.dims[0] = bytes / 16;
+    return map;
+}
+
 static PendingTile make_tile(const TensorMapOnHost &map, void *shared, const int *coordinates,
                              Site site) {
-    if (shared_address(shared) % 128) {
-        fail_at("misaligned address", site,
-                "TMA tile at shared address %u needs 128-byte alignment", shared_address(shared));
+    const unsigned alignment = map.element_bytes == 16 ? 16 : 128;  // a run of bytes needs less
+    const uint32_t address = shared_address(shared, site);
+    if (address % alignment) {
+        fail_at("misaligned address", site, "TMA tile at shared address %u needs %u-byte alignment",
+                address, alignment);
     }
     PendingTile tile{};
     tile.map = map;
@@ -76,10 +92,9 @@ static void each_chunk(const PendingTile &tile, Visit visit) {
     }
 }
 
-void tma_load(void *destination, const void *map, void *mbarrier, int rank, const int *coordinates,
-              Site site) {
+static void load_tile(void *destination, const TensorMapOnHost &known, void *mbarrier,
+                      const int *coordinates, Site site) {
     Worker *w = worker;
-    const TensorMapOnHost &known = read_map(map, rank, site);
     Mbarrier &barrier = use_mbarrier(mbarrier, site);
     const PendingTile tile = make_tile(known, destination, coordinates, site);
     if (w->settings->check) {
@@ -89,6 +104,16 @@ void tma_load(void *destination, const void *map, void *mbarrier, int rank, cons
     barrier.tiles.push_back(tile);
     // It may also land at once: the random schedule tries both.
     if (w->settings->schedule == random_order && (random_bits(w) & 1)) land_tiles(barrier);
+}
+
+void tma_load(void *destination, const void *map, void *mbarrier, int rank, const int *coordinates,
+              Site site) {
+    load_tile(destination, read_map(map, rank, site), mbarrier, coordinates, site);
+}
+void bulk_load(void *destination, const void *source, uint32_t bytes, void *mbarrier, Site site) {
+    const int start = 0;
+    if (checking()) check_access(source, bytes, AccessKind::read, site);
+    load_tile(destination, map_of_bytes(source, bytes, site), mbarrier, &start, site);
 }
 
 void land_tiles(Mbarrier &mbarrier) {
@@ -115,17 +140,25 @@ void land_tiles(Mbarrier &mbarrier) {
 }
 
 // ---- shared to global ----
-void tma_store(const void *map, const void *source, int rank, const int *coordinates, Site site) {
+static void store_tile(const TensorMapOnHost &known, const void *source, const int *coordinates,
+                       Site site) {
     Worker *w = worker;
     HopperState &state = hopper();
     state.stores.resize(w->num_threads);
-    const TensorMapOnHost &known = read_map(map, rank, site);
     const PendingTile tile = make_tile(known, const_cast<void *>(source), coordinates, site);
     if (w->settings->check) {
         check_access(source, (size_t)tile_bytes(known), AccessKind::read, site);
         check_proxy_fence(source, (size_t)tile_bytes(known), site);
     }
     state.stores[self->linear].push_back(tile);
+}
+
+void tma_store(const void *map, const void *source, int rank, const int *coordinates, Site site) {
+    store_tile(read_map(map, rank, site), source, coordinates, site);
+}
+void bulk_store(void *destination, const void *source, uint32_t bytes, Site site) {
+    const int start = 0;
+    store_tile(map_of_bytes(destination, bytes, site), source, &start, site);
 }
 
 void bulk_commit() {

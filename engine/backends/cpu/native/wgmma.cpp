@@ -138,7 +138,7 @@ static void read_chunk(uint64_t descriptor, int mn, int k, bool transposed, uint
         transposed ? start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2
                    : start + mn / 8 * stride + mn % 8 * 128 + k * 2;
     address ^= (address >> 7 & 7) << 4;
-    const void *pointer = shared_pointer(address);
+    const void *pointer = shared_pointer(address, site);
     if (checking()) {
         check_access(pointer, 16, AccessKind::read, site);
         check_proxy_fence(pointer, 16, site);

@@ -12,44 +12,6 @@ PTX_FN uint64_t wgmma_descriptor(const void *tile) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-#if defined(__CUDA_ON_HOST__)
-PTX_FN void mbarrier_init(uint64_t *b, int arrivals SITE_) {
-    coh::mbarrier_init(b, arrivals, site);
-}
-PTX_FN void mbarrier_fence_init() {}
-PTX_FN void mbarrier_expect(uint64_t *b, int bytes SITE_) { coh::mbarrier_arrive(b, bytes, site); }
-PTX_FN void mbarrier_arrive(uint64_t *b SITE_) { coh::mbarrier_arrive(b, 0, site); }
-PTX_FN void mbarrier_wait(uint64_t *b, int parity SITE_) { coh::mbarrier_wait(b, parity, site); }
-PTX_FN void tma_load(void *tile, const TensorMap *map, uint64_t *b, int column, int row SITE_) {
-    const int coordinates[2] = {column, row};
-    coh::tma_load(tile, map, b, 2, coordinates, site);
-}
-PTX_FN void tma_store(const TensorMap *map, const void *tile, int column, int row SITE_) {
-    const int coordinates[2] = {column, row};
-    coh::tma_store(map, tile, 2, coordinates, site);
-}
-PTX_FN void bulk_commit() { coh::bulk_commit(); }
-PTX_FN void bulk_wait() { coh::bulk_wait(0); }
-PTX_FN void proxy_fence() { coh::proxy_fence(); }
-template <int REGISTERS>
-PTX_FN void registers_up() {}
-template <int REGISTERS>
-PTX_FN void registers_down() {}
-PTX_FN void wgmma_fence(SITE_FIRST_) { coh::wgmma_fence(site); }
-PTX_FN void wgmma_commit(SITE_FIRST_) { coh::wgmma_commit(site); }
-template <int PENDING>
-PTX_FN void wgmma_wait(SITE_FIRST_) {
-    coh::wgmma_wait(PENDING, site);
-}
-// D[64, 64] += A[64, 16] @ B[64, 16]^T, both K-major in shared memory
-PTX_FN void wgmma_ss(float (&d)[32], uint64_t a, uint64_t b SITE_) {
-    coh::wgmma(d, 64, {nullptr, a, b, false, false, MMA_ELEMENT, true}, site);
-}
-// D[64, 64] += A[64, 16] @ B[16, 64], A in registers, B MN-major
-PTX_FN void wgmma_rs_transposed(float (&d)[32], const uint32_t (&a)[4], uint64_t b SITE_) {
-    coh::wgmma(d, 64, {a, 0, b, false, true, MMA_ELEMENT, true}, site);
-}
-#else
 PTX_FN void mbarrier_init(uint64_t *b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(smem_address(b)), "r"(arrivals));
 }
@@ -120,4 +82,3 @@ PTX_FN void wgmma_rs_transposed(float (&d)[32], const uint32_t (&a)[4], uint64_t
                  : D8(0), D8(8), D8(16), D8(24)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-#endif

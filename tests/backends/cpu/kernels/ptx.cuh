@@ -1,14 +1,8 @@
-// Inline PTX behind functions. On the host the same functions call the CPU backend; SITE_ makes an
-// error name the line of the kernel that called.
+// Inline PTX behind functions.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#if defined(__CUDA_ON_HOST__)
-#define SITE_FIRST_ coh::Site site = coh::Site::here()
-#define SITE_ , SITE_FIRST_
-#define PTX_FN inline
-#else
 #if defined(__CUDACC_RTC__)
 typedef unsigned int uint32_t;
 typedef unsigned short uint16_t;
@@ -16,9 +10,7 @@ typedef unsigned long long uint64_t;
 #else
 #include <stdint.h>
 #endif
-#define SITE_
 #define PTX_FN __device__ __forceinline__
-#endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -39,37 +31,6 @@ PTX_FN uint32_t pack2(float low, float high) {
 }
 #endif
 
-#if defined(__CUDA_ON_HOST__)
-constexpr coh::Element MMA_ELEMENT = IS_BF16 ? coh::Element::bf16 : coh::Element::f16;
-
-PTX_FN uint32_t smem_address(const void *p) { return coh::shared_address(p); }
-// 16 bytes to shared memory, or zeros when not `valid`.
-PTX_FN void cp_async_16(void *destination, const void *source, bool valid SITE_) {
-    coh::cp_async(destination, source, 16, valid ? 16 : 0, site);
-}
-PTX_FN void cp_async_commit() { coh::cp_async_commit(); }
-template <int PENDING>
-PTX_FN void cp_async_wait() {
-    coh::cp_async_wait(PENDING);
-}
-PTX_FN void ldmatrix_x4(uint32_t (&r)[4], const void *row SITE_) {
-    coh::ldmatrix(r, 4, false, row, site);
-}
-PTX_FN void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row SITE_) {
-    coh::ldmatrix(r, 4, true, row, site);
-}
-// D[16, 8] += A[16, 16] @ B[16, 8]
-PTX_FN void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 SITE_) {
-    const uint32_t b[2] = {b0, b1};
-    coh::mma_m16n8k16(d, a, b, d, MMA_ELEMENT, site);
-}
-PTX_FN void named_barrier_sync(int id, int threads SITE_) {
-    coh::barrier_sync(id, threads, site);
-}
-PTX_FN void named_barrier_arrive(int id, int threads SITE_) {
-    coh::barrier_arrive(id, threads, site);
-}
-#else
 PTX_FN uint32_t smem_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 PTX_FN void cp_async_16(void *destination, const void *source, bool valid) {
     const int bytes = valid ? 16 : 0;
@@ -106,4 +67,3 @@ PTX_FN void named_barrier_sync(int id, int threads) {
 PTX_FN void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
-#endif

@@ -1,0 +1,100 @@
+"""The line that an error in an `asm` statement shall name: that of the wrapper function's caller.
+
+Kernels keep PTX in small functions. Such a function gets a last parameter whose default is the
+caller's line, as the runtime's own functions have one. Where that cannot be done (kernels, lambdas,
+variadic functions, functions that are declared twice or whose address is taken), errors name the
+statement itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.backends.cpu.ptx.statements import Token
+
+OWN_LINE = "coh::Site::here()"
+CALLERS_LINE = "coh_site"
+_NO_FUNCTION = ("namespace", "class", "struct", "union", "enum", "extern")
+_NO_NAME = ("__attribute__", "noexcept", "alignas", "sizeof", "decltype", "if", "for", "while",
+            "switch", "operator")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    expression: str
+    parameter: tuple[int, str] | None = None  # to insert: position in the text, and what
+
+
+def find_call_site(tokens: list[Token], open_braces: list[int]) -> CallSite:
+    """For a statement inside of `open_braces`, which are token numbers, outermost first."""
+    for number, brace in enumerate(open_braces):
+        header = _header(tokens, brace)
+        if not header or header[0].text in _NO_FUNCTION:
+            continue
+        parameters = _parameters(header)
+        if parameters is None:
+            continue
+        name, begin, end = parameters
+        inner = open_braces[number + 1 :]
+        if any(_is_lambda(tokens, b) for b in inner) or not _can_change(tokens, header, name):
+            break
+        comma = "" if begin + 1 == end else ", "
+        text = f"{comma}coh::Site {CALLERS_LINE} = {OWN_LINE}"
+        return CallSite(CALLERS_LINE, (header[end].start, text))
+    return CallSite(OWN_LINE)
+
+
+def _header(tokens: list[Token], brace: int) -> list[Token]:
+    """What stands before a `{`, from the end of the statement before."""
+    begin = brace
+    while begin and tokens[begin - 1].text not in ("{", "}", ";"):
+        begin -= 1
+    return tokens[begin:brace]
+
+
+def _parameters(header: list[Token]) -> tuple[str, int, int] | None:
+    """A function's name and where its parameter list opens and closes."""
+    depth = 0
+    begin: int | None = None
+    for number, token in enumerate(header):
+        if token.text == "(":
+            depth += 1
+            before = header[number - 1] if number else None
+            is_name = before is not None and before.kind == "word" and before.text not in _NO_NAME
+            if depth == 1 and begin is None and is_name:
+                begin = number
+        elif token.text == ")":
+            depth -= 1
+            if depth == 0 and begin is not None:
+                return header[begin - 1].text, begin, number
+    return None
+
+
+def _can_change(tokens: list[Token], header: list[Token], name: str) -> bool:
+    if any(token.text in (".", "~") for token in header):  # variadic, or a destructor
+        return False
+    uses = [n for n, token in enumerate(tokens) if token.text == name and token.kind == "word"]
+    is_called = all(tokens[n + 1].text in ("(", "<") for n in uses if n + 1 < len(tokens))
+    return is_called and sum(_is_declared_at(tokens, n) for n in uses) == 1
+
+
+def _is_declared_at(tokens: list[Token], number: int) -> bool:
+    """Whether the name there follows a type, as in a declaration and in no call."""
+    before = tokens[number - 1]
+    if before.kind == "word":
+        return before.text not in ("return", "else", "do", "case")
+    return before.text in ("*", "&", ">")
+
+
+def _is_lambda(tokens: list[Token], brace: int) -> bool:
+    """Whether `]` or `](...)` stands before the brace."""
+    number = brace - 1
+    while tokens[number].kind == "word":  # mutable, noexcept
+        number -= 1
+    if tokens[number].text == ")":
+        depth = 1
+        while depth and number:
+            number -= 1
+            depth += (tokens[number].text == ")") - (tokens[number].text == "(")
+        number -= 1
+    return tokens[number].text == "]"

@@ -1,0 +1,460 @@
+"""One asm statement → one line of C++, a `do {...} while (0)` that executes its instructions.
+
+The operands are read into variables, registers of the PTX are variables beside them, each
+instruction is a block of its own, and the outputs are written at the end. `{ }` of the PTX is a
+scope, `@p` an if, a label a local label of the GNU dialect. Nothing is guessed: what the table does
+not know is an error with the text of the instruction.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from engine.backends.cpu.ptx.forms import TYPES, Form, Match, OperandForm
+from engine.backends.cpu.ptx.grammar import (
+    CloseScope,
+    Declaration,
+    Instruction,
+    Label,
+    OpenScope,
+    PtxSyntaxError,
+    Step,
+    parse_ptx,
+    split_commas,
+)
+from engine.backends.cpu.ptx.instructions import FORMS
+from engine.backends.cpu.ptx.special_registers import SPECIAL_REGISTERS
+from engine.backends.cpu.ptx.statements import AsmStatement
+from engine.errors import CompileError
+
+# The type of a constraint's register, as nvcc declares it.
+_CONSTRAINTS = {"h": "b16", "r": "b32", "l": "b64", "q": "b128", "f": "f32", "d": "f64"}
+_CPU_ALTERNATIVE = (
+    "write it with instructions of the table in engine/backends/cpu/ptx/instructions, or give the "
+    "CPU a version of its own under #if defined(__CUDA_ON_HOST__)"
+)
+_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+_FLOAT_BITS = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
+_DECIMAL = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?")
+_ADDRESS = re.compile(r"\[\s*([^\s+\-\]]+)\s*(?:([+-])\s*([^\]]+?))?\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    variable: str
+    type: str  # a PTX type, or "imm"
+    place: str = ""  # of an output: the C++ expression's own variable
+
+
+def emit_statement(statement: AsmStatement, site: str) -> str:
+    """The C++ of a statement; `site` is the expression for the line that errors name.
+
+    Raises:
+        CompileError: names the line, the PTX that cannot be executed and what to do.
+    """
+    return _Emitter(statement, site).code()
+
+
+class _Emitter:
+    def __init__(self, statement: AsmStatement, site: str) -> None:
+        self._statement = statement
+        self._site = site
+        self._registers: dict[str, Register] = {}
+        self._outer_registers: list[dict[str, Register]] = []
+        self._declared = 0
+        self._in_place: set[str] = set()  # operands that are not copied
+        self._has_carry = False
+        self._current = statement.template  # the text that an error shows
+        self._opcode = ""
+
+    def code(self) -> str:
+        try:
+            steps = parse_ptx(self._statement.template)
+        except PtxSyntaxError as error:
+            self._current = error.text
+            raise self._error(f"{error}") from None
+        self._name_operands()
+        body = [self._step(step) for step in steps]
+        labels = [step.name for step in _top_level_labels(steps)]
+        return " ".join(
+            [
+                "do {",
+                _label_declaration(labels),
+                f"const coh::Site coh_here = {self._site}; (void)coh_here;",
+                "bool coh_carry = false; (void)coh_carry;" if self._has_carry else "",
+                *self._operands_in(),
+                *body,
+                *self._operands_out(),
+                "} while (0)",
+            ]
+        )
+
+    def _error(self, problem: str, remedy: str = "") -> CompileError:
+        text = " ".join(self._current.split()).rstrip(";").strip()
+        message = f"{self._statement.where}: {problem}: `{text}`"
+        return CompileError(f"{message}; {remedy}." if remedy else f"{message}.", log=text)
+
+    # ---- the operands of the statement ----
+
+    def _name_operands(self) -> None:
+        operands = self._statement.outputs + self._statement.inputs
+        for number, operand in enumerate(operands):
+            kind = operand.constraint.lstrip("=+&")
+            is_output = number < len(self._statement.outputs)
+            tied = kind.isdigit() and int(kind) < len(self._statement.outputs)
+            if tied:
+                kind = operands[int(kind)].constraint.lstrip("=+&")
+            if kind not in (*_CONSTRAINTS, "n") or (kind == "n" and is_output):
+                raise self._error(
+                    f'constraint "{operand.constraint}" of operand %{number} is not one of '
+                    "h, r, l, f, d, q and n"
+                )
+            register_type = "imm" if kind == "n" else _CONSTRAINTS[kind]
+            place = f"coh_place{number}" if is_output else ""
+            self._registers[f"%{number}"] = Register(f"coh_{number}", register_type, place)
+
+    def _operands_in(self) -> list[str]:
+        code = []
+        outputs = len(self._statement.outputs)
+        for number, operand in enumerate(self._statement.outputs + self._statement.inputs):
+            register = self._registers[f"%{number}"]
+            if register.type == "imm":
+                code.append(f"constexpr long long {register.variable} = ({operand.expression});")
+                continue
+            kind = next(k for k, v in _CONSTRAINTS.items() if v == register.type)
+            # An output is a reference; an input a copy, where an array becomes a pointer.
+            binding = "auto &&" if number < outputs else "const auto "
+            place = register.place or f"coh_place{number}"
+            code.append(f"{binding}{place} = ({operand.expression});")
+            # Here and not in the header, so that the message has the statement's line.
+            message = f'operand %{number} does not have the size and kind of constraint \\"{kind}\\"'
+            code.append(
+                f"static_assert(coh::ptx::fits<'{kind}', decltype({place})>(), \"{message}\");"
+            )
+            if f"%{number}" in self._in_place:
+                continue
+            value = f" = coh::ptx::read_operand<'{kind}'>({place})"
+            is_read = number >= outputs or operand.constraint.startswith("+")
+            code.append(f"{_storage(register.type)} {register.variable}{value if is_read else ''};")
+        for number, operand in enumerate(self._statement.inputs, outputs):
+            if (tied := operand.constraint).isdigit():
+                code.append(f"coh_{tied} = coh_{number};")
+        return code
+
+    def _operands_out(self) -> list[str]:
+        return [
+            f"coh::ptx::write_operand(coh_place{number}, coh_{number});"
+            for number in range(len(self._statement.outputs))
+            if f"%{number}" not in self._in_place
+        ]
+
+    # ---- steps ----
+
+    def _step(self, step: Step) -> str:
+        match step:
+            case OpenScope(labels):
+                self._outer_registers.append(dict(self._registers))
+                return f"{{ {_label_declaration(labels)}"
+            case CloseScope():
+                self._registers = self._outer_registers.pop()
+                return "}"
+            case Label(name):
+                return f"{_label(name)}: ;"
+            case Declaration():
+                return self._declare(step)
+            case Instruction():
+                return self._instruction(step)
+
+    def _declare(self, declaration: Declaration) -> str:
+        self._current = declaration.text
+        if declaration.type not in TYPES:
+            raise self._error("the CPU backend has no registers of this type", _CPU_ALTERNATIVE)
+        code = []
+        for name in declaration.names:
+            self._declared += 1
+            variable = f"coh_{re.sub(r'[^A-Za-z0-9]', '_', name)}_{self._declared}"
+            self._registers[name] = Register(variable, declaration.type)
+            code.append(f"{_storage(declaration.type)} {variable};")
+        return " ".join(code)
+
+    def _instruction(self, instruction: Instruction) -> str:
+        self._current = instruction.text
+        self._opcode = instruction.opcode
+        if instruction.opcode == "bra":
+            if len(instruction.operands) != 1:
+                raise self._error("a branch has one target")
+            code = f"goto {_label(instruction.operands[0])};"
+        else:
+            code = self._execute(instruction)
+        if instruction.guard:
+            sign = "!" if instruction.guard.startswith("!") else ""
+            name = instruction.guard.lstrip("!")
+            code = f"if ({sign}{self._register(name).variable}) {{ {code} }}"
+        return code
+
+    def _execute(self, instruction: Instruction) -> str:
+        match, operands = self._find_form(instruction)
+        before, after = [], []
+        for form, text in operands:
+            begin, end = self._operand(match, form, text)
+            before += begin
+            after += end
+        code = match.code()
+        if "coh_carry" in code:
+            reads = re.match(r"(?:addc|subc|madc)\b", instruction.opcode)
+            if reads and not self._has_carry:
+                raise self._error(
+                    "this instruction needs the carry of an instruction before it in the same asm "
+                    "statement",
+                    "put the whole chain into one asm statement",
+                )
+            self._has_carry = True
+        if ";" not in code:
+            code = f"{match.form.operands[0].name} = {code};"
+        return " ".join(["{", *before, code, *after, "}"])
+
+    def _find_form(self, instruction: Instruction) -> tuple[Match, list[tuple[OperandForm, str]]]:
+        known = FORMS.get(instruction.opcode, [])
+        if not known:
+            raise self._error("the CPU backend does not execute this PTX", _CPU_ALTERNATIVE)
+        matches = [m for form in known if (m := form.match(instruction.name)) is not None]
+        if not matches:
+            forms = ", ".join(f.syntax for f in _nearest(instruction.name, known))
+            raise self._error(
+                "the CPU backend does not execute this form of the instruction",
+                f"it knows {forms}: {_CPU_ALTERNATIVE}",
+            )
+        for match in matches:
+            operands = _pair_operands(match, instruction.operands)
+            if operands is not None:
+                return match, operands
+        raise self._error(
+            "the operands are not those of this instruction",
+            f"they are written as: {' or '.join(m.form.operand_text or 'none' for m in matches)}",
+        )
+
+    # ---- operands of an instruction ----
+
+    def _operand(
+        self, match: Match, form: OperandForm, text: str
+    ) -> tuple[list[str], list[str]]:
+        """Code before the instruction, which declares the operand, and behind it."""
+        kind = match.type_of(form)
+        name = form.name
+        if form.direction == "~":
+            return [self._accumulators(name, text)], []
+        if form.direction == "=":
+            return self._output(match, form, text)
+        if kind == "imm":
+            return [f"constexpr long long {name} = {self._constant(text)};"], []
+        if kind == "tensor":
+            return self._tile(match, form, text), []
+        if form.kind.startswith("@"):
+            kind = match.groups[form.kind[1:]]
+            kind = "shared" if kind.startswith("shared") else "global"
+        if kind in ("shared", "global"):
+            return [f"char *const {name} = {self._address(text, kind)};"], []
+        cpp = TYPES[kind][0]
+        if (count := match.count(form)) is None:
+            return [f"const {cpp} {name} = {self._get(text, kind)};"], []
+        values = ", ".join(self._get(part, kind) for part in _parts(text))
+        return [f"const {cpp} {name}[{count}] = {{{values}}};"], []
+
+    def _output(
+        self, match: Match, form: OperandForm, text: str
+    ) -> tuple[list[str], list[str]]:
+        kind = match.type_of(form)
+        cpp = TYPES[kind][0]
+        if (count := match.count(form)) is not None:
+            parts = _parts(text)
+            puts = [self._put(part, kind, f"{form.name}[{i}]") for i, part in enumerate(parts)]
+            return [f"{cpp} {form.name}[{count}];"], puts
+        before = [f"{cpp} {form.name};"]
+        first, _, second = text.partition("|")
+        after = [self._put(first.strip(), kind, form.name)]
+        if form.second is not None:
+            before.append(f"{TYPES[form.second.kind][0]} {form.second.name};")
+            if second:
+                after.append(self._put(second.strip(), form.second.kind, form.second.name))
+        return before, after
+
+    def _accumulators(self, name: str, text: str) -> str:
+        places = []
+        for part in _parts(text):
+            register = self._registers.get(part)
+            if register is None or not register.place or register.type != "f32":
+                raise self._error(f'{part} is added to later: it must be an operand "+f"')
+            self._in_place.add(part)
+            places.append(register.place)
+        arguments = ", ".join(["coh_here", *places])
+        return f"float *const {name} = coh::ptx::in_place<{len(places)}>({arguments});"
+
+    def _tile(self, match: Match, form: OperandForm, text: str) -> list[str]:
+        parts = split_commas(text.strip()[1:-1])
+        coordinates = _parts(parts[1]) if len(parts) == 2 else []
+        count = match.count(form)
+        if len(coordinates) != count:
+            raise self._error(f"the tile's address is written [map, {{{count} coordinates}}]")
+        values = ", ".join(self._get(c, "s32") for c in coordinates)
+        return [
+            f"const void *const {form.name} = (const void *){self._get(parts[0], 'u64')};",
+            f"const int {form.name}_at[{count}] = {{{values}}};",
+        ]
+
+    def _address(self, text: str, space: str) -> str:
+        match = _ADDRESS.fullmatch(text)
+        if match is None:
+            raise self._error(f"the address {text} is not understood")
+        register = self._register(match[1])
+        bits = TYPES[register.type][1] if register.type != "imm" else 64
+        if bits < (32 if space == "shared" else 64) or register.type.startswith("f"):
+            raise self._error(
+                f"{match[1]} has {bits} bits, and a {space} address has "
+                f"{'32 or 64' if space == 'shared' else '64'}"
+            )
+        offset = f" {match[2]} {self._get(match[3], 's64')}" if match[2] else ""
+        function = "shared" if space == "shared" else "generic"
+        return f"coh::ptx::{function}((uint64_t)({register.variable}{offset}), coh_here)"
+
+    def _register(self, name: str) -> Register:
+        if name not in self._registers:
+            raise self._error(f"register {name} is not declared")
+        if name in self._in_place:
+            raise self._error(f"{name} holds a wgmma's accumulator, which is complete only later")
+        return self._registers[name]
+
+    def _constant(self, text: str) -> str:
+        if _INTEGER.fullmatch(text):
+            return _integer(text)
+        register = self._register(text)
+        if register.type != "imm":
+            raise self._error(f"{text} must be a constant: a number, or an operand \"n\"")
+        return register.variable
+
+    def _get(self, text: str, kind: str) -> str:
+        """An operand read as a type of PTX."""
+        cpp, bits = TYPES[kind]
+        is_small_float = cpp.startswith("coh::")
+        if _INTEGER.fullmatch(text):
+            if is_small_float:
+                return f"coh_bit_cast<{cpp}>((uint{bits}_t){_integer(text)})"
+            return f"({cpp}){_integer(text)}"
+        if match := _FLOAT_BITS.fullmatch(text):
+            number = f"0x{match[1]}u" if match[1] else f"0x{match[2]}ull"
+            if kind[0] == "b":
+                return f"({cpp}){number}"
+            return f"({cpp})coh_bit_cast<{'float' if match[1] else 'double'}>({number})"
+        if _DECIMAL.fullmatch(text):
+            return f"({cpp})({text})"
+        if text == "WARP_SZ":
+            return f"({cpp})32"
+        if text.startswith("!"):
+            if kind != "pred":
+                raise self._error(f"{text} is no predicate")
+            return f"!{self._get(text[1:].strip(), kind)}"
+        if text.startswith("%") and not text[1:].isdigit() and text not in self._registers:
+            return f"({cpp})({self._special(text)})"
+        register = self._register(text)
+        if register.type == "imm":
+            return f"({cpp}){register.variable}"
+        self._require_type(text, register, kind)
+        return f"coh::ptx::get<{cpp}>({register.variable})"
+
+    def _special(self, text: str) -> str:
+        code = SPECIAL_REGISTERS.get(text.removeprefix("%"))
+        if code is None:
+            raise self._error(f"the CPU backend has no register {text}", _CPU_ALTERNATIVE)
+        return code
+
+    def _put(self, text: str, kind: str, value: str) -> str:
+        if text == "_":
+            return ""
+        register = self._register(text)
+        if register.type == "imm" or (text[1:].isdigit() and not register.place):
+            raise self._error(f"{text} is written, and it is an input")
+        self._require_type(text, register, kind)
+        return f"coh::ptx::put({register.variable}, {value});"
+
+    def _require_type(self, text: str, register: Register, kind: str) -> None:
+        """The agreement that ptxas asks for. ld, st and cvt take wider registers."""
+        has, needs = TYPES[register.type][1], TYPES[kind][1]
+        relaxed = self._opcode in ("ld", "ldu", "st", "cvt")
+        if has != needs and not (relaxed and has > needs):
+            raise self._error(
+                f"{text} is a register of {has} bits and the instruction takes {needs} (.{kind})"
+            )
+        if register.type in ("f32", "f64") and kind[0] in "us" and not relaxed:
+            raise self._error(f"{text} is a floating-point register and the instruction's type is "
+                              f".{kind}")
+
+
+def _storage(kind: str) -> str:
+    """The C++ type of a register's variable."""
+    return "bool" if kind == "pred" else TYPES[f"b{TYPES[kind][1]}"][0]
+
+
+def _label(name: str) -> str:
+    return f"coh_label_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+
+
+def _label_declaration(labels: list[str] | tuple[str, ...]) -> str:
+    return f"__label__ {', '.join(_label(name) for name in labels)};" if labels else ""
+
+
+def _top_level_labels(steps: list[Step]) -> list[Label]:
+    depth = 0
+    labels = []
+    for step in steps:
+        depth += isinstance(step, OpenScope) - isinstance(step, CloseScope)
+        if isinstance(step, Label) and depth == 0:
+            labels.append(step)
+    return labels
+
+
+def _integer(text: str) -> str:
+    digits = text.rstrip("U")
+    sign, number = ("-", digits[1:]) if digits[0] == "-" else ("", digits.lstrip("+"))
+    return f"({sign}{number}{'ull' if len(number) > 15 else 'll'})"
+
+
+def _parts(text: str) -> list[str]:
+    """The elements of a vector; a register alone is one of one element."""
+    return split_commas(text[1:-1]) if text.startswith("{") else [text]
+
+
+def _pair_operands(match: Match, texts: tuple[str, ...]) -> list[tuple[OperandForm, str]] | None:
+    """Operands of the form with their text; None when number or shape differ."""
+    forms = match.operands()
+    optional = [form for form in forms if form.default is not None]
+    missing = len(forms) - len(texts)
+    if not 0 <= missing <= len(optional):
+        return None
+    left_out = optional[len(optional) - missing :]
+    given = iter(texts)
+    pairs = []
+    for form in forms:
+        text = form.default if form in left_out and form.default is not None else next(given)
+        if not _has_shape(match, form, text):
+            return None
+        pairs.append((form, text))
+    return pairs
+
+
+def _has_shape(match: Match, form: OperandForm, text: str) -> bool:
+    if form.kind in ("shared", "global", "tensor") or form.kind.startswith("@"):
+        return text.startswith("[")
+    count = match.count(form)
+    if count is None:
+        return text[0] not in "[{"
+    return len(_parts(text)) == count and not text.startswith("[")
+
+
+def _nearest(name: str, forms: list[Form]) -> list[Form]:
+    """The forms whose beginning agrees longest with the name, three at most."""
+    words = name.split(".")
+
+    def agreement(form: Form) -> int:
+        return sum(f".{word}" in f".{form.syntax}" or word in form.syntax for word in words)
+
+    return sorted(forms, key=agreement, reverse=True)[:3]

@@ -1,0 +1,67 @@
+"""Asynchronous copies and the barriers they complete on: cp.async, TMA, mbarrier."""
+
+from __future__ import annotations
+
+from engine.backends.cpu.ptx.forms import Form
+
+_SMEM = "[.<shared|shared::cta>]"
+_HINT = "[.L2::cache_hint]"
+_PREFETCH = "[.L2::<64B|128B|256B>]"
+_CLUSTER = "<shared::cluster|shared::cta>"
+_WAIT = "[.<acquire|relaxed>.<cta|cluster>]"
+_ARRIVE = "[.<release|relaxed>.<cta|cluster>]"
+
+FORMS = [
+    # ---- cp.async ----
+    Form(f"cp.async.ca.<shared|shared::cta>.global{_HINT}{_PREFETCH}",
+         "a:shared b:global size:imm source:u32=16 hint:b64?cache_hint",
+         "coh::cp_async(a, b, size, source, coh_here);"),
+    Form(f"cp.async.cg.<shared|shared::cta>.global{_HINT}{_PREFETCH}",
+         "a:shared b:global size:imm source:u32=16 hint:b64?cache_hint",
+         'static_assert(size == 16, "cp.async.cg copies 16 bytes"); '
+         "coh::cp_async(a, b, size, source, coh_here);"),
+    Form("cp.async.commit_group", "", "coh::cp_async_commit();"),
+    Form("cp.async.wait_group", "n:imm", "coh::cp_async_wait(n);"),
+    Form("cp.async.wait_all", "", "coh::cp_async_commit(); coh::cp_async_wait(0);"),
+    Form(f"cp.async.mbarrier.arrive[.noinc]{_SMEM}.b64", "a:shared",
+         "coh::mbarrier_arrive_after_copies(a, $noinc, coh_here);"),
+    # ---- TMA ----
+    Form(f"cp.async.bulk.tensor.<rank:1|2|3|4|5>d.{_CLUSTER}.global[.tile]"
+         f".mbarrier::complete_tx::bytes{_HINT}",
+         "a:shared map:tensor[rank] mbar:shared hint:b64?cache_hint",
+         "coh::tma_load(a, map, mbar, $rank, map_at, coh_here);"),
+    Form(f"cp.async.bulk.tensor.<rank:1|2|3|4|5>d.global.shared::cta[.tile].bulk_group{_HINT}",
+         "map:tensor[rank] a:shared hint:b64?cache_hint",
+         "coh::tma_store(map, a, $rank, map_at, coh_here);"),
+    Form(f"cp.async.bulk.prefetch.tensor.<rank:1|2|3|4|5>d.L2.global[.tile]{_HINT}",
+         "map:tensor[rank] hint:b64?cache_hint", ";"),
+    Form(f"cp.async.bulk.{_CLUSTER}.global.mbarrier::complete_tx::bytes{_HINT}",
+         "a:shared b:global size:u32 mbar:shared hint:b64?cache_hint",
+         "coh::bulk_load(a, b, size, mbar, coh_here);"),
+    Form(f"cp.async.bulk.global.shared::cta.bulk_group{_HINT}",
+         "a:global b:shared size:u32 hint:b64?cache_hint",
+         "coh::bulk_store(a, b, size, coh_here);"),
+    Form(f"cp.async.bulk.prefetch.L2.global{_HINT}", "a:global size:u32 hint:b64?cache_hint", ";"),
+    Form("cp.async.bulk.commit_group", "", "coh::bulk_commit();"),
+    Form("cp.async.bulk.wait_group[.read]", "n:imm", "coh::bulk_wait(n);"),
+    # ---- mbarrier: waiting gives the other threads their turn, and may end without success ----
+    Form(f"mbarrier.init{_SMEM}.b64", "a:shared n:u32",
+         "coh::mbarrier_init(a, (int)n, coh_here);"),
+    Form(f"mbarrier.inval{_SMEM}.b64", "a:shared", "coh::mbarrier_invalidate(a, coh_here);"),
+    Form(f"mbarrier.arrive{_ARRIVE}{_SMEM}.b64", "=d:b64 a:shared n:u32=1",
+         "coh::mbarrier_arrive(a, (int)n, 0, coh_here)"),
+    Form(f"mbarrier.arrive.expect_tx{_ARRIVE}{_SMEM}.b64", "=d:b64 a:shared bytes:u32",
+         "coh::mbarrier_arrive(a, 1, (int)bytes, coh_here)"),
+    Form("mbarrier.arrive[.release.cluster].shared::cluster.b64", "=d:b64 a:shared n:u32=1",
+         "coh::mbarrier_arrive(a, (int)n, 0, coh_here)"),
+    Form(f"mbarrier.expect_tx[.relaxed.<cta|cluster>]{_SMEM}.b64", "a:shared bytes:u32",
+         "coh::mbarrier_expect(a, (int)bytes, coh_here);"),
+    Form(f"mbarrier.complete_tx[.relaxed.<cta|cluster>]{_SMEM}.b64", "a:shared bytes:u32",
+         "coh::mbarrier_expect(a, -(int)bytes, coh_here);"),
+    Form(f"mbarrier.<test_wait|try_wait>.parity{_WAIT}{_SMEM}.b64",
+         "=p:pred a:shared parity:u32 time:u32=0",
+         "coh::mbarrier_try_wait(a, (int)parity, coh_here)"),
+    Form(f"mbarrier.<test_wait|try_wait>{_WAIT}{_SMEM}.b64",
+         "=p:pred a:shared state:b64 time:u32=0",
+         "coh::mbarrier_try_wait(a, (int)state, coh_here)"),
+]  # fmt: skip

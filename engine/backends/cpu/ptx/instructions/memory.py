@@ -1,0 +1,83 @@
+"""ld, st, atomics, cache control and fences. Cache operators and hints change no result."""
+
+from __future__ import annotations
+
+from engine.backends.cpu.ptx.forms import Form
+
+_TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|b64|u64|s64|b128|f32|f64"
+_SPACE = "[.<space:shared|shared::cta|global|const>]"
+_SCOPE = "<cta|cluster|gpu|sys>"
+_LEVELS = (
+    "[.L1::<evict_normal|evict_unchanged|evict_first|evict_last|no_allocate>]"
+    "[.L2::<evict_normal|evict_first|evict_last>][.L2::cache_hint]"
+)
+_PREFETCH = "[.L2::<64B|128B|256B>]"
+_VECTOR = f"[.v<n:2|4|8>].<t:{_TYPES}>"
+_LOAD = "=d:t[n] a:@space hint:b64?cache_hint"
+_STORE = "a:@space v:t[n] hint:b64?cache_hint"
+
+_INTEGER_ATOMICS = {
+    "add": ("u32|s32|u64|s64", "coh::AtomicAdd"),
+    "min": ("u32|s32|u64|s64", "coh::AtomicMin"),
+    "max": ("u32|s32|u64|s64", "coh::AtomicMax"),
+    "and": ("b32|b64", "coh::AtomicAnd"),
+    "or": ("b32|b64", "coh::AtomicOr"),
+    "xor": ("b32|b64", "coh::AtomicXor"),
+    "inc": ("u32", "coh::AtomicInc"),
+    "dec": ("u32", "coh::AtomicDec"),
+    "exch": ("b32|b64", "coh::AtomicExchange"),
+}
+
+
+def _atomics() -> list[Form]:
+    order = "[.<o:relaxed|acquire|release|acq_rel>]"
+    before = f"{order}[.{_SCOPE}]{_SPACE}"
+    # A release publishes the writes before it, as a fence would.
+    fence = 'if (ptx::releases("$o")) coh::thread_fence();'
+    forms = []
+    for operation, (types, name) in _INTEGER_ATOMICS.items():
+        call = f"coh::atomic(a, v, {name}(), coh_here);"
+        forms.append(Form(f"atom{before}.{operation}.<t:{types}>", "=d:t a:@space v:t",
+                          f"{fence} d = {call}"))
+        forms.append(Form(f"red{before}.{operation}.<t:{types}>", "a:@space v:t", f"{fence} {call}"))
+    for types, noftz in (("f32|f64", ""), ("f16|bf16|f16x2|bf16x2", ".noftz")):
+        call = "coh::atomic(a, v, ptx::AtomicSum(), coh_here);"
+        syntax = f"{before}.add{noftz}.<t:{types}>"
+        forms.append(Form(f"atom{syntax}", "=d:t a:@space v:t", f"{fence} d = {call}"))
+        forms.append(Form(f"red{syntax}", "a:@space v:t", f"{fence} {call}"))
+    cas = "coh::atomic_cas<$t>(a, b, c, coh_here);"
+    forms.append(Form(f"atom{before}.cas.<t:b16|b32|b64>", "=d:t a:@space b:t c:t",
+                      f"{fence} d = {cas}"))
+    return forms  # fmt: skip
+
+
+FORMS = [
+    Form(f"ld[.weak]{_SPACE}[.<ca|cg|cs|lu|cv>][.nc]{_LEVELS}{_PREFETCH}{_VECTOR}",
+         _LOAD, "ptx::load(d, a);"),
+    Form(f"ld.volatile{_SPACE}{_PREFETCH}{_VECTOR}", "=d:t[n] a:@space", "ptx::load_volatile(d, a);"),
+    Form(f"ld.<o:relaxed|acquire>.{_SCOPE}{_SPACE}{_LEVELS}{_PREFETCH}{_VECTOR}",
+         _LOAD, "ptx::load_strong(d, a, true, coh_here);"),
+    Form(f"ldu[.global]{_VECTOR}", "=d:t[n] a:global", "ptx::load(d, a);"),
+    Form(f"st[.weak]{_SPACE}[.<wb|cg|cs|wt>]{_LEVELS}{_VECTOR}", _STORE, "ptx::store(a, v);"),
+    Form(f"st.volatile{_SPACE}{_VECTOR}", "a:@space v:t[n]", "ptx::store_volatile(a, v);"),
+    Form(f"st.<o:relaxed|release>.{_SCOPE}{_SPACE}{_LEVELS}{_VECTOR}", _STORE,
+         'ptx::store_strong(a, v, ptx::releases("$o"), coh_here);'),
+    *_atomics(),
+    # ---- cache control: nothing to do ----
+    Form("prefetch[.global].<L1|L2|L2::evict_last|L2::evict_normal>", "a:global", ";"),
+    Form("prefetch[.<const|param>].tensormap", "a:global", ";"),
+    Form("prefetchu.L1", "a:global", ";"),
+    Form("<discard|applypriority>[.global].<L2|L2::evict_normal>", "a:global size:imm", ";"),
+    Form("createpolicy.fractional.L2::<evict_last|evict_normal|evict_first|evict_unchanged>"
+         "[.L2::<evict_first|evict_unchanged>].b64", "=d:b64 fraction:f32=1", "0"),
+    Form("createpolicy.range[.global].L2::<evict_last|evict_normal|evict_first|evict_unchanged>"
+         "[.L2::<evict_first|evict_unchanged>].b64", "=d:b64 a:global primary:u32 total:u32", "0"),
+    # ---- fences: the threads of a CTA take turns on one host thread ----
+    Form("fence[.<sc|acq_rel|acquire|release>].cta", "", ";"),
+    Form("fence[.<sc|acq_rel|acquire|release>].<gpu|sys|cluster>", "", "coh::thread_fence();"),
+    Form("membar.cta", "", ";"),
+    Form("membar.<gl|sys>", "", "coh::thread_fence();"),
+    Form("fence.proxy.async[.<global|shared::cta|shared::cluster>]", "", "coh::proxy_fence();"),
+    Form("fence.proxy.alias", "", ";"),
+    Form("fence.mbarrier_init.release.cluster", "", ";"),
+]  # fmt: skip
