@@ -9,19 +9,22 @@ from engine.evaluation import Status
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs, RawArray
 
+DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
+
 BackendName: TypeAlias = Literal["cuda", "cpu"]
 Schedule: TypeAlias = Literal["in_order", "random", "reverse"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to execute. `check`, `schedule` and `seed` are for the CPU backend; CUDA ignores them."""
+    """How to execute. `check`, `schedule`, `seed` and `arch` are for the CPU backend alone."""
 
     check: bool = False  # the check build: races, bounds, uninitialised reads, divergent barriers
     schedule: Schedule = "in_order"
     seed: int = 0
     timeout_s: float = 60.0
     repeat: bool = True  # run twice and compare bits
+    arch: str = DEFAULT_ARCH  # the target GPU, as the kernel's __CUDA_ARCH__ says it
 
 
 @dataclass(frozen=True, slots=True)

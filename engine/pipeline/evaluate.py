@@ -216,7 +216,13 @@ class _Run:
         backend = self.evaluator.backend(name)
         self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}")
         inputs = make_inputs(problem, request.seed, request.input_kind)
-        options = RunOptions(request.check, request.schedule, request.seed, request.timeout_s)
+        options = RunOptions(
+            request.check,
+            request.schedule,
+            request.seed,
+            request.timeout_s,
+            arch=self.target.arch,
+        )
         with self._lock(name):
             result = backend.run(plan, inputs, options)
         self.base = replace(self.base, execution=self._execution(name, result))

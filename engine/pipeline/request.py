@@ -54,6 +54,13 @@ class ResolvedRequest:
     device_reason: str  # why there is no device
     config_origin: ResolvedConfig  # where each value of `config` comes from
 
+    @property
+    def arch(self) -> str:
+        """What a CPU build says the GPU is: the target, else the least that the variant needs."""
+        major, minor = self.variant.min_compute_capability
+        plain = self.device.arch if self.device is not None else f"sm_{major}{minor}"
+        return f"{plain}a" if self.variant.arch_specific else plain
+
 
 def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedRequest:
     """Look up the names of a request.

@@ -39,7 +39,11 @@ class CpuBackend:
         """
         try:
             library = build_kernels(
-                plan.source, [p.entry for p in plan.passes], plan.defines, options.check
+                plan.source,
+                [p.entry for p in plan.passes],
+                plan.defines,
+                options.check,
+                options.arch,
             )
         except CompileError as error:
             return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)

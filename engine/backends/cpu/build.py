@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.backends.base import DEFAULT_ARCH
 from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
@@ -35,7 +36,6 @@ from engine.records import files
 
 _PACKAGE = Path(__file__).resolve().parent
 NATIVE_DIR = _PACKAGE / "native"
-DEFAULT_ARCH = "sm_80"  # where the caller names no GPU
 COMPILE_TIMEOUT_S = 300.0
 
 

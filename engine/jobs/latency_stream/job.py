@@ -94,7 +94,12 @@ class _Stream:
         backend = self.runner.evaluator.backend("cpu")
         begin_stream(self.stream, "cpu_execution", "this machine's CPU")
         options = RunOptions(
-            request.check, request.schedule, request.seed, request.timeout_s, repeat=False
+            request.check,
+            request.schedule,
+            request.seed,
+            request.timeout_s,
+            repeat=False,
+            arch=resolve(request).arch,
         )
         self._stage("Executing on the CPU again and again")
         while not self._is_over():

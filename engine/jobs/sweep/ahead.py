@@ -103,6 +103,7 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
         if target.device is not None:
             compile_plan(plan, target.device.arch)
         if on_cpu:
-            build_kernels(plan.source, [p.entry for p in plan.passes], plan.defines, request.check)
+            entries = [p.entry for p in plan.passes]
+            build_kernels(plan.source, entries, plan.defines, request.check, target.arch)
     except AttuneError:
         return

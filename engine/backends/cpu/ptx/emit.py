@@ -128,7 +128,9 @@ class _Emitter:
             place = register.place or f"coh_place{number}"
             code.append(f"{binding}{place} = ({operand.expression});")
             # Here and not in the header, so that the message has the statement's line.
-            message = f'operand %{number} does not have the size and kind of constraint \\"{kind}\\"'
+            message = (
+                f'operand %{number} does not have the size and kind of constraint \\"{kind}\\"'
+            )
             code.append(
                 f"static_assert(coh::ptx::fits<'{kind}', decltype({place})>(), \"{message}\");"
             )
@@ -210,7 +212,7 @@ class _Emitter:
                     "put the whole chain into one asm statement",
                 )
             self._has_carry = True
-        if ";" not in code:
+        if not code.endswith(";"):
             code = f"{match.form.operands[0].name} = {code};"
         return " ".join(["{", *before, code, *after, "}"])
 
@@ -236,11 +238,9 @@ class _Emitter:
 
     # ---- operands of an instruction ----
 
-    def _operand(
-        self, match: Match, form: OperandForm, text: str
-    ) -> tuple[list[str], list[str]]:
+    def _operand(self, match: Match, form: OperandForm, text: str) -> tuple[list[str], list[str]]:
         """Code before the instruction, which declares the operand, and behind it."""
-        kind = match.type_of(form)
+        kind = match.kind_of(form)
         name = form.name
         if form.direction == "~":
             return [self._accumulators(name, text)], []
@@ -250,9 +250,6 @@ class _Emitter:
             return [f"constexpr long long {name} = {self._constant(text)};"], []
         if kind == "tensor":
             return self._tile(match, form, text), []
-        if form.kind.startswith("@"):
-            kind = match.groups[form.kind[1:]]
-            kind = "shared" if kind.startswith("shared") else "global"
         if kind in ("shared", "global"):
             return [f"char *const {name} = {self._address(text, kind)};"], []
         cpp = TYPES[kind][0]
@@ -261,10 +258,8 @@ class _Emitter:
         values = ", ".join(self._get(part, kind) for part in _parts(text))
         return [f"const {cpp} {name}[{count}] = {{{values}}};"], []
 
-    def _output(
-        self, match: Match, form: OperandForm, text: str
-    ) -> tuple[list[str], list[str]]:
-        kind = match.type_of(form)
+    def _output(self, match: Match, form: OperandForm, text: str) -> tuple[list[str], list[str]]:
+        kind = match.kind_of(form)
         cpp = TYPES[kind][0]
         if (count := match.count(form)) is not None:
             parts = _parts(text)
@@ -329,7 +324,7 @@ class _Emitter:
             return _integer(text)
         register = self._register(text)
         if register.type != "imm":
-            raise self._error(f"{text} must be a constant: a number, or an operand \"n\"")
+            raise self._error(f'{text} must be a constant: a number, or an operand "n"')
         return register.variable
 
     def _get(self, text: str, kind: str) -> str:
@@ -371,7 +366,7 @@ class _Emitter:
         if text == "_":
             return ""
         register = self._register(text)
-        if register.type == "imm" or (text[1:].isdigit() and not register.place):
+        if register.type == "imm" or (re.fullmatch(r"%\d+", text) and not register.place):
             raise self._error(f"{text} is written, and it is an input")
         self._require_type(text, register, kind)
         return f"coh::ptx::put({register.variable}, {value});"
@@ -385,8 +380,9 @@ class _Emitter:
                 f"{text} is a register of {has} bits and the instruction takes {needs} (.{kind})"
             )
         if register.type in ("f32", "f64") and kind[0] in "us" and not relaxed:
-            raise self._error(f"{text} is a floating-point register and the instruction's type is "
-                              f".{kind}")
+            raise self._error(
+                f"{text} is a floating-point register and the instruction's type is .{kind}"
+            )
 
 
 def _storage(kind: str) -> str:
@@ -442,7 +438,7 @@ def _pair_operands(match: Match, texts: tuple[str, ...]) -> list[tuple[OperandFo
 
 
 def _has_shape(match: Match, form: OperandForm, text: str) -> bool:
-    if form.kind in ("shared", "global", "tensor") or form.kind.startswith("@"):
+    if match.kind_of(form) in ("shared", "global", "tensor"):
         return text.startswith("[")
     count = match.count(form)
     if count is None:

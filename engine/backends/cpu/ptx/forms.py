@@ -4,21 +4,21 @@
          "=d:b32[n] a:shared",
          "coh::ldmatrix(d, $n, $trans, a, coh_here);")
 
-The syntax has `<name:a|b>` where one of several stands, `[...]` where something may be left out, and
-is otherwise literal. `$name` in the code is what stood there ("none" when it was left out), and
+The syntax has `<name:a|b>` where one of several stands, `[...]` where something may be left out,
+and is otherwise literal. `$name` in the code is what stood there ("none" when it was left out), and
 `$trans` whether `[.trans]` was there; `$t` of a type is its C++ type.
 
 Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of a
 group); `[n]` makes it a vector in braces, C++'s array. Other kinds:
     a:shared, a:global  an address in brackets, `char *`; a:@space: the one the group `space` names
     a:imm               an integer constant
-    a:tensor[n]          tensor map and coordinates `[map, {x, y}]`: `a` and `a_at`
+    a:tensor[n]         tensor map and coordinates `[map, {x, y}]`: `a` and `a_at`
     ~d:f32[n]           an accumulator that is written later: `float *` to the operands themselves
     =p:pred|q:pred      a second output that may be left out
     a:u32=31            may be left out, and is 31 then
     a:b64?hint          is there only when the group `hint` is
-Code without `;` is an expression for the first output. `ptx::` is the runtime's coh::ptx, `coh_here`
-the line of source, and `coh_carry` the condition code of .cc.
+Code that does not end in `;` is an expression for the first output. `ptx::` is the runtime's
+coh::ptx, `coh_here` the line of source, and `coh_carry` the condition code of .cc.
 """
 
 from __future__ import annotations
@@ -66,8 +66,14 @@ class Match:
         value = self.groups.get(name, name)
         return 1 if value == "none" else int(value) // int(divisor or 1)
 
-    def type_of(self, operand: OperandForm) -> str:
-        return self.groups.get(operand.kind, operand.kind)
+    def kind_of(self, operand: OperandForm) -> str:
+        """A type, shared, global, imm or tensor."""
+        if operand.kind.startswith("@"):
+            space = self.groups[operand.kind[1:]]
+            return "shared" if space.startswith("shared") else "global"
+        if operand.kind in (*TYPES, "shared", "global", "imm", "tensor"):
+            return operand.kind
+        return self.groups[operand.kind]
 
     def operands(self) -> list[OperandForm]:
         """Those of this spelling."""

@@ -1,4 +1,4 @@
-"""PTX text → the steps it consists of. Operands stay text: their meaning depends on the instruction."""
+"""PTX text → the steps it consists of. Operands stay text: instructions give them a meaning."""
 
 from __future__ import annotations
 

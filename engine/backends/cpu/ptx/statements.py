@@ -141,8 +141,16 @@ def _parse_operand(tokens: list[Token], where: str) -> AsmOperand:
     if tokens[0].kind != "string" or len(tokens) < 4 or tokens[1].text != "(":
         text = " ".join(token.text for token in tokens)
         raise CompileError(f'{where}: an asm operand is written "constraint"(expression): `{text}`')
-    expression = " ".join(token.text for token in tokens[2:-1])
-    return AsmOperand(_string_value(tokens[0]), expression)
+    return AsmOperand(_string_value(tokens[0]), _source_text(tokens[2:-1]))
+
+
+def _source_text(tokens: list[Token]) -> str:
+    """The tokens on one line; those of `->` or `<<` stay together."""
+    pieces = []
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        pieces.append("" if before is None or before.end == token.start else " ")
+        pieces.append(token.text)
+    return "".join(pieces)
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f"}
@@ -152,6 +160,4 @@ def _string_value(token: Token) -> str:
     if token.kind == "raw":
         begin, end = token.text.index("("), token.text.rindex(")")
         return token.text[begin + 1 : end]
-    return re.sub(
-        r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), token.text[1:-1], flags=re.DOTALL
-    )
+    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), token.text[1:-1], flags=re.DOTALL)

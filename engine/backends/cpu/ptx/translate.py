@@ -1,4 +1,4 @@
-"""Preprocessed C++ with `asm` statements → C++ that executes them. Every line stays in its place."""
+"""Preprocessed C++ with `asm` statements → C++ that executes them. Every line stays in place."""
 
 from __future__ import annotations
 

@@ -85,40 +85,47 @@ FORMS = [
     Form(f"rem.<t:{_INTEGERS}>", _IN, "ptx::remainder_of(a, b)"),
     Form("abs.<t:s16|s32|s64>", "=d:t a:t", "ptx::absolute(a)"),
     Form("neg.<t:s16|s32|s64>", "=d:t a:t", "ptx::negate(a)"),
-    Form(f"sad.<t:{_INTEGERS}>", "=d:t a:t b:t c:t", "ptx::add(c, a < b ? ($t)(b - a) : ($t)(a - b))"),
-    Form("dp4a.u32.u32", "=d:u32 a:b32 b:b32 c:u32", "ptx::dot_4<uint8_t, uint8_t>(a, b, c)"),
-    Form("dp4a.s32.s32", "=d:s32 a:b32 b:b32 c:s32", "(int32_t)ptx::dot_4<int8_t, int8_t>(a, b, c)"),
-    Form("dp4a.u32.s32", "=d:s32 a:b32 b:b32 c:s32", "(int32_t)ptx::dot_4<uint8_t, int8_t>(a, b, c)"),
-    Form("dp4a.s32.u32", "=d:s32 a:b32 b:b32 c:s32", "(int32_t)ptx::dot_4<int8_t, uint8_t>(a, b, c)"),
-    # ---- extended precision: the carry lives as long as the asm statement ----
-    *(
-        Form(syntax, operands, f"bool carry = coh_carry; d = {value}; {keep}")
-        for opcode, use in (("add", "false"), ("addc", "true"))
-        for syntax, operands, value, keep in (
-            (f"{opcode}.cc.<t:u32|s32|u64|s64>", _IN,
-             f"ptx::add_with_carry(a, b, {use}, carry)", "coh_carry = carry;"),
-            *([(f"{opcode}.<t:u32|s32|u64|s64>", _IN,
-                "ptx::add_with_carry(a, b, true, carry)", "")] if use == "true" else []),
-        )
+    Form(
+        f"sad.<t:{_INTEGERS}>",
+        "=d:t a:t b:t c:t",
+        "ptx::add(c, a < b ? ptx::subtract(b, a) : ptx::subtract(a, b))",
     ),
     *(
-        Form(syntax, operands, f"bool carry = coh_carry; d = {value}; {keep}")
-        for opcode, use in (("sub", "false"), ("subc", "true"))
-        for syntax, operands, value, keep in (
-            (f"{opcode}.cc.<t:u32|s32|u64|s64>", _IN,
-             f"ptx::subtract_with_borrow(a, b, {use}, carry)", "coh_carry = carry;"),
-            *([(f"{opcode}.<t:u32|s32|u64|s64>", _IN,
-                "ptx::subtract_with_borrow(a, b, true, carry)", "")] if use == "true" else []),
+        Form(
+            f"dp4a.{a}32.{b}32",
+            "=d:b32 a:b32 b:b32 c:b32",
+            f"ptx::dot_4<{signs[a]}, {signs[b]}>(a, b, c)",
+        )
+        for signs in ({"u": "uint8_t", "s": "int8_t"},)
+        for a in "us"
+        for b in "us"
+    ),
+    # ---- extended precision: the carry lives as long as the asm statement ----
+    *(
+        Form(
+            f"{opcode}{cc}.<t:u32|s32|u64|s64>",
+            _IN,
+            f"bool carry = coh_carry; d = ptx::{function}(a, b, {use}, carry);{keep}",
+        )
+        for name, function in (("add", "add_with_carry"), ("sub", "subtract_with_borrow"))
+        for opcode, cc, use, keep in (
+            (name, ".cc", "false", " coh_carry = carry;"),
+            (f"{name}c", ".cc", "true", " coh_carry = carry;"),
+            (f"{name}c", "", "true", ""),
         )
     ),
     *(
         Form(
             f"{opcode}.<h:lo|hi>{cc}.<t:u32|s32|u64|s64>",
             "=d:t a:t b:t c:t",
-            f"bool carry = coh_carry; d = ptx::add_with_carry(ptx::product_$h(a, b), c, {use}, carry);"
-            + (" coh_carry = carry;" if cc else ""),
+            "bool carry = coh_carry; "
+            f"d = ptx::add_with_carry(ptx::product_$h(a, b), c, {use}, carry);{keep}",
         )
-        for opcode, cc, use in (("mad", ".cc", "false"), ("madc", ".cc", "true"), ("madc", "", "true"))
+        for opcode, cc, use, keep in (
+            ("mad", ".cc", "false", " coh_carry = carry;"),
+            ("madc", ".cc", "true", " coh_carry = carry;"),
+            ("madc", "", "true", ""),
+        )
     ),
     # ---- logic and bits ----
     *(
@@ -137,7 +144,7 @@ FORMS = [
     Form(
         "shf.<side:l|r>.<mode:wrap|clamp>.b32",
         "=d:b32 a:b32 b:b32 c:u32",
-        "ptx::funnel_shift('$side' == 'l', '$mode'[0] == 'c', a, b, c)",
+        'ptx::funnel_shift("$side"[0] == \'l\', "$mode"[0] == \'c\', a, b, c)',
     ),
     Form("popc.b32", "=d:u32 a:b32", "(uint32_t)__builtin_popcount(a)"),
     Form("popc.b64", "=d:u32 a:b64", "(uint32_t)__builtin_popcountll(a)"),
@@ -192,7 +199,11 @@ FORMS = [
     _unary("lg2.approx[.ftz].<t:f32>", "::log2f(x)"),
     _unary("sin.approx[.ftz].<t:f32>", "::sinf(x)"),
     _unary("cos.approx[.ftz].<t:f32>", "::cosf(x)"),
-    Form(f"tanh.approx.<t:f32|{_HALVES}>", "=d:t a:t", "ptx::each([](float x) { return ::tanhf(x); }, a)"),
+    Form(
+        f"tanh.approx.<t:f32|{_HALVES}>",
+        "=d:t a:t",
+        "ptx::each([](float x) { return ::tanhf(x); }, a)",
+    ),
     Form(f"abs[.ftz].<t:f32|f64|{_HALVES}>", "=d:t a:t", "ptx::absolute(ptx::flush<$ftz>(a))"),
     Form(f"neg[.ftz].<t:f32|f64|{_HALVES}>", "=d:t a:t", "ptx::negate(ptx::flush<$ftz>(a))"),
     Form("copysign.<t:f32|f64>", _IN, "($t)::copysign(b, a)"),

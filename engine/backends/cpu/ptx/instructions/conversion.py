@@ -10,7 +10,11 @@ _ROUND = "rn|rz|rm|rp"
 _TO_INTEGER = "rni|rzi|rmi|rpi"
 
 FORMS = [
-    Form(f"cvt[.sat].<u:{_INTEGERS}>.<t:{_INTEGERS}>", "=d:u a:t", "ptx::integer_to_integer<$sat, $u>(a)"),
+    Form(
+        f"cvt[.sat].<u:{_INTEGERS}>.<t:{_INTEGERS}>",
+        "=d:u a:t",
+        "ptx::integer_to_integer<$sat, $u>(a)",
+    ),
     Form(
         f"cvt.<i:{_TO_INTEGER}>[.ftz][.sat].<u:{_INTEGERS}>.<t:{_FLOATS}>",
         "=d:u a:t",
@@ -40,10 +44,13 @@ FORMS = [
         Form(
             f"cvt.<r:rn|rz>{relu}{finite}.<u:f16|bf16>.f32",
             "=d:u a:f32",
-            f"{limit}(ptx::relu<{'true' if relu else 'false'}>(ptx::narrow<$u, ptx::Rounding::$r>(a)))",
+            f"{limit}(ptx::relu<{on}>(ptx::narrow<$u, ptx::Rounding::$r>(a)))",
         )
-        for relu, finite, limit in ((".relu", "", ""), ("", ".satfinite", "ptx::finite"),
-                                    (".relu", ".satfinite", "ptx::finite"))
+        for relu, on, finite, limit in (
+            (".relu", "true", "", ""),
+            ("", "false", ".satfinite", "ptx::finite"),
+            (".relu", "true", ".satfinite", "ptx::finite"),
+        )
     ),
     # Two into one register: the first source becomes the upper half.
     Form(
@@ -92,9 +99,8 @@ FORMS = [
         for t, part, n in (("b16", "b8", 2), ("b32", "b16", 2), ("b32", "b8", 4), ("b64", "b32", 2),
                            ("b64", "b16", 4), ("b128", "b64", 2), ("b128", "b32", 4))
         for form in (
-            Form(f"mov.<t:{t}|{t.replace('b', 'u')}>", f"=d:{part}[{n}] a:{t}", "ptx::unpack(d, a);"),
-            Form(f"mov.<t:{t}|{t.replace('b', 'u')}>", f"=d:{t} a:{part}[{n}]",
-                 "ptx::pack<decltype(d)>(a)"),
+            Form(f"mov.<{t}|u{t[1:]}>", f"=d:{part}[{n}] a:{t}", "ptx::unpack(d, a);"),
+            Form(f"mov.<{t}|u{t[1:]}>", f"=d:{t} a:{part}[{n}]", "ptx::pack<decltype(d)>(a)"),
         )
     ),
     # ---- addresses ----

@@ -35,7 +35,8 @@ def _wgmma(element: str) -> list[Form]:
     return [
         Form(
             syntax,
-            "~d:f32[n/2] a:b64 b:b64 sum:pred scale_a:imm scale_b:imm transposed_a:imm transposed_b:imm",
+            "~d:f32[n/2] a:b64 b:b64 sum:pred scale_a:imm scale_b:imm "
+            "transposed_a:imm transposed_b:imm",
             code.format("nullptr, a", "transposed_a != 0"),
         ),
         Form(
@@ -57,7 +58,11 @@ FORMS = [
         "a:shared v:b32[n]",
         "coh::stmatrix(a, $n, $trans, v, coh_here);",
     ),
-    *(_mma(k, e, e, sums) for k in (8, 16) for e, sums in (("f16", "f32"), ("f16", "f16"), ("bf16", "f32"))),
+    *(
+        _mma(k, element, element, sums)
+        for k in (8, 16)
+        for element, sums in (("f16", "f32"), ("f16", "f16"), ("bf16", "f32"))
+    ),
     *(_mma(k, "tf32", "tf32", "f32") for k in (4, 8)),
     *(_mma(k, a, b, "s32") for k in (16, 32) for a in ("s8", "u8") for b in ("s8", "u8")),
     *(_mma(k, a, b, "f32") for k in (16, 32) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),

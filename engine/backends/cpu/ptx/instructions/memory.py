@@ -37,24 +37,31 @@ def _atomics() -> list[Form]:
     forms = []
     for operation, (types, name) in _INTEGER_ATOMICS.items():
         call = f"coh::atomic(a, v, {name}(), coh_here);"
-        forms.append(Form(f"atom{before}.{operation}.<t:{types}>", "=d:t a:@space v:t",
-                          f"{fence} d = {call}"))
-        forms.append(Form(f"red{before}.{operation}.<t:{types}>", "a:@space v:t", f"{fence} {call}"))
+        forms.append(
+            Form(
+                f"atom{before}.{operation}.<t:{types}>", "=d:t a:@space v:t", f"{fence} d = {call}"
+            )
+        )
+        forms.append(
+            Form(f"red{before}.{operation}.<t:{types}>", "a:@space v:t", f"{fence} {call}")
+        )
     for types, noftz in (("f32|f64", ""), ("f16|bf16|f16x2|bf16x2", ".noftz")):
         call = "coh::atomic(a, v, ptx::AtomicSum(), coh_here);"
         syntax = f"{before}.add{noftz}.<t:{types}>"
         forms.append(Form(f"atom{syntax}", "=d:t a:@space v:t", f"{fence} d = {call}"))
         forms.append(Form(f"red{syntax}", "a:@space v:t", f"{fence} {call}"))
     cas = "coh::atomic_cas<$t>(a, b, c, coh_here);"
-    forms.append(Form(f"atom{before}.cas.<t:b16|b32|b64>", "=d:t a:@space b:t c:t",
-                      f"{fence} d = {cas}"))
+    forms.append(
+        Form(f"atom{before}.cas.<t:b16|b32|b64>", "=d:t a:@space b:t c:t", f"{fence} d = {cas}")
+    )
     return forms  # fmt: skip
 
 
 FORMS = [
     Form(f"ld[.weak]{_SPACE}[.<ca|cg|cs|lu|cv>][.nc]{_LEVELS}{_PREFETCH}{_VECTOR}",
          _LOAD, "ptx::load(d, a);"),
-    Form(f"ld.volatile{_SPACE}{_PREFETCH}{_VECTOR}", "=d:t[n] a:@space", "ptx::load_volatile(d, a);"),
+    Form(f"ld.volatile{_SPACE}{_PREFETCH}{_VECTOR}",
+         "=d:t[n] a:@space", "ptx::load_volatile(d, a);"),
     Form(f"ld.<o:relaxed|acquire>.{_SCOPE}{_SPACE}{_LEVELS}{_PREFETCH}{_VECTOR}",
          _LOAD, "ptx::load_strong(d, a, true, coh_here);"),
     Form(f"ldu[.global]{_VECTOR}", "=d:t[n] a:global", "ptx::load(d, a);"),

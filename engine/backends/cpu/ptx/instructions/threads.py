@@ -34,7 +34,8 @@ FORMS = [
          "d = ptx::match_all(mask, a, p, coh_here);"),
     *(
         Form(f"redux.sync.{name}.<t:{types}>", "=d:t a:t mask:b32",
-             f"ptx::reduce_lanes(mask, a, []($t x, $t y) {{ return ($t)({operation}); }}, coh_here)")
+             f"auto join = []($t x, $t y) {{ return ($t)({operation}); }}; "
+             "d = ptx::reduce_lanes(mask, a, join, coh_here);")
         for name, (types, operation) in _REDUX.items()
     ),
     Form("elect.sync", "=d:b32|p:pred mask:b32", "d = ptx::elect(mask, p, coh_here);"),
