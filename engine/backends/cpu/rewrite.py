@@ -3,6 +3,12 @@
 - `__shared__` declarations become the macros of `native/host_keywords.h`, because a static array of
   a CTA has no counterpart in C++. A declaration that is not understood is an error, never a guess.
 - `#include "..."` of files beside the source name the translated copies.
+
+Inline PTX is no matter of this module: it is executed (`engine.backends.cpu.ptx`, after the
+preprocessor), so that what runs here is what ships. `__CUDA_ON_HOST__` is defined in the CPU build
+all the same. It is a way out for PTX that the CPU backend does not execute: a version for the CPU
+under `#if defined(__CUDA_ON_HOST__)` (`native/cuda_on_host.h` shows one). What stands in its #else
+is then checked by nobody, so the kernels of the ladder do without.
 """
 
 from __future__ import annotations
