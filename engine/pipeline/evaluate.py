@@ -221,7 +221,7 @@ class _Run:
             request.schedule,
             request.seed,
             request.timeout_s,
-            arch=self.target.arch,
+            arch=self.resolved.arch,
         )
         with self._lock(name):
             result = backend.run(plan, inputs, options)

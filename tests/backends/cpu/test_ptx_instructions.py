@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_cases import CASES, KINDS, LANES, Case, source, values
+from ptx_cases import BITS, INTEGERS, KINDS, LANES, Case, source, values
+from ptx_float_cases import COMPARISONS, CONVERSIONS, FLOATS
 
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch
 from engine.plan import TensorArg
+
+CASES = [*INTEGERS, *BITS, *FLOATS, *COMPARISONS, *CONVERSIONS]
 
 
 def _inputs(case: Case) -> list[np.ndarray]:
