@@ -33,7 +33,7 @@ static void order_by_atomic(const void *address, size_t bytes, AccessKind kind, 
     std::lock_guard<std::mutex> lock(published_mutex);
     auto &here = published[key];
     for (const auto &[cta, epoch] : here) raise_to(w->acquired, cta, epoch);
-    if (w->fenced && kind == AccessKind::atomic) {
+    if (w->fenced && kind != AccessKind::atomic_read) {
         raise_to(here, w->cta, w->release_epoch++);
         for (const auto &[cta, epoch] : w->acquired) raise_to(here, cta, epoch);
     }
@@ -78,7 +78,7 @@ uint64_t atomic_load(const void *address, unsigned bytes, Site site) {
 
 void atomic_store(void *address, uint64_t value, unsigned bytes, bool release, Site site) {
     if (release) thread_fence();
-    order_by_atomic(address, bytes, AccessKind::atomic, site);
+    order_by_atomic(address, bytes, AccessKind::atomic_write, site);
     const Touching touching(site);
     switch (bytes) {
         case 1: return __atomic_store_n((uint8_t *)address, (uint8_t)value, __ATOMIC_SEQ_CST);

@@ -69,7 +69,10 @@ void start_cta_checks(Worker *w) {
 }
 
 static bool is_atomic(AccessKind kind) {
-    return kind == AccessKind::atomic || kind == AccessKind::atomic_read;
+    return kind != AccessKind::read && kind != AccessKind::write;
+}
+static bool needs_a_value(AccessKind kind) {
+    return kind != AccessKind::write && kind != AccessKind::atomic_write;
 }
 
 static const char *verb(AccessKind kind) {
@@ -188,7 +191,7 @@ static inline void check_granule(Worker *w, SharedShadow &shadow, const Access &
                                  AccessKind kind, const void *pointer) {
     const bool initialised = shadow.initialised_by == w->cta_serial &&
                              (shadow.initialised_bytes & access.bytes()) == access.bytes();
-    if (kind != AccessKind::write && !initialised) {
+    if (needs_a_value(kind) && !initialised) {
         not_initialised(shadow, pointer, access.place);
     }
     if (kind == AccessKind::read) {
@@ -261,7 +264,7 @@ static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, Ac
                                  Place place) {
     GlobalShadow &shadow = b.shadow[g];
     const GlobalShadow last = shadow;
-    if (kind != AccessKind::write && b.uninitialised && !last.launch) {
+    if (needs_a_value(kind) && b.uninitialised && !last.launch) {
         fail_at("uninitialised global memory", place,
                 "buffer '%s' is read at byte %zu, which no thread has written", b.name, byte);
     }
@@ -296,7 +299,7 @@ static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, Ac
     now.thread = (uint16_t)self->linear;
     now.launch = launch.serial;
     now.clock = clock_of(w, self->linear);
-    now.epoch_and_atomic = w->release_epoch << 1 | (kind == AccessKind::atomic);
+    now.epoch_and_atomic = w->release_epoch << 1 | is_atomic(kind);
     shadow = now;
 }
 

@@ -280,7 +280,7 @@ void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
 void release_barriers_of_the_living(Worker *w);
 
 // ---- checks.cpp ----
-enum class AccessKind { read, write, atomic, atomic_read };
+enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
 // Checks and records one access (check build only; returns at once otherwise).
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place);
 // Marks shared bytes as the target of a copy that has not landed.
