@@ -58,7 +58,7 @@ HEAVY = [
     "jinja2",
 ]
 
-# What a GPU machine with numpy, scipy, pandas, cupy, torch and nvidia-ml-py must be able to import.
+# What evaluates and measures without what only the app and the sessions need.
 MEASURING_PATH = [
     "engine",
     "engine.pipeline.evaluate",
