@@ -11,10 +11,11 @@ import pytest
 import engine.host_memory as host_memory
 import engine.pipeline.memory as memory
 from engine.backends.base import RunResult
+from engine.backends.cuda.buffers import why_too_large
 from engine.correctness import check_with_maps
 from engine.evaluation import Status
 from engine.host_memory import available_host_memory
-from engine.pipeline.memory import check_memory, memory_need
+from engine.pipeline.memory import check_host_memory, host_bytes_needed
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import encode, make_inputs
@@ -29,13 +30,13 @@ def plan_of(problem: Problem, variant: str = "v05"):
 
 
 def test_what_fits_says_nothing() -> None:
-    assert check_memory(plan_of(Problem(1, 1, 128, 64)), "cpu", None) is None
+    assert check_host_memory(plan_of(Problem(1, 1, 128, 64)), "cpu") is None
 
 
 def test_a_huge_problem_is_refused_at_once_with_both_figures() -> None:
     plan = plan_of(Problem(65535, 4096, 1 << 20, 128))
     tracemalloc.start()
-    sentence = check_memory(plan, "cpu", None)
+    sentence = check_host_memory(plan, "cpu")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
@@ -48,19 +49,17 @@ def test_a_huge_problem_is_refused_at_once_with_both_figures() -> None:
 
 def test_free_device_memory_is_a_limit_of_its_own() -> None:
     plan = plan_of(Problem(4, 8, 1024, 64))
-    need = memory_need(plan, "cuda")
-    assert need.device_bytes >= plan.device_bytes
-    assert check_memory(plan, "cuda", need.device_bytes) is None
-    sentence = check_memory(plan, "cuda", need.device_bytes - 1)
+    needed = plan.device_bytes + plan.problem.tensor_bytes
+    assert why_too_large(plan, needed) is None
+    sentence = why_too_large(plan, needed - 1)
     assert sentence is not None
     assert "GPU memory" in sentence
-    assert memory_need(plan, "cpu").device_bytes == 0
 
 
 def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
     problem = Problem(8, 8, 2048, 64)
-    on_cpu, on_gpu = (memory_need(plan_of(problem), name) for name in ("cpu", "cuda"))
-    assert on_cpu.host_bytes >= on_gpu.host_bytes
+    on_cpu, on_gpu = (host_bytes_needed(plan_of(problem), name) for name in ("cpu", "cuda"))
+    assert on_cpu >= on_gpu
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -85,7 +84,7 @@ def test_the_estimate_bounds_what_is_allocated(
     check_with_maps(inputs, RunResult(status=Status.PASSED, out=out), plan)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    need = memory_need(plan, "cpu").host_bytes
+    need = host_bytes_needed(plan, "cpu")
     assert drawn <= need
     assert peak <= need
     # An estimate ten times too high would refuse what fits.
@@ -122,5 +121,5 @@ def test_where_nothing_is_known_only_the_impossible_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "available_host_memory", lambda: None)
-    assert check_memory(plan_of(Problem(1, 1, 128, 64)), "cpu", None) is None
-    assert check_memory(plan_of(Problem(65535, 4096, 1 << 20, 128)), "cpu", None) is not None
+    assert check_host_memory(plan_of(Problem(1, 1, 128, 64)), "cpu") is None
+    assert check_host_memory(plan_of(Problem(65535, 4096, 1 << 20, 128)), "cpu") is not None

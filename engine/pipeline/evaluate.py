@@ -25,7 +25,7 @@ from engine.evaluation import (
     Status,
 )
 from engine.model.estimate import Estimate, estimate, launch_plan
-from engine.pipeline.memory import check_memory
+from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from engine.plan import LaunchPlan
@@ -210,7 +210,7 @@ class _Run:
         if why_not is not None:
             return self._stop(Status.LAUNCH_ERROR, why_not)
         # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
-        too_big = check_memory(plan, name, None)
+        too_big = check_host_memory(plan, name)
         if too_big is not None:
             return self._stop(Status.OUT_OF_MEMORY, too_big)
         backend = self.evaluator.backend(name)

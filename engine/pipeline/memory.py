@@ -1,12 +1,10 @@
-"""Does it fit? Answered in one sentence before anything is allocated.
+"""Does it fit in host memory? Answered in one sentence before anything is allocated.
 
 The figures are upper estimates of what the pipeline holds at once, in units of the tensors where
 they grow with the problem; a test compares them with what is really allocated.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from engine.backends.base import BackendName
 from engine.correctness.reference import coverage_size
@@ -21,16 +19,8 @@ _ADDRESSABLE_BYTES = 1 << 47
 _FIXED_BYTES = 384 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
-    """What one evaluation needs at its worst moment."""
-
-    host_bytes: int
-    device_bytes: int  # 0 on the CPU backend
-
-
-def memory_need(plan: LaunchPlan, backend: BackendName) -> MemoryNeed:
-    """Host and device memory of one evaluation, from inputs to correctness."""
+def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
+    """Host memory of one evaluation at its worst moment, from inputs to correctness."""
     problem = plan.problem
     output, kv = problem.tensor_bytes, problem.kv_bytes
     inputs = output + 2 * kv
@@ -50,35 +40,18 @@ def memory_need(plan: LaunchPlan, backend: BackendName) -> MemoryNeed:
     one_slice = (2 + MAX_CASES) * 4 * inputs // total
     # Reference, output, error and what the maps and statistics make of them.
     checking = inputs + output + sdpa + one_slice + 6 * covered
-    device = 0
-    if backend == "cuda":
-        device = plan.device_bytes + output
-    return MemoryNeed(_FIXED_BYTES + max(drawing, running, checking), device)
+    return _FIXED_BYTES + max(drawing, running, checking)
 
 
-def check_memory(
-    plan: LaunchPlan, backend: BackendName, device_free_bytes: int | None
-) -> str | None:
-    """Why the evaluation does not fit in memory: one sentence, or None when it fits.
-
-    Args:
-        device_free_bytes: free memory of the GPU; None skips that part.
-    """
-    need = memory_need(plan, backend)
-    label = plan.problem.label()
+def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
+    """Why the evaluation does not fit in host memory: one sentence, or None when it fits."""
+    needed = host_bytes_needed(plan, backend)
     host = available_host_memory()
     limit = _ADDRESSABLE_BYTES if host is None else host
-    if need.host_bytes > limit:
-        return (
-            f"{label} needs {format_bytes(need.host_bytes)} of host memory (inputs, copies, "
-            f"reference, SDPA) and {format_bytes(limit)} is free: {_ADVICE}"
-        )
-    if device_free_bytes is not None and need.device_bytes > device_free_bytes:
-        return (
-            f"{label} needs {format_bytes(need.device_bytes)} of GPU memory (Q, K, V, O, scratch) "
-            f"and {format_bytes(device_free_bytes)} is free: {_ADVICE}"
-        )
-    return None
-
-
-_ADVICE = "choose a smaller batch, fewer heads or a shorter sequence."
+    if needed <= limit:
+        return None
+    return (
+        f"{plan.problem.label()} needs {format_bytes(needed)} of host memory (inputs, copies, "
+        f"reference, SDPA) and {format_bytes(limit)} is free: choose a smaller batch, fewer heads "
+        "or a shorter sequence."
+    )

@@ -8,7 +8,7 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport
 from engine.model.estimate import Estimate, estimate, launch_plan
-from engine.pipeline.memory import check_memory
+from engine.pipeline.memory import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
 from kernels.variant import Variant
@@ -65,7 +65,7 @@ def preview(request: EvaluationRequest) -> Preview:
     except InvalidProblem as error:
         unsupported = str(error)
     if plan is not None:
-        memory = check_memory(plan, "cpu", None)
+        memory = check_host_memory(plan, "cpu")
         if device is not None:
             compiled = cached_kernel(plan, device.arch)
             needs_compile = compiled is None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cuda.availability import why_not_cuda
-from engine.backends.cuda.buffers import Buffers
+from engine.backends.cuda.buffers import Buffers, why_too_large
 from engine.backends.cuda.calls import WAIT_S, GpuCalls, GpuTimeout, Kernel
 from engine.backends.cuda.failures import Failure, explain
 from engine.backends.cuda.timing import DeviceTimer
@@ -16,7 +16,6 @@ from engine.compile.nvrtc import CompiledKernel
 from engine.compile.plans import compile_plan
 from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
 from engine.evaluation import Correctness, Status
-from engine.pipeline.memory import check_memory
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 from engine.units import format_bytes
@@ -134,7 +133,7 @@ class CudaBackend:
                     f"GPU has {format_bytes(limit)}: choose smaller tiles or fewer stages."
                 )
                 raise _Stopped(Failure(Status.LAUNCH_ERROR, reason), compiled.log)
-        if (why := check_memory(plan, "cuda", self._calls.free_bytes())) is not None:
+        if (why := why_too_large(plan, self._calls.free_bytes())) is not None:
             raise _Stopped(Failure(Status.OUT_OF_MEMORY, why), compiled.log)
         return compiled
 

@@ -14,6 +14,7 @@ import numpy as np
 from engine.backends.cuda.calls import GpuCalls
 from engine.plan import LaunchPlan, PassLaunch, ScalarArg
 from engine.tensors import POISON_BITS, Inputs, RawArray
+from engine.units import format_bytes
 
 GUARD_BYTES = 64 * 1024
 
@@ -34,6 +35,19 @@ class GuardedBuffer:
     @property
     def behind(self) -> int:
         return self.address + self.size
+
+
+def why_too_large(plan: LaunchPlan, free_bytes: int) -> str | None:
+    """Why tensors and scratch exceed the GPU's free memory: one sentence, or None when they fit."""
+    # The backend keeps a copy of the output, to compare a second run with.
+    needed = plan.device_bytes + plan.problem.tensor_bytes
+    if needed <= free_bytes:
+        return None
+    return (
+        f"{plan.problem.label()} needs {format_bytes(needed)} of GPU memory (Q, K, V, O, scratch) "
+        f"and {format_bytes(free_bytes)} is free: choose a smaller batch, fewer heads or a shorter "
+        "sequence."
+    )
 
 
 class Buffers:
