@@ -1,0 +1,1 @@
+"""Everything that works without a screen: compile, execute, check, measure, predict, keep."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.names import unknown
@@ -145,3 +146,28 @@ def find_preset(name: str) -> Preset:
         if preset.name == name.strip().casefold():
             return preset
     raise unknown("preset", name, (p.name for p in _PRESETS))
+
+
+# The sets of problems that `bench --preset` measures.
+_SMALL = (
+    *(Problem(1, 1, seqlen, 64) for seqlen in (64, 128, 256, 512)),
+    *(Problem(1, heads, 128, 64) for heads in (8, 32, 64, 128, 256)),
+)
+_TOKENS, _WIDTH = 16_384, 2_048  # batch · seqlen and num_heads · head_dim of every large problem
+_LARGE = tuple(
+    Problem(_TOKENS // seqlen, _WIDTH // head_dim, seqlen, head_dim, causal)
+    for head_dim in (128, 64)
+    for causal in (False, True)
+    for seqlen in (512, 1024, 2048, 4096, 8192, 16_384)
+)
+# One query for each of 32 heads against a KV cache, as Llama 3 8B decodes with its K/V heads
+# repeated; the last one reads 2 GiB.
+_DECODE = tuple(
+    Problem(batch, 32, 1, 128, seqlen_kv=keys)
+    for batch, keys in ((1, 1024), (1, 4096), (1, 16_384), (8, 4096), (32, 4096))
+)
+BENCH_PROBLEMS: Mapping[str, tuple[Problem, ...]] = {
+    "small": _SMALL,
+    "large": _LARGE,
+    "decode": _DECODE,
+}

@@ -7,13 +7,13 @@ patterns) for BF16. `encode` and `decode` translate to and from float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InvalidProblem
-from engine.problem import Problem
+from engine.problem import InputKind, Problem
 from kernels.variant import Dtype
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16]
@@ -22,8 +22,6 @@ FloatArray: TypeAlias = npt.NDArray[np.float32]
 # A NaN in FP16 (0x7C00 exponent) and in BF16 (0x7F80 exponent) alike, with a payload no kernel
 # produces: an output element that still holds these bits was never written.
 POISON_BITS = np.uint16(0x7FA5)
-
-InputKind: TypeAlias = Literal["normal", "large_logits", "structured_v"]
 
 
 def encode(values: npt.NDArray[np.float32], dtype: Dtype) -> RawArray:

@@ -20,10 +20,11 @@ from engine.errors import MeasureError
 from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Status
 from engine.measure.sampler import SamplerSettings
 from engine.measure.verdict import Verdict
-from engine.pipeline.bench import PRESETS, BenchResult, Entrant, bench
+from engine.pipeline.bench import BenchResult, Entrant, bench
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest
 from engine.plan import LaunchPlan
+from engine.presets import BENCH_PROBLEMS
 from engine.problem import Problem
 from kernels.ladder import LADDER
 
@@ -266,13 +267,13 @@ def test_a_throttled_run_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_presets_are_those_of_the_bar() -> None:
-    assert len(PRESETS["small"]) == 9
-    assert all(p.head_dim == 64 and not p.causal for p in PRESETS["small"])
-    large = PRESETS["large"]
+    assert len(BENCH_PROBLEMS["small"]) == 9
+    assert all(p.head_dim == 64 and not p.causal for p in BENCH_PROBLEMS["small"])
+    large = BENCH_PROBLEMS["large"]
     assert len(large) == 24
     assert {p.batch * p.seqlen for p in large} == {16_384}
     assert {p.num_heads * p.head_dim for p in large} == {2_048}
-    decode = PRESETS["decode"]
+    decode = BENCH_PROBLEMS["decode"]
     shapes = [(p.batch, p.num_heads, p.num_keys) for p in decode]
     long = (1, 32, 1024), (1, 32, 4096), (1, 32, 16_384), (8, 32, 4096), (32, 32, 4096)
     assert shapes == list(long)
@@ -283,7 +284,7 @@ def test_the_presets_are_those_of_the_bar() -> None:
 
 
 def test_a_kernel_that_decodes_is_timed_beside_the_best_backend() -> None:
-    problem = PRESETS["decode"][0]
+    problem = BENCH_PROBLEMS["decode"][0]
     result = bench(problem, [Entrant("v05", {})], MadeUpGpu({"v05": 40.0}), SHORT)
     ours = next(x for x in result.lines if x.name == "v05")
     assert ours.device is not None

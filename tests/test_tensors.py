@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidProblem
-from engine.problem import Problem
-from engine.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
+from engine.problem import InputKind, Problem
+from engine.tensors import POISON_BITS, decode, encode, make_inputs
 from kernels.variant import Dtype
 
 ALL_BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)

@@ -1,0 +1,1 @@
+"""Parts of the page "Batch size": inputs, question, tables, charts, saving."""

@@ -1,0 +1,1 @@
+"""Parts of the page "Compare": which sessions, what differs, who wins where."""

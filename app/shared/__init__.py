@@ -1,0 +1,1 @@
+"""What several pages use: URL state, selection, runs, charts, tables, theme, words."""

@@ -1,0 +1,1 @@
+"""Parts of the page "Tune": run state, latency stream, watching the source, saving."""

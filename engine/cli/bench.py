@@ -13,12 +13,13 @@ from engine.cli.options import parse_config, positive_float
 from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
 from engine.names import find_variant
-from engine.pipeline.bench import BENCH, PRESETS, BenchLine, BenchResult, Entrant, bench
+from engine.presets import BENCH_PROBLEMS
 from engine.records.encoding import encode
 
 if TYPE_CHECKING:
     from engine.evaluation import Latency
     from engine.measure.verdict import Comparison
+    from engine.pipeline.bench import BenchLine, BenchResult, Entrant
 
 _COLUMNS = (
     "kernel",
@@ -39,7 +40,7 @@ def add_parser(commands: Any) -> None:
         "bench", help="time our kernels beside PyTorch's attention, on this GPU"
     )
     p.add_argument("--against", choices=("sdpa",), default="sdpa", help="the baselines")
-    p.add_argument("--preset", choices=tuple(PRESETS), required=True, help="which problems")
+    p.add_argument("--preset", choices=tuple(BENCH_PROBLEMS), required=True, help="which problems")
     p.add_argument(
         "--variant",
         action="append",
@@ -55,8 +56,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--seconds",
         type=positive_float,
-        default=BENCH.max_s,
-        help="per problem at most (default %(default)g)",
+        help="per problem at most (default: 15)",
     )
     p.add_argument("--out", type=Path, metavar="FILE", help="write a snapshot; .jsonl: a journal")
     p.add_argument("--json", action="store_true", help="print one JSON object")
@@ -65,6 +65,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from engine.backends.cuda import why_not_cuda
+    from engine.pipeline.bench import BENCH, bench
     from engine.pipeline.evaluate import Evaluator
     from engine.sessions.export import exists_already
 
@@ -73,12 +74,12 @@ def run(args: argparse.Namespace) -> int:
     entrants = [parse_entrant(text) for text in args.variant] if args.variant else None
     if args.out is not None and args.out.exists():
         raise exists_already(args.out)
-    settings = replace(BENCH, mode=args.mode, max_s=args.seconds)
+    settings = replace(BENCH, mode=args.mode, max_s=args.seconds or BENCH.max_s)
     results: list[BenchResult] = []
     failures = 0
     try:
         with Evaluator() as evaluator:
-            for problem in PRESETS[args.preset]:
+            for problem in BENCH_PROBLEMS[args.preset]:
                 try:
                     result = bench(problem, entrants, evaluator, settings, _show_stage(args.json))
                 except MeasureError as error:
@@ -116,6 +117,8 @@ def parse_entrant(text: str) -> Entrant:
     """
     name, _, rest = text.partition(":")
     usage = "--variant takes NAME:TUNABLE=VALUE, for instance v05:num_splits=4"
+    from engine.pipeline.bench import Entrant
+
     return Entrant(find_variant(name).id, parse_config(filter(None, rest.split(",")), usage))
 
 

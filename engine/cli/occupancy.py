@@ -9,7 +9,6 @@ from typing import Any
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device, limits_for
 from engine.evaluation import Occupancy
-from engine.model.occupancy import occupancy
 
 
 def add_parser(commands: Any) -> None:
@@ -26,6 +25,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from engine.model.occupancy import occupancy
+
     device = find_device(args.gpu)
     result = occupancy(
         limits_for(device.compute_capability),

@@ -10,8 +10,7 @@ from engine.config import default_config
 from engine.errors import InvalidProblem
 from engine.names import find_variant
 from engine.presets import find_preset
-from engine.problem import Problem
-from engine.tensors import InputKind
+from engine.problem import InputKind, Problem
 from kernels.variant import Dtype
 
 # A parser, or a group of its options.

@@ -1,0 +1,1 @@
+"""Timing kernels on a GPU: sampler, graph replay, statistics, verdicts, the lock of a device."""

@@ -1,0 +1,1 @@
+"""What can be said without running: occupancy, latency, calibration; `batch` recommends a batch."""

@@ -1,0 +1,1 @@
+"""The one way from a request to its evaluation: `request`, `preview`, `evaluate`, `bench`."""

@@ -32,29 +32,6 @@ BENCH = SamplerSettings(mode="sustained", kinds=ALL_KINDS)
 _HEAT = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
 MAX_FINALISTS = 3
 
-_SMALL = (
-    *(Problem(1, 1, seqlen, 64) for seqlen in (64, 128, 256, 512)),
-    *(Problem(1, heads, 128, 64) for heads in (8, 32, 64, 128, 256)),
-)
-_TOKENS, _WIDTH = 16_384, 2_048  # batch · seqlen and num_heads · head_dim of every large problem
-_LARGE = tuple(
-    Problem(_TOKENS // seqlen, _WIDTH // head_dim, seqlen, head_dim, causal)
-    for head_dim in (128, 64)
-    for causal in (False, True)
-    for seqlen in (512, 1024, 2048, 4096, 8192, 16_384)
-)
-# One query for each of 32 heads against a KV cache, as Llama 3 8B decodes with its K/V heads
-# repeated; the last one reads 2 GiB.
-_DECODE = tuple(
-    Problem(batch, 32, 1, 128, seqlen_kv=keys)
-    for batch, keys in ((1, 1024), (1, 4096), (1, 16_384), (8, 4096), (32, 4096))
-)
-PRESETS: Mapping[str, tuple[Problem, ...]] = {
-    "small": _SMALL,
-    "large": _LARGE,
-    "decode": _DECODE,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Entrant:

@@ -12,9 +12,8 @@ from engine.config import ResolvedConfig, resolve_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.names import find_variant, variant_from
-from engine.problem import Problem
+from engine.problem import InputKind, Problem
 from engine.schema import Stored
-from engine.tensors import InputKind
 from kernels.variant import Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]

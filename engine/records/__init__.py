@@ -1,0 +1,1 @@
+"""What is stored: the schema's encoding, snapshot files, journals, and failures in words."""

@@ -26,9 +26,8 @@ from engine.pipeline.request import (
     Effort,
     EvaluationRequest,
 )
-from engine.problem import Problem
+from engine.problem import InputKind, Problem
 from engine.schema import Stored
-from engine.tensors import InputKind
 from kernels.variant import Dtype, Variant
 
 MAX_POINTS = 1_000_000

@@ -1,0 +1,1 @@
+"""Sessions and their snapshots: working session, store, import, compare, report, rerun."""

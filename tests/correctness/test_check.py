@@ -15,8 +15,8 @@ from engine.correctness.emulate import emulated_attention
 from engine.correctness.maps import NOT_COMPARED
 from engine.correctness.reference import everything, reference
 from engine.evaluation import Correctness, Status
-from engine.problem import Problem
-from engine.tensors import POISON_BITS, InputKind, Inputs, decode, encode, make_inputs
+from engine.problem import InputKind, Problem
+from engine.tensors import POISON_BITS, Inputs, decode, encode, make_inputs
 
 ODD_LENGTHS = (1, 2, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
 DTYPES = ("float16", "bfloat16")

@@ -1,0 +1,1 @@
+"""Which batch size to use: the predicted curve, recommendations, cost, waiting, alternatives."""

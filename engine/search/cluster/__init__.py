@@ -1,0 +1,1 @@
+"""A sweep's evaluations on the workers of a Dask cluster."""

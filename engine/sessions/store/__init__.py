@@ -1,0 +1,1 @@
+"""Where snapshots are kept and listed: local folders and fsspec file systems."""
