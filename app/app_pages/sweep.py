@@ -27,6 +27,7 @@ def page() -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(f"### Sweep  :small[:gray[on {selection.gpu_name}]]", width="stretch")
         start = st.container(width="content")
+    jobs.confirm_cluster()
     errors = st.container()  # visible with the axes folded away, too
     with st.expander("What to try", icon=":material/tune:", expanded=not jobs.sweeps()):
         _request(selection, start, errors)

@@ -1,7 +1,8 @@
 """What a sweep tries and how: axes over problems, variants and tunables, strategy, budget.
 
 An axis that is left empty takes the sidebar's value: the sidebar is the starting point.
-Everything here is kept in the URL: a link or a reload describes the same sweep.
+Everything here is kept in the URL: a link or a reload describes the same sweep. The one exception
+is a cluster's address: what a scheduler sends is unpickled, so that a link must not name it.
 """
 
 from __future__ import annotations
@@ -217,8 +218,12 @@ def _search() -> _SearchInputs:
         top[2], "Time, at most, s", "sweep_seconds", low=1, placeholder="no limit"
     )
     below = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
-    cluster = url_state.text(
-        below[0], "Run on", "sweep_on", placeholder="this machine", help=TERMS["sweep_on"]
+    cluster = below[0].text_input(
+        "Run on",
+        key="sweep_on",
+        placeholder="this machine",
+        help=TERMS["sweep_on"],
+        persist_state="session",
     )
     execute = url_state.toggle(
         below[1], "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
@@ -232,5 +237,5 @@ def _search() -> _SearchInputs:
         budget=Budget(evaluations, None if seconds is None else float(seconds)),
         execute=execute,
         full=full,
-        cluster=cluster,
+        cluster=cluster.strip(),
     )

@@ -10,15 +10,18 @@ from datetime import datetime
 import streamlit as st
 
 from app.shared import notices, url_state
+from app.shared.widgets import plain_markdown
 from app.sweep.result_rows import ResultRows
 from engine.jobs.manager import JobManager, JobStatus, manager
 from engine.jobs.sweep.files import PREFIX, SweepFiles, sweep_files
 from engine.search.autotune import ProblemResult
+from engine.search.cluster.address import is_loopback, parse_address
 from engine.search.sweep.journal import SweepSpec
 from engine.units import format_duration
 
 _PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
 _SELECTED = "sweep_selected"
+_ASKED = "sweep_asked"  # a sweep on another machine's cluster, to be confirmed
 _NOTICES = "sweep"  # of the link and of the last button, until the next one
 
 
@@ -156,10 +159,53 @@ def _can_resume(job: JobStatus) -> bool:
 
 
 def start(spec: SweepSpec, cluster: str) -> None:
-    """Queue the sweep and show it; a button's callback. An empty cluster is this machine."""
+    """Queue the sweep and show it; a button's callback. An empty cluster is this machine.
+
+    A cluster on another machine is asked about first, by `confirm_cluster`.
+    """
     notices.clear(_NOTICES)
     with notices.errors_to(_NOTICES):
-        st.session_state[_SELECTED] = manager().submit_sweep(spec, cluster)
+        if cluster and not is_loopback(cluster):
+            st.session_state[_ASKED] = (spec, parse_address(cluster))
+        else:
+            _submit(spec, cluster)
+
+
+def confirm_cluster() -> None:
+    """Ask about a cluster on another machine, where Start was pressed for one."""
+    if _ASKED not in st.session_state:
+        return
+    spec, cluster = st.session_state[_ASKED]
+    st.warning(
+        plain_markdown(
+            f"Start on {cluster}? What this scheduler and its workers send is executed here with "
+            "your rights: start only if you know the machine and typed its address yourself."
+        ),
+        icon=":material/warning:",
+    )
+    with st.container(horizontal=True):
+        st.button(
+            f"Start on {plain_markdown(cluster)}",
+            key="sweep_confirm",
+            icon=":material/play_arrow:",
+            on_click=_confirmed,
+            args=(spec, cluster),
+        )
+        st.button("Do not start", key="sweep_decline", on_click=_forget_asked)
+
+
+def _confirmed(spec: SweepSpec, cluster: str) -> None:
+    _forget_asked()
+    with notices.errors_to(_NOTICES):
+        _submit(spec, cluster)
+
+
+def _forget_asked() -> None:
+    st.session_state.pop(_ASKED, None)
+
+
+def _submit(spec: SweepSpec, cluster: str) -> None:
+    st.session_state[_SELECTED] = manager().submit_sweep(spec, cluster)
 
 
 def _resume(job_id: str) -> None:

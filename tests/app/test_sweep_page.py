@@ -220,7 +220,6 @@ def test_the_axes_stand_in_the_url(open_app):
     at.multiselect(key="sweep_dtypes").set_value(["bfloat16"]).run()
     at.number_input(key="sweep_evaluations").set_value(5).run()
     at.toggle(key="sweep_execute").set_value(False).run()
-    at.text_input(key="sweep_on").set_value("tcp://10.0.0.5:8786").run()
     assert not at.exception
     link = {name: "".join(value) for name, value in at.query_params.items()}
     again = open_app("sweep", **link)
@@ -229,19 +228,43 @@ def test_the_axes_stand_in_the_url(open_app):
     assert again.multiselect(key="sweep_dtypes").value == ["bfloat16"]
     assert again.number_input(key="sweep_evaluations").value == 5
     assert not again.toggle(key="sweep_execute").value
-    assert again.text_input(key="sweep_on").value == "tcp://10.0.0.5:8786"
     assert "76 points" in texts(again)
 
 
 def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, monkeypatch):
     asked = []
     monkeypatch.setattr(manager(), "submit_sweep", lambda *args: asked.append(args) or "job")
-    params = {"variant": "v01", "inputs": "large_logits", "sweep_on": "tcp://h:1"}
-    at = open_app("sweep", gpu="L4", **params)
+    at = open_app("sweep", gpu="L4", variant="v01", inputs="large_logits")
+    at.text_input(key="sweep_on").set_value("tcp://127.0.0.1:8786").run()
     at.button(key="sweep_start").click().run()
     ((wanted, cluster),) = asked
     assert wanted.options.input_kind == "large_logits"
-    assert cluster == "tcp://h:1"
+    assert cluster == "tcp://127.0.0.1:8786"
+
+
+def test_a_link_names_no_cluster(open_app):
+    """What a scheduler sends is unpickled: an address comes from the keyboard alone."""
+    at = open_app("sweep", gpu="L4", variant="v01", sweep_on="tcp://evil.example:1", link="1")
+    assert at.text_input(key="sweep_on").value == ""
+    at.text_input(key="sweep_on").set_value("tcp://10.0.0.5:8786").run()
+    assert "10.0.0.5" not in str(at.query_params)
+
+
+@pytest.mark.parametrize("answer", ["sweep_confirm", "sweep_decline"])
+def test_a_cluster_on_another_machine_is_confirmed_by_name(open_app, monkeypatch, answer):
+    asked = []
+    monkeypatch.setattr(manager(), "submit_sweep", lambda *args: asked.append(args) or "job")
+    at = open_app("sweep", gpu="L4", variant="v01")
+    at.text_input(key="sweep_on").set_value("10.0.0.5:8786").run()
+    at.button(key="sweep_start").click().run()
+    assert not asked
+    assert "10.0.0.5" in at.button(key="sweep_confirm").label
+    assert "10.0.0.5" in at.warning[0].value
+    at.button(key=answer).click().run()
+    assert [cluster for _, cluster in asked] == (
+        ["tcp://10.0.0.5:8786"] if answer == "sweep_confirm" else []
+    )
+    assert not [b for b in at.button if b.key == "sweep_confirm"]
 
 
 def refuse(*_):

@@ -24,7 +24,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.autotune import ProblemResult
-from engine.search.cluster.address import parse_address
+from engine.search.cluster.address import is_loopback, parse_address
 from engine.search.cluster.executor import Cluster, connect, sweep_on
 from engine.search.cluster.tasks import MAX_DEATHS
 from engine.search.space import Space, SweepOptions
@@ -343,3 +343,14 @@ def test_addresses(text: str, address: str) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(InvalidProblem, match="not the address of a Dask scheduler"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        *(("localhost:8786", True), ("tls://127.0.0.1:1", True), ("[::1]:1", True)),
+        *(("gpu-box:1", False), ("127.0.0.1.evil.example:1", False), ("tcp://0.0.0.0:1", False)),
+    ],
+)
+def test_which_address_leads_to_this_machine_alone(text: str, alone: bool) -> None:
+    assert is_loopback(text) is alone

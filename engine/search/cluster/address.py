@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from engine.errors import InvalidProblem
@@ -28,3 +29,16 @@ def parse_address(text: str) -> str:
             "for instance tcp://192.168.1.5:8786."
         )
     return parts.geturl()
+
+
+def is_loopback(text: str) -> bool:
+    """Whether an address leads to this machine alone.
+
+    Raises:
+        InvalidProblem: it is no address.
+    """
+    host = urlsplit(parse_address(text)).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
