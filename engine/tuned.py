@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
-from engine.errors import StoreError
+from engine.errors import SnapshotError, StoreError
 from engine.evaluation import Origin
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.records import files
+from engine.records.encoding import decode, encode
+from engine.schema import Integer, Microseconds, Stored
 from engine.units import format_us
 from engine.user_data import data_folder
 
@@ -30,31 +31,19 @@ _TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
 
 
 @dataclass(frozen=True, slots=True)
-class TunedConfig:
+class TunedConfig(Stored):
     """A config, the problem it was tuned for, and how."""
 
     gpu: str
     variant: str
     problem_class: str
-    config: Mapping[str, int]
+    config: Mapping[str, Integer]
     problem: str  # label of the problem that was tuned
-    median_us: float
+    median_us: Microseconds
     origin: Origin
     when: str  # UTC, ISO 8601
     strategy: str
     evaluations: int  # that the search made
-
-    def __post_init__(self) -> None:
-        texts = (self.gpu, self.variant, self.problem_class, self.problem, self.when, self.strategy)
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"not a tuned config: {self}")
-        if self.origin not in get_args(Origin) or not (
-            self.median_us > 0 and math.isfinite(self.median_us)
-        ):
-            raise ValueError(f"not a tuned config: {self}")
-        for name, value in self.config.items():
-            if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"not a config: {self.config}")
 
     def describe(self) -> str:
         """`B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
@@ -105,7 +94,7 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
             raise ValueError("unknown version")
-        return [TunedConfig(**entry) for entry in data["tuned"]]
+        return [decode(TunedConfig, entry) for entry in data["tuned"]]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -113,7 +102,7 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
             f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
             "permissions or set ATTUNE_TUNED to another file."
         ) from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, SnapshotError) as error:
         raise StoreError(
             f"{path} does not hold tuned configs that this version can read: move it away or set "
             "ATTUNE_TUNED to another file."
@@ -176,7 +165,7 @@ def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
             entries = dict(before)
             yield entries
             if entries != before:
-                listed = [asdict(entries[key]) for key in sorted(entries)]
+                listed = [encode(entries[key]) for key in sorted(entries)]
                 text = json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n"
                 files.write(path, text.encode())
     except OSError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import Any
 
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.errors import InvalidProblem
 from engine.names import find_variant
+from engine.records.encoding import encode
 from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
 
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             )
         found = [entry for entry in found if forget_tuned(entry)]
     if args.json:
-        print_json([asdict(entry) for entry in found])
+        print_json([encode(entry) for entry in found])
         return 0
     if not found:
         which = " like that" if args.variant or args.gpu or args.problem_class else ""

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, TypeAlias
 
+from engine.records.encoding import decode
+from engine.schema import Stored
 from engine.search.ranking import gpu_names
 from engine.search.rows import SweepRow
 from engine.search.sweep.progress import SweepCounts
@@ -18,7 +20,7 @@ _MAX_BEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class BestPoint:
+class BestPoint(Stored):
     """The fastest point of one problem so far."""
 
     problem: str  # label
@@ -46,11 +48,6 @@ class JobProgress(SweepCounts):
         )
         figures = {f.name: getattr(counts, f.name) for f in fields(SweepCounts)}
         return cls(**figures, best=tuple(points))
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        return cls(**{**known, "best": tuple(BestPoint(**b) for b in data.get("best", ()))})
 
 
 def _heading(row: SweepRow, gpu: str) -> str:
@@ -120,7 +117,7 @@ class JobStatus:
         if kind == "stage":
             return replace(self, stage=str(event.get("stage", "")))
         if kind == "progress":
-            return replace(self, progress=JobProgress.from_dict(event["progress"]))
+            return replace(self, progress=decode(JobProgress, event["progress"]))
         if kind == "finished":
             return replace(
                 self,

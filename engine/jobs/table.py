@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine.errors import SnapshotError
 from engine.jobs.status import JobStatus
 from engine.records import journal
 
@@ -38,7 +39,7 @@ class JobTable:
         events, self._offset = journal.read_from(self._path, self._offset)
         for event in events:
             # One of another version of Attune changes nothing.
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+            with contextlib.suppress(KeyError, TypeError, ValueError, SnapshotError):
                 self._take(event)
         return events
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.schema import Stored
+
 # With fewer samples not even [minimum, maximum] covers the median with 95 %: 2 · 0.5⁶ < 0.05.
 MIN_SAMPLES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class MedianInterval:
+class MedianInterval(Stored):
     """A median and its confidence interval, in the samples' unit; low ≤ median ≤ high."""
 
     median: float

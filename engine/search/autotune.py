@@ -15,6 +15,7 @@ from typing import TypeAlias
 from engine.evaluation import Origin
 from engine.measure.sampler import SamplerSettings
 from engine.problem import Problem
+from engine.schema import Stored
 from engine.search.race import Candidates, RaceResult, race
 from engine.search.ranking import RankedPoint, by_problem, rank_rows, ranking_origin
 from engine.search.rows import SweepRow
@@ -27,7 +28,7 @@ FINAL = SamplerSettings(kinds=("device_warm", "device_cold"))
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemResult:
+class ProblemResult(Stored):
     """The best of one problem on one GPU."""
 
     device: str  # as `gpu_names` of the sweep's rows calls it

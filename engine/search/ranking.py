@@ -11,13 +11,14 @@ from engine.measure.sampler import SamplingRun
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
+from engine.schema import Stored
 from engine.search.rows import SweepRow, compare_rows
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class RankedPoint:
+class RankedPoint(Stored):
     """A point and its place. Points of equal `place` have times that do not tell them apart."""
 
     place: int

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -87,7 +86,7 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> 
 def test_a_final_survives_the_journal() -> None:
     place = RankedPoint(1, "point", MedianInterval(5.0, 4.9, 5.1), 1.0, False)
     found = ProblemResult("H200", Problem(1, 8, 128, 64), "measured", (place,), "side by side")
-    assert decode(ProblemResult, json.loads(json.dumps(asdict(found)))) == found
+    assert decode(ProblemResult, json.loads(json.dumps(encode(found)))) == found
 
 
 def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(

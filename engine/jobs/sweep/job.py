@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import MeasureError
@@ -20,6 +20,7 @@ from engine.jobs.status import JobProgress, JobStatus
 from engine.jobs.sweep.ahead import CompileAhead
 from engine.pipeline.request import EvaluationRequest
 from engine.records import files
+from engine.records.encoding import encode
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
 from engine.search.ranking import by_problem
@@ -47,7 +48,7 @@ def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
         end, final = sweep.run_here(runner.run.in_flight(job.journal))
     reporter.finish()
     if end != "cancelled":  # the manager has said so itself
-        runner.event(job_id, "finished", end=end, final=[asdict(result) for result in final])
+        runner.event(job_id, "finished", end=end, final=[encode(result) for result in final])
 
 
 class _Reporter:
@@ -68,7 +69,7 @@ class _Reporter:
         """Write the latest progress."""
         if self._latest is not None:
             progress = JobProgress.of(self._latest, self._latest.best.values())
-            self._runner.event(self._job_id, "progress", progress=asdict(progress))
+            self._runner.event(self._job_id, "progress", progress=encode(progress))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from engine.evaluation import Status
 from engine.problem import Problem
+from engine.schema import Stored
 from engine.search.ranking import ranking_origin
 from engine.search.rows import SweepRow
 
@@ -15,7 +16,7 @@ BestKey: TypeAlias = tuple[str, str, Problem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepCounts:
+class SweepCounts(Stored):
     """The figures of a sweep's progress."""
 
     done: int  # rows there are, those of an earlier run and skipped ones included
