@@ -17,7 +17,8 @@ def page() -> None:
     if local.spec is None:
         st.info(f"No local GPU. {local.why}", icon=":material/info:")
     else:
-        st.success(f"Local GPU: {local.name}.", icon=":material/developer_board:")
+        sentences = " ".join((f"Local GPU: {local.name}.", *local.differences))
+        st.success(sentences, icon=":material/developer_board:")
     wanted = st.text_input("Filter by name", key="device_filter", placeholder="H100, Ada, …")
     frame = frames.devices(all_devices(), wanted)
     if frame.empty:

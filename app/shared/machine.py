@@ -16,6 +16,7 @@ class LocalGpu:
     spec: DeviceSpec | None
     name: str
     why: str
+    differences: tuple[str, ...] = ()  # where the driver contradicts the table, a sentence each
 
 
 @lru_cache(maxsize=1)
@@ -24,4 +25,4 @@ def local_gpu() -> LocalGpu:
     detected = detect_local()
     if isinstance(detected, str):
         return LocalGpu(None, "", detected)
-    return LocalGpu(detected.spec, detected.spec.name, "")
+    return LocalGpu(detected.spec, detected.spec.name, "", detected.differences)

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print(f"This machine: {reason or (local.spec.name if not isinstance(local, str) else '')}")
+    for difference in () if isinstance(local, str) else local.differences:
+        print(f"  {difference}")
     print_table(
         "Known GPUs (dense rates, FP32 accumulation)",
         ("GPU", "arch", "SMs", "FP16 TFLOP/s", "FP32 TFLOP/s", "GB/s", "memory GB", "$/h"),

@@ -1,12 +1,18 @@
 """The GPU of this machine, if there is one.
 
-A GPU of the table takes its figures from there. One that is not in the table gets what the driver
-says (SMs, clock, memory, bandwidth, L2) and None elsewhere, so that pages say what is unknown.
+A GPU of the table takes its figures from there, but SMs and L2 from the driver where that knows
+them. The boost clock stays the table's, because the rates refer to it. One that is not in the table
+gets what the driver says (SMs, clock, memory, bandwidth, L2) and None elsewhere, so that pages say
+what is unknown.
+
+NVML numbers GPUs by PCI address and CUDA by speed (`CUDA_DEVICE_ORDER`), so the GPU is CUDA's own
+device 0 wherever CuPy can say which that is.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +20,7 @@ from engine.devices import nvml
 from engine.devices.spec import DeviceSpec
 from engine.devices.table import find_device
 from engine.errors import ToolMissing, UnknownName
+from engine.units import format_bytes
 
 # FP32 lanes per SM: NVML counts lanes ("GPU cores"), the table counts SMs.
 _LANES_PER_SM = {(7, 5): 64, (8, 0): 64}
@@ -30,6 +37,16 @@ class DetectedDevice:
     uuid: str
     driver_version: str
     memory_bytes: int | None  # what the driver reports, a little under the nominal size
+    differences: tuple[str, ...] = ()  # where the driver contradicts the table, a sentence each
+
+
+@dataclass(frozen=True, slots=True)
+class _CudaDevice:
+    """CUDA's first device, in CUDA's own order and after CUDA_VISIBLE_DEVICES."""
+
+    pci_bus_id: str  # as NVML takes it; of the whole GPU for a MIG slice
+    num_sms: int | None
+    l2_bytes: int | None
 
 
 def detect_local() -> DetectedDevice | str:
@@ -46,8 +63,9 @@ def detect_local() -> DetectedDevice | str:
 
 
 def _describe(api: Any, first: str | None) -> DetectedDevice | str:
+    cuda = _cuda_device()
     try:
-        handle = _handle(api, first)
+        handle = _handle(api, first, cuda)
     except api.NVMLError as error:
         wanted = "the first GPU" if first is None else f"CUDA_VISIBLE_DEVICES={first}"
         return f"The driver does not find {wanted} ({error}): choose a target GPU by name."
@@ -57,18 +75,24 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
         return f"The driver does not say which compute capability {name} has: choose a target GPU."
     compute_capability = (int(capability[0]), int(capability[1]))
     memory = nvml.ask(api, api.nvmlDeviceGetMemoryInfo, handle)
-    lanes = nvml.ask(api, api.nvmlDeviceGetNumGpuCores, handle)
-    per_sm = _LANES_PER_SM.get(compute_capability, _LANES_PER_SM_ELSE)
-    num_sms = None if not lanes else int(lanes) // per_sm
+    num_sms = None if cuda is None else cuda.num_sms
+    if num_sms is None:
+        lanes = nvml.ask(api, api.nvmlDeviceGetNumGpuCores, handle)
+        per_sm = _LANES_PER_SM.get(compute_capability, _LANES_PER_SM_ELSE)
+        num_sms = None if not lanes else int(lanes) // per_sm
+    l2_bytes = None if cuda is None else cuda.l2_bytes
+    clock_mhz = nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
     try:
         spec = find_device(name)
         in_table = spec.compute_capability == compute_capability
     except UnknownName:
         in_table = False
-    if not in_table:
-        spec = _from_driver(api, handle, name, compute_capability, num_sms, memory)
-    elif num_sms is not None and num_sms != spec.num_sms:
-        spec = replace(spec, num_sms=num_sms, source=f"{spec.source}; SMs as the driver counts")
+    differences: tuple[str, ...] = ()
+    if in_table:
+        differences = _differences(spec, num_sms, l2_bytes, clock_mhz)
+        spec = _with_driver_figures(spec, num_sms, l2_bytes)
+    else:
+        spec = _from_driver(api, handle, name, compute_capability, num_sms, l2_bytes, clock_mhz)
     return DetectedDevice(
         spec=spec,
         in_table=in_table,
@@ -76,14 +100,69 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
         uuid=str(nvml.ask(api, api.nvmlDeviceGetUUID, handle) or ""),
         driver_version=str(nvml.ask(api, api.nvmlSystemGetDriverVersion) or ""),
         memory_bytes=None if memory is None else int(memory.total),
+        differences=differences,
     )
 
 
-def _handle(api: Any, first: str | None) -> Any:
-    """By UUID or index as CUDA_VISIBLE_DEVICES names it, else the first."""
-    if first is not None and not first.isdigit():
-        return api.nvmlDeviceGetHandleByUUID(first)
-    return api.nvmlDeviceGetHandleByIndex(int(first or 0))
+def _differences(
+    row: DeviceSpec, num_sms: int | None, l2_bytes: int | None, clock_mhz: int | None
+) -> tuple[str, ...]:
+    """Where the driver's figures are not the table's, a sentence each."""
+    figures = (
+        ("SMs", num_sms, row.num_sms, str),
+        ("L2", l2_bytes, row.l2_bytes, format_bytes),
+        ("Highest SM clock", clock_mhz, row.boost_clock_mhz, "{:,} MHz".format),
+    )
+    return tuple(
+        f"{name}: {shown(driver)} as the driver reports it, {shown(table)} in Attune's table."
+        for name, driver, table, shown in figures
+        if driver is not None and table is not None and driver != table
+    )
+
+
+def _with_driver_figures(row: DeviceSpec, num_sms: int | None, l2_bytes: int | None) -> DeviceSpec:
+    """The row with SMs and L2 as the driver reports them; the row itself where nothing differs."""
+    source = row.source
+    if num_sms not in (None, row.num_sms):
+        source += "; SMs as the driver counts"
+    if l2_bytes not in (None, row.l2_bytes):
+        source += "; L2 as the driver reports it"
+    if source == row.source:
+        return row
+    return replace(
+        row, num_sms=num_sms or row.num_sms, l2_bytes=l2_bytes or row.l2_bytes, source=source
+    )
+
+
+def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
+    """NVML's handle of CUDA's first device; the whole GPU's for a MIG slice.
+
+    Without CuPy nothing says how CUDA orders GPUs, so CUDA_VISIBLE_DEVICES is followed in NVML's
+    order.
+    """
+    if cuda is not None:
+        handle = nvml.ask(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
+        if handle is not None:
+            return handle
+    if first is None or first.isdigit():
+        return api.nvmlDeviceGetHandleByIndex(int(first or 0))
+    # CUDA takes any beginning of a UUID, NVML whole ones only.
+    wanted = first.partition("/")[0].removeprefix("MIG-") if "MIG-GPU-" in first else first
+    found = [gpu for uuid, gpu in _uuids(api) if uuid.startswith(wanted)]
+    return found[0] if found else api.nvmlDeviceGetHandleByUUID(first)
+
+
+def _uuids(api: Any) -> Iterator[tuple[str, Any]]:
+    """UUIDs of all GPUs and MIG slices, each with the handle of the whole GPU."""
+    for index in range(nvml.ask(api, api.nvmlDeviceGetCount) or 0):
+        gpu = nvml.ask(api, api.nvmlDeviceGetHandleByIndex, index)
+        if gpu is None:
+            continue
+        yield str(nvml.ask(api, api.nvmlDeviceGetUUID, gpu) or ""), gpu
+        for each in range(nvml.ask(api, api.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+            mig = nvml.ask(api, api.nvmlDeviceGetMigDeviceHandleByIndex, gpu, each)
+            if mig is not None:
+                yield str(nvml.ask(api, api.nvmlDeviceGetUUID, mig) or ""), gpu
 
 
 def _from_driver(
@@ -92,10 +171,11 @@ def _from_driver(
     name: str,
     compute_capability: tuple[int, int],
     num_sms: int | None,
-    memory: Any,
+    l2_bytes: int | None,
+    clock: int | None,
 ) -> DeviceSpec:
     """A row for a GPU that the table lacks; peaks stay None, the driver does not know them."""
-    clock = nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
+    memory = nvml.ask(api, api.nvmlDeviceGetMemoryInfo, handle)
     memory_clock = nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
     bus_bits = nvml.ask(api, api.nvmlDeviceGetMemoryBusWidth, handle)
     limit_mw = nvml.ask(api, api.nvmlDeviceGetPowerManagementDefaultLimit, handle)
@@ -114,7 +194,7 @@ def _from_driver(
         boost_clock_mhz=clock,
         memory_bytes=None if memory is None else int(memory.total),
         memory_gb_per_s=bandwidth,
-        l2_bytes=_l2_bytes(),
+        l2_bytes=l2_bytes,
         fp16_tensor_tflops=None,
         bf16_tensor_tflops=None,
         fp32_tflops=fp32,
@@ -124,12 +204,18 @@ def _from_driver(
     )
 
 
-def _l2_bytes() -> int | None:
-    """L2 of CUDA's first device; NVML does not report it. None without CuPy."""
+def _cuda_device() -> _CudaDevice | None:
+    """CUDA's device 0; None without CuPy. Makes no context."""
     try:
         import cupy
 
-        return int(cupy.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]) or None
+        found = cupy.cuda.runtime.getDeviceProperties(0)
+        address = (found["pciDomainID"], found["pciBusID"], found["pciDeviceID"])
+        return _CudaDevice(
+            pci_bus_id="{:08X}:{:02X}:{:02X}.0".format(*address),
+            num_sms=int(found["multiProcessorCount"]) or None,
+            l2_bytes=int(found["l2CacheSize"]) or None,
+        )
     except Exception:
-        # CuPy fails in many ways on a half-installed CUDA; an unknown L2 is the honest answer.
+        # CuPy fails in many ways on a half-installed CUDA; unknown is the honest answer.
         return None

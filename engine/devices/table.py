@@ -22,7 +22,7 @@ from engine.errors import UnknownName
 # FP16 peaks that data sheets quote differently: with sparsity they are doubled (L4 242, L40S 733,
 # A10 250, A10G 140), and with FP16 accumulation too (RTX 3090 142, RTX 4090 330.3, RTX 5090 419).
 # A10G and L40 have half the rate per SM of A10 and L40S. Hopper's tensor peaks are given at a lower
-# clock (1,830 MHz SXM, 1,620 MHz PCIe) than the boost clock that its FP32 peak uses.
+# clock (1,830 MHz SXM, 1,620 MHz PCIe, 1,545 MHz NVL) than the boost clock that its FP32 peak uses.
 _FIGURES = """
 T4                      7.5   40  1590   16   320     4      65     8.1    70  0.526  aws g4dn
 RTX 2080 Ti             7.5   68  1545   11   616     5.5    53.8  13.4   250  -      -
@@ -45,7 +45,10 @@ RTX 4080                8.9   76  2505   16   716.8  64      97.5  48.7   320  -
 RTX 4090                8.9  128  2520   24  1008    72     165.2  82.6   450  1.12   runpod 0.00031
 H100 PCIe               9.0  114  1755   80  2000    50     756    51.2   350  2.86   lambda
 H100 SXM                9.0  132  1980   80  3350    50     989.4  66.9   700  3.78   lambda
+H100 NVL                9.0  132  1785   94  3938    50     835.5  60.3   400  -      -
+GH200                   9.0  132  1980   96  4000    50     989.4  66.9     -  -      -
 H200                    9.0  132  1980  141  4800    50     989.4  66.9   700  5.58   runpod 0.00155
+H200 NVL                9.0  132  1785  141  4800    50     835.5  60.3   600  -      -
 B200                   10.0  148  1965  180  7700   126    2250    75.0  1000  8.64   runpod 0.00240
 RTX 5080               12.0   84  2617   16   960    64     112.6  56.3   360  -      -
 RTX 5090               12.0  170  2407   32  1792    96     209.5  104.8  575  -      -
@@ -91,6 +94,12 @@ _SOURCES = {
     "H100 PCIe": f"NVIDIA H100 datasheet; {_H100_CHIP}",
     "H100 SXM": f"NVIDIA H100 datasheet; {_H100_CHIP}",
     "H200": "NVIDIA H200 datasheet; L2 as the same GH100 chip in the H100 whitepaper",
+    "H100 NVL": f"NVIDIA H100 NVL data sheet; SMs, L2 and clock as the same chip: {_H100_CHIP}",
+    "H200 NVL": f"NVIDIA H200 NVL data sheet; SMs, L2 and clock as the H100 NVL: {_H100_CHIP}",
+    "GH200": (
+        "NVIDIA GH200 Grace Hopper Superchip data sheet (96 GB of HBM3; its power is given with "
+        f"the CPU's); SMs, L2 and clock as the same chip: {_H100_CHIP}"
+    ),
     "B200": "NVIDIA HGX B200 datasheet (per GPU, dense); SMs, clock and L2 from the driver",
     "RTX 5080": _BLACKWELL,
     "RTX 5090": _BLACKWELL,
@@ -124,6 +133,7 @@ _ALIASES = {
         *("NVIDIA H100 80GB HBM3", "H100 80GB HBM3", "H100 SXM5", "H100 80GB SXM", "H100"),
     ),
     "H200": ("NVIDIA H200", "H200 SXM", "H200 141GB"),
+    "GH200": ("NVIDIA GH200 480GB", "NVIDIA GH200", "GH200 96GB"),
     "B200": ("NVIDIA B200", "B200 SXM"),
     "RTX 5080": ("NVIDIA GeForce RTX 5080", "5080"),
     "RTX 5090": ("NVIDIA GeForce RTX 5090", "5090"),
@@ -154,7 +164,7 @@ def _device(line: str) -> DeviceSpec:
         fp16_tensor_tflops=float(fp16),
         bf16_tensor_tflops=None if (major, minor) == (7, 5) else float(fp16),
         fp32_tflops=float(fp32),
-        power_w=int(watts),
+        power_w=None if watts == "-" else int(watts),
         price_usd_per_hour=None if price == "-" else float(price),
         source=_SOURCES[name],
         price_source=_RUNPOD.format(rate) if seller == "runpod" else _PRICE_SOURCES[price_from],

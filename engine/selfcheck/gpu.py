@@ -37,7 +37,8 @@ def driver() -> str:
     if isinstance(local, str):
         raise CheckFailed(f"CUDA finds a GPU and NVML does not: {local}")
     known = "" if local.in_table else ", which is not in Attune's table of GPUs"
-    return f"{local.driver_name}{known}; driver {local.driver_version or 'unknown'}."
+    differences = "".join(f" {each}" for each in local.differences)
+    return f"{local.driver_name}{known}; driver {local.driver_version or 'unknown'}.{differences}"
 
 
 def launch(backend: CudaBackend) -> str:

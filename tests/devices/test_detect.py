@@ -11,6 +11,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from fake_gpu import FakeGpu
 from fake_nvml import FakeNvml
 
 from engine.devices import find_device, nvml
@@ -109,6 +110,95 @@ def test_cuda_visible_devices_chooses(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert isinstance(detect_local(), DetectedDevice)
     assert seen == [handle]
+
+
+def two_gpus(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> FakeNvml:
+    """An L4 in front of an H200 on the bus, so that CUDA, which orders by speed, swaps them."""
+    by_uuid = {f"GPU-{letter * 8}-0000": index for index, letter in enumerate("ab")}
+    by_uuid["MIG-cccccccc-0000"] = 2  # a slice of the second
+    addresses = ["00000000:01:00.0", "00000000:02:00.0"]
+
+    def by_address(address: str) -> int:
+        return addresses.index(address)
+
+    def uuid_handle(uuid: str) -> int:
+        if uuid not in by_uuid:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return by_uuid[uuid]
+
+    both: dict[str, Any] = {
+        "nvmlDeviceGetCount": 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetHandleByPciBusId": by_address,
+        "nvmlDeviceGetHandleByUUID": uuid_handle,
+        "nvmlDeviceGetUUID": list(by_uuid).__getitem__,
+        "nvmlDeviceGetName": ["NVIDIA L4", "NVIDIA H200"].__getitem__,
+        "nvmlDeviceGetCudaComputeCapability": [(8, 9), (9, 0)].__getitem__,
+        "nvmlDeviceGetNumGpuCores": [58 * 128, 132 * 128].__getitem__,
+        "nvmlDeviceGetMaxMigDeviceCount": [0, 7].__getitem__,
+        ("nvmlDeviceGetMigDeviceHandleByIndex", 0): 2,
+    }
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    return install(monkeypatch, {**both, **answers})
+
+
+def cuda_finds(monkeypatch: pytest.MonkeyPatch, **figures: int) -> None:
+    """What CuPy says of CUDA's device 0."""
+    gpu = FakeGpu({}, capability=(9, 0), **figures)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)  # type: ignore[arg-type]
+
+
+def test_the_gpu_is_the_one_that_cuda_takes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_gpus(monkeypatch)
+    cuda_finds(monkeypatch, pci_bus=2, num_sms=132, l2_bytes=50 << 20)
+    local = detect_local()
+    assert isinstance(local, DetectedDevice)
+    assert local.spec is find_device("H200")
+    assert local.uuid == "GPU-bbbbbbbb-0000"
+    assert local.differences == ()
+
+
+def test_sms_l2_and_clock_of_the_driver_beside_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates refer to the table's boost clock, which therefore stays."""
+    two_gpus(monkeypatch, nvmlDeviceGetMaxClockInfo=1830)
+    cuda_finds(monkeypatch, pci_bus=2, num_sms=114, l2_bytes=60 << 20)
+    local = detect_local()
+    assert isinstance(local, DetectedDevice)
+    assert (local.spec.num_sms, local.spec.l2_bytes) == (114, 60 << 20)
+    assert local.spec.boost_clock_mhz == find_device("H200").boost_clock_mhz == 1980
+    assert local.differences == (
+        "SMs: 114 as the driver reports it, 132 in Attune's table.",
+        "L2: 60 MiB as the driver reports it, 50 MiB in Attune's table.",
+        "Highest SM clock: 1,830 MHz as the driver reports it, 1,980 MHz in Attune's table.",
+    )
+    assert "L2 as the driver reports it" in local.spec.source
+
+
+@pytest.mark.parametrize(
+    ("visible", "name"),
+    [
+        ("0", "L4"),
+        ("1,0", "H200"),
+        ("GPU-bbbb", "H200"),
+        ("GPU-aaaaaaaa-0000", "L4"),
+        ("MIG-cccc", "H200"),
+        ("MIG-cccccccc-0000", "H200"),
+        ("MIG-GPU-bbbbbbbb-0000/1/0", "H200"),
+        ("GPU-nosuch", ""),
+    ],
+)
+def test_names_in_cuda_visible_devices(
+    monkeypatch: pytest.MonkeyPatch, visible: str, name: str
+) -> None:
+    """Without CuPy. CUDA takes the beginning of a UUID too."""
+    two_gpus(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    local = detect_local()
+    if name:
+        assert isinstance(local, DetectedDevice)
+        assert local.spec is find_device(name)
+    else:
+        assert f"does not find CUDA_VISIBLE_DEVICES={visible}" in str(local)
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])

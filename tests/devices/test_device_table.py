@@ -29,6 +29,7 @@ HALF_RATE = {"RTX 2080 Ti", "RTX 3080", "RTX 3090", "RTX 4080", "RTX 4090", "RTX
 HALF_RATE |= {"A10G", "L40"}
 # Tensor peaks quoted below the boost clock: whitepaper clocks, and B200's from its peak.
 TENSOR_CLOCK_MHZ = {"H100 SXM": 1830, "H200": 1830, "H100 PCIe": 1620, "B200": 1856}
+TENSOR_CLOCK_MHZ |= {"H100 NVL": 1545, "H200 NVL": 1545, "GH200": 1830}
 
 DEVICES = all_devices()
 
@@ -62,7 +63,10 @@ def test_figures_are_plausible(device: DeviceSpec) -> None:
     assert 200 < device.memory_gb_per_s < 10_000
     assert 8 * 2**30 <= device.memory_bytes <= 200 * 2**30
     assert 3 * 2**20 < device.l2_bytes < 256 * 2**20
-    assert 50 < device.power_w < 1500
+    if device.name == "GH200":
+        assert device.power_w is None  # the data sheet gives it together with the CPU's
+    else:
+        assert 50 < device.power_w < 1500
     # A GPU reads its whole memory in 5 ms (bandwidth-rich) to 100 ms (capacity-rich).
     assert 0.005 < device.memory_bytes / (device.memory_gb_per_s * 1e9) < 0.1
     # Machine balance: FLOPs per byte at the FP16 peak.
@@ -104,6 +108,9 @@ def test_names_are_unambiguous() -> None:
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA GH200 480GB", "GH200"),
         ("NVIDIA B200", "B200"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell"),
     ],

@@ -217,7 +217,13 @@ class FakeRuntime:
     def getDeviceProperties(self, device: int) -> dict[str, Any]:  # noqa: N802
         assert device == 0
         major, minor = self._gpu.capability
-        return {"name": b"NVIDIA L4", "major": major, "minor": minor}
+        return {"name": b"NVIDIA L4", "major": major, "minor": minor} | {
+            "pciDomainID": 0,
+            "pciBusID": self._gpu.pci_bus,
+            "pciDeviceID": 0,
+            "multiProcessorCount": self._gpu.num_sms,
+            "l2CacheSize": self._gpu.l2_bytes,
+        }
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
         self._gpu.check()

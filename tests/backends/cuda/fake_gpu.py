@@ -71,6 +71,8 @@ class FakeGpu:
     kernels: Mapping[str, Kernel]
     capability: tuple[int, int] = (8, 9)
     l2_bytes: int = 1 << 20
+    num_sms: int = 58
+    pci_bus: int = 1
     smem_optin_bytes: int = 99 * 1024
     memory_bytes: int = 1 << 28
     ctas_per_sm: int = 99  # what the driver says of any kernel
