@@ -62,8 +62,11 @@ def _least_free(root: Path, group: str, limit: str, usage: str, cache: str) -> i
     least: int | None = None
     folders = [root / group, *(root / group).parents]
     for folder in folders[: folders.index(root) + 1]:
-        maximum, current = _number(folder / limit), _number(folder / usage)
-        if maximum is None or current is None:
+        maximum = _number(folder / limit)
+        if maximum is None:
+            continue  # no such folder, or no limit
+        current = _number(folder / usage)
+        if current is None:
             continue
         free = maximum - current + _reclaimable(folder / "memory.stat", cache)
         least = free if least is None else min(least, free)

@@ -77,6 +77,16 @@ class Parameters:
     bandwidth: float = 1.0  # L2 and DRAM rates over the assumed
 
 
+@dataclass(frozen=True, slots=True)
+class ParameterArrays:
+    """k sets of `Parameters`, for all of them to be evaluated at once: arrays `[k, 1]`."""
+
+    floor_us: FloatArray
+    pace: FloatArray
+    contention: FloatArray
+    bandwidth: FloatArray
+
+
 PARAMETER_NAMES = ("floor_us", "pace", "contention", "bandwidth")
 # Factors of the priors' 90 % intervals. An empty kernel takes 0.5 µs in a graph and 9 µs between
 # events; scalar kernels of one design differ up to fivefold by how their loads compile.
@@ -155,7 +165,10 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The model's terms for n problems; arrays are `[n]`, times in µs."""
+    """The model's terms for n problems; times in µs.
+
+    Arrays are `[n]`; with k sets of parameters, those that depend on a parameter are `[k, n]`.
+    """
 
     total_us: FloatArray
     floor_us: FloatArray  # of all passes
@@ -170,7 +183,22 @@ class Terms:
     l2_us: FloatArray
     dram_us: FloatArray
     fuse_us: FloatArray  # later passes without their floors
-    binds: npt.NDArray[np.int64]  # index into BINDS
+
+    @property
+    def binds(self) -> npt.NDArray[np.int64]:
+        """Which term is largest, as an index into BINDS; compute is named by what it is made of."""
+        largest = np.argmax(
+            np.stack([self.floor_us, self.compute_us, self.l2_us, self.dram_us, self.fuse_us]),
+            axis=0,
+        )
+        at_peak = 0.99 * self.compute_us
+        compute = np.select(
+            [self.peak_us >= at_peak, self.exp_us >= at_peak, self.load_per_sm > 1],
+            [BINDS.index("math peak"), BINDS.index("exp peak"), BINDS.index("CTAs per SM")],
+            BINDS.index("one CTA"),
+        )
+        others = [BINDS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
+        return np.where(largest == 1, compute, np.array(others)[largest])
 
     def binding(self, i: int = 0) -> str:
         """The name of the term that binds the i-th launch, one of BINDS."""
@@ -182,7 +210,7 @@ def evaluate(
     launches: Launches,
     resident: IntArray,
     m: Machine,
-    parameters: Parameters,
+    parameters: Parameters | ParameterArrays,
 ) -> Terms:
     """All terms.
 
@@ -245,10 +273,10 @@ def evaluate(
         for i in range(1, num_passes):
             fuse_rounds = -(-launches.ctas[i] // (m.num_sms * resident[i]))
             fuse_us = fuse_us + np.maximum(fuse_bytes / fuse_rate, fuse_rounds * _FUSE_CTA_US)
-    gap_us = min(parameters.floor_us, _MOST_GAP_US)
-    floor_us = np.full_like(compute_us, parameters.floor_us + (num_passes - 1) * gap_us)
+    gap_us = np.minimum(parameters.floor_us, _MOST_GAP_US)
+    floor_us = np.zeros_like(compute_us) + (parameters.floor_us + (num_passes - 1) * gap_us)
 
-    slowest = np.maximum.reduce([compute_us, l2_us, dram_us])
+    slowest = np.maximum(np.maximum(compute_us, l2_us), dram_us)
     return Terms(
         total_us=floor_us + slowest + fuse_us,
         floor_us=floor_us,
@@ -263,30 +291,7 @@ def evaluate(
         l2_us=l2_us,
         dram_us=dram_us,
         fuse_us=fuse_us,
-        binds=_binds(floor_us, compute_us, peak_us, exp_us, l2_us, dram_us, fuse_us, load),
     )
-
-
-def _binds(
-    floor_us: FloatArray,
-    compute_us: FloatArray,
-    peak_us: FloatArray,
-    exp_us: FloatArray,
-    l2_us: FloatArray,
-    dram_us: FloatArray,
-    fuse_us: FloatArray,
-    load: IntArray,
-) -> npt.NDArray[np.int64]:
-    """Which term is largest; compute is named by what it is made of."""
-    largest = np.argmax(np.stack([floor_us, compute_us, l2_us, dram_us, fuse_us]), axis=0)
-    at_peak = 0.99 * compute_us
-    compute = np.select(
-        [peak_us >= at_peak, exp_us >= at_peak, load > 1],
-        [BINDS.index("math peak"), BINDS.index("exp peak"), BINDS.index("CTAs per SM")],
-        BINDS.index("one CTA"),
-    )
-    others = [BINDS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
-    return np.where(largest == 1, compute, np.array(others)[largest])
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +326,8 @@ def predict_arrays(
         parameters = calibration.parameters
         covariance, noise = np.array(calibration.covariance), calibration.noise
     terms = evaluate(variant, launches, resident, m, parameters)
-    ends_us = np.stack(
-        [
-            evaluate(variant, launches, resident, m, moved).total_us
-            for moved in _parameter_ends(parameters, covariance)
-        ]
-    )
+    ends = _parameter_ends(parameters, covariance)
+    ends_us = evaluate(variant, launches, resident, m, ends).total_us
     middle = np.log(terms.total_us)
     # [directions, ends, n]
     change = np.log(ends_us).reshape(-1, 2, launches.size) - middle
@@ -341,12 +342,11 @@ def predict_arrays(
     )
 
 
-def _parameter_ends(parameters: Parameters, covariance: FloatArray) -> list[Parameters]:
+def _parameter_ends(parameters: Parameters, covariance: FloatArray) -> ParameterArrays:
     """Both 90 % ends of every principal direction, low before high."""
     center = np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
     variances, directions = np.linalg.eigh(covariance)
-    return [
-        Parameters(*np.exp(center + sign * Z90 * np.sqrt(max(variance, 0.0)) * direction).tolist())
-        for variance, direction in zip(variances, directions.T, strict=True)
-        for sign in (-1.0, 1.0)
-    ]
+    # [directions, parameters]
+    steps = (Z90 * np.sqrt(np.maximum(variances, 0.0)) * directions).T
+    ends = np.exp(center + np.stack([-steps, steps], axis=1)).reshape(-1, len(PARAMETER_NAMES))
+    return ParameterArrays(*ends.T[..., np.newaxis])
