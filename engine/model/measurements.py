@@ -7,14 +7,13 @@ Lines that start with # are comments.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.csv_table import CsvTable, read_csv
 from engine.errors import InvalidProblem
 from engine.problem import Problem
 
@@ -73,18 +72,10 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
     """
     if len(text) > MAX_CHARS:
         raise InvalidProblem(f"{name} is longer than {MAX_CHARS:,} characters.")
-    lines = _data_lines(text.removeprefix("\ufeff"), name)
-    header_line, header = next(lines, (0, []))
-    columns = [c.strip() for c in header]
-    _check_columns(columns, name, header_line)
+    table = read_csv(text, name)
+    _check_columns(table, name)
     points = []
-    for line, cells in lines:
-        if len(cells) != len(columns):
-            raise InvalidProblem(
-                f"{name}, line {line} has {len(cells)} cells and the header has {len(columns)} "
-                f"columns."
-            )
-        row = {c: cell.strip() for c, cell in zip(columns, cells, strict=True)}
+    for line, row in table.rows:
         points.append(_Row(name, line, row).measurement())
         if len(points) > MAX_ROWS:
             raise InvalidProblem(f"{name} has more than {MAX_ROWS:,} rows.")
@@ -93,25 +84,13 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
     return tuple(points)
 
 
-def _data_lines(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of lines that are neither empty nor comments."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            try:
-                yield number, next(csv.reader(io.StringIO(line)))
-            except csv.Error as error:
-                raise InvalidProblem(f"{name}, line {number} is no CSV: {error}.") from None
-
-
-def _check_columns(columns: list[str], name: str, line: int) -> None:
+def _check_columns(table: CsvTable, name: str) -> None:
+    columns, line = table.columns, table.header_line
     wanted = ", ".join(REQUIRED)
     if not columns:
         raise InvalidProblem(f"{name} is empty: it needs a header with the columns {wanted}.")
     if len(columns) == 1 and ";" in columns[0]:
         raise InvalidProblem(f"{name}, line {line} is separated by semicolons: use commas.")
-    doubled = sorted({c for c in columns if columns.count(c) > 1})
-    if doubled:
-        raise InvalidProblem(f"{name}, line {line} has the column {doubled[0]!r} twice.")
     missing = [c for c in REQUIRED if c not in columns]
     if "kernel_ms" in missing:
         other = next((c for c in columns if c.startswith(("kernel_", "time"))), None)

@@ -78,7 +78,7 @@ def test_optional_columns_and_order_do_not_matter() -> None:
         (HEADER.strip() + ",dtype\n1,1,64,64,1,float8\n", ["line 2", "dtype"]),
         (HEADER + "1,1,64,64,1\n" * (MAX_ROWS + 1), ["10,000 rows"]),
         ("x" * (MAX_CHARS + 1), ["characters"]),
-        (HEADER + "1" * 200_000 + ",1,64,64,1\n", ["line 2", "no CSV"]),
+        (HEADER + "1" * 200_000 + ",1,64,64,1\n", ["line 2", "not valid CSV"]),
     ],
 )
 def test_complaints_name_the_place(text: str, words: list[str]) -> None:

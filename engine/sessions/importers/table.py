@@ -8,14 +8,14 @@ of that PyTorch backend. Columns not known here are kept as notes.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
-from engine.errors import SnapshotError
+from engine.csv_table import read_csv
+from engine.errors import InvalidProblem, SnapshotError
 from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.problem import Problem
 from engine.records.explain import file_label
@@ -52,12 +52,9 @@ def from_csv(text: str, options: ImportOptions, *, name: str) -> Snapshot:
     Raises:
         SnapshotError: a wrong value is named by line and column.
     """
-    lines = text.splitlines(keepends=True)
-    comments = 0
-    while comments < len(lines) and lines[comments].lstrip().startswith("#"):
-        comments += 1
-    remarks = "".join(line.lstrip().removeprefix("#").lstrip() for line in lines[:comments])
-    rows = _csv_rows(lines[comments:], name, comments)
+    comments = takewhile(lambda line: line.startswith("#"), map(str.strip, text.splitlines()))
+    remarks = "\n".join(line.removeprefix("#").strip() for line in comments)
+    rows = _csv_rows(text, name)
     return _session(rows, options, name=name, kind="a CSV table", file_notes=remarks.strip())
 
 
@@ -77,26 +74,15 @@ def from_rows(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
     return _session(iter(rows), options, name=name, kind="a JSON table")
 
 
-def _csv_rows(lines: list[str], name: str, skipped: int) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO("".join(lines), newline=""), strict=True)
+def _csv_rows(text: str, name: str) -> Iterator[Row]:
     try:
-        header = [column.strip() for column in next(reader, [])]
-        location = FileLocation(name, f"line {skipped + 1}")
-        if not any(header):
-            location.reject(" has no column names")
-        for column in header:
-            if header.count(column) > 1:
-                location.reject(f", column {header.index(column) + 1} has a name that comes twice")
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            location = FileLocation(name, f"line {skipped + reader.line_num}")
-            if len(cells) != len(header):
-                location.reject(f" has {len(cells)} cells, and there are {len(header)} columns")
-            yield location, dict(zip(header, (cell.strip() for cell in cells), strict=True))
-    except csv.Error:
-        line = skipped + reader.line_num
-        raise SnapshotError(f"{file_label(name)}: line {line} is not valid CSV.") from None
+        table = read_csv(text, file_label(name))
+        if not any(table.columns):
+            FileLocation(name, f"line {max(table.header_line, 1)}").reject(" has no column names")
+        for line, row in table.rows:
+            yield FileLocation(name, f"line {line}"), row
+    except InvalidProblem as error:
+        raise SnapshotError(str(error)) from None
 
 
 @dataclass
