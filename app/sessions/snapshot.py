@@ -11,7 +11,7 @@ from app.evaluation import metrics, tabs
 from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
 from app.sessions import advice, downloads, frames
-from app.sessions.target import draw_status
+from app.sessions.goal import draw_status
 from app.shared import tables
 from app.shared.selection import select
 from app.shared.widgets import empty, plain_markdown
@@ -20,7 +20,7 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
 from engine.records.snapshot import Snapshot
-from engine.sessions.goal import target_status
+from engine.sessions.goal import goal_status
 from engine.sessions.tables import environment_table, sources_table, timeline_table
 from engine.sessions.timeline import timeline_rows
 
@@ -64,7 +64,7 @@ def _head(
 
 def _about(snapshot: Snapshot) -> None:
     if snapshot.target is not None:
-        draw_status(snapshot.target, target_status(snapshot.target, snapshot.opened()))
+        draw_status(snapshot.target, goal_status(snapshot.target, snapshot.opened()))
     for label, text in (
         ("Hypothesis", snapshot.hypothesis),
         ("Notes", snapshot.notes),

@@ -7,7 +7,7 @@ import datetime
 import streamlit as st
 
 from app.sessions import frames, snapshot
-from app.sessions.target import SIZES
+from app.sessions.goal import SIZES
 from app.shared import notices, tables, url_state
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import empty, plain_markdown, problem

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.sessions import advice, downloads, target
+from app.sessions import advice, downloads, goal
 from app.shared import notices, working_session
 from app.shared.widgets import empty
 from engine.errors import AttuneError
@@ -56,7 +56,7 @@ def _head(store: Store, session: Session) -> None:
         )
         with st.popover("Target and notes", icon=":material/flag:"):
             _notes_form(session)
-            target.form(session.target)
+            goal.form(session.target)
             st.button("Set target", key="target_set", on_click=_set_target, args=(session,))
         st.button(
             "Save snapshot",
@@ -124,7 +124,7 @@ def _label(session_id: str) -> str:
 
 def _set_target(session: Session) -> None:
     with notices.errors_to(_NOTICES):
-        session.edit(target=target.from_form() or "none")
+        session.edit(target=goal.from_form() or "none")
 
 
 def _edit(session: Session, **changes: Any) -> None:
@@ -148,7 +148,7 @@ def _status(session: Session) -> None:
     if status is None or session.target is None:
         st.caption("No target yet: set one to see whether it is met.")
     else:
-        target.draw_status(session.target, status)
+        goal.draw_status(session.target, status)
     if session.hypothesis:
         st.text(f"Hypothesis: {session.hypothesis}")
 

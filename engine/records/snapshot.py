@@ -73,7 +73,7 @@ class Environment(Record):
     dirty: bool | None = None
 
 
-class Target(Record):
+class Goal(Record):
     """What the session is after, in a form that a status can be computed from.
 
     `speedup`: baseline time / kernel time ≥ value. `latency_us`: median ≤ value. `per_unit_gain`:
@@ -147,7 +147,7 @@ class Snapshot(Record):
     id: Id
     title: ShortLine
     hypothesis: Sentence = ""
-    target: Target | None = None
+    target: Goal | None = None
     notes: Notes = ""
     created: Time
     updated: Time

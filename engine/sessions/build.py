@@ -16,10 +16,10 @@ from engine.problem import Problem
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import (
     Environment,
+    Goal,
     Snapshot,
     Source,
     StoredErrorMap,
-    Target,
     TimelineEntry,
 )
 from engine.text import (
@@ -48,7 +48,7 @@ def make_snapshot(
     environment: Mapping[str, Any] | Environment,
     title: str = "",
     hypothesis: str = "",
-    target: Target | None = None,
+    target: Goal | None = None,
     notes: str = "",
     provenance: str = "",
     created: str | None = None,

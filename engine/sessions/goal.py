@@ -1,8 +1,8 @@
-"""Target against result: met, missed by how much, or undecided, computed and never stored.
+"""Goal against result: met, missed by how much, or undecided, computed and never stored.
 
-The rules are the cautious ones. A target speaks of every problem it matches, so the worst of them
-decides. Predictions never meet a target. The interval of a ratio is that of its two ends taken
-apart; a target inside it is undecided. Of evaluations of the same thing the last one counts.
+The rules are the cautious ones. A goal covers every problem that it matches, so the worst of them
+decides. Predictions never meet a goal. The interval of a ratio is that of its two ends taken
+apart; a goal inside it is undecided. Of evaluations of the same thing the last one counts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Literal
 
 from engine.evaluation import Evaluation, Latency, Status
 from engine.problem import Problem
-from engine.records.snapshot import Target
+from engine.records.snapshot import Goal
 from engine.units import format_us
 
 State = Literal["met", "missed", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
-class TargetStatus:
+class GoalStatus:
     """`value` is the deciding figure (a ratio, or µs for `latency_us`); None when there is none."""
 
     state: State
@@ -43,72 +43,71 @@ class Figure:
     hard: bool
 
 
-def describe_target(target: Target) -> str:
+def describe_goal(goal: Goal) -> str:
     """`speed-up ≥ 1.5× over flash at S=128, v05`."""
     limit = {
-        "speedup": f"speed-up ≥ {target.value:g}× over {target.baseline or 'the best baseline'}",
-        "latency_us": f"latency ≤ {format_us(target.value)}",
-        "per_unit_gain": f"time per (batch, head) ≥ {target.value:g}× less than at the smallest",
-    }[target.metric]
+        "speedup": f"speed-up ≥ {goal.value:g}× over {goal.baseline or 'the best baseline'}",
+        "latency_us": f"latency ≤ {format_us(goal.value)}",
+        "per_unit_gain": f"time per (batch, head) ≥ {goal.value:g}× less than at the smallest",
+    }[goal.metric]
     sizes = [
         f"{letter}={size}"
         for letter, size in zip(
             "BHSD",
-            (target.batch, target.num_heads, target.seqlen, target.head_dim),
+            (goal.batch, goal.num_heads, goal.seqlen, goal.head_dim),
             strict=True,
         )
         if size is not None
     ]
     at = f" at {' '.join(sizes)}" if sizes else ""
-    return limit + at + (f", {target.variant}" if target.variant else "")
+    return limit + at + (f", {goal.variant}" if goal.variant else "")
 
 
-def target_status(target: Target, evaluations: Sequence[Evaluation]) -> TargetStatus:
-    """Where a session stands against its target."""
-    fitting = [e for e in evaluations if _fits(target, e)]
+def goal_status(goal: Goal, evaluations: Sequence[Evaluation]) -> GoalStatus:
+    """Whether a session has met its goal."""
+    fitting = [e for e in evaluations if _fits(goal, e)]
     rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}
-    figures = list(rule[target.metric](target, fitting))
+    figures = list(rule[goal.metric](goal, fitting))
     if not figures:
-        return TargetStatus("undecided", f"Undecided: nothing yet to compare with {_goal(target)}.")
+        return GoalStatus("undecided", f"Undecided: nothing yet to compare with {_aim(goal)}.")
     hard = [f for f in figures if f.hard]
     if not hard:
         best = max(figures, key=lambda f: f.value)
-        return TargetStatus(
+        return GoalStatus(
             "undecided",
-            f"Undecided: only predictions so far ({_shown(target, best)}), and {_goal(target)} "
+            f"Undecided: only predictions so far ({_shown(goal, best)}), and {_aim(goal)} "
             "needs a measured or recorded latency.",
         )
-    return _verdict(target, hard)
+    return _verdict(goal, hard)
 
 
-def _verdict(target: Target, figures: Sequence[Figure]) -> TargetStatus:
-    less_is_better = target.metric == "latency_us"
+def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
+    less_is_better = goal.metric == "latency_us"
     # The worst figure decides; as "goodness", more is always better.
     worst = min(figures, key=lambda f: -f.value if less_is_better else f.value)
-    surely = worst.high <= target.value if less_is_better else worst.low >= target.value
-    never = worst.low > target.value if less_is_better else worst.high < target.value
+    surely = worst.high <= goal.value if less_is_better else worst.low >= goal.value
+    never = worst.low > goal.value if less_is_better else worst.high < goal.value
     state: State = "met" if surely else "missed" if never else "undecided"
-    share = abs(worst.value / target.value - 1) * 100
+    share = abs(worst.value / goal.value - 1) * 100
     many = f" on {len(figures)} problems, the worst of them" if len(figures) > 1 else ""
     text = {
-        "met": f"Met{many}: {_shown(target, worst)} against {_goal(target)}.",
-        "missed": f"Missed by {share:.2g} %{many}: {_shown(target, worst)} against "
-        f"{_goal(target)}.",
-        "undecided": f"Undecided{many}: {_shown(target, worst)}, an interval that holds "
-        f"{_goal(target)}.",
+        "met": f"Met{many}: {_shown(goal, worst)} against {_aim(goal)}.",
+        "missed": f"Missed by {share:.2g} %{many}: {_shown(goal, worst)} against {_aim(goal)}.",
+        "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that holds "
+        f"{_aim(goal)}.",
     }[state]
-    return TargetStatus(state, text, worst.value, worst.low, worst.high, worst.problem)
+    return GoalStatus(state, text, worst.value, worst.low, worst.high, worst.problem)
 
 
-def _goal(target: Target) -> str:
-    if target.metric == "latency_us":
-        return f"the {format_us(target.value)} aimed at"
-    return f"the {target.value:g}× aimed at"
+def _aim(goal: Goal) -> str:
+    if goal.metric == "latency_us":
+        return f"the {format_us(goal.value)} aimed at"
+    return f"the {goal.value:g}× aimed at"
 
 
-def _shown(target: Target, figure: Figure) -> str:
+def _shown(goal: Goal, figure: Figure) -> str:
     def one(x: float) -> str:
-        return format_us(x) if target.metric == "latency_us" else f"{x:.3g}×"
+        return format_us(x) if goal.metric == "latency_us" else f"{x:.3g}×"
 
     interval = (
         "a single figure without an interval"
@@ -118,19 +117,19 @@ def _shown(target: Target, figure: Figure) -> str:
     return f"{one(figure.value)} ({interval}) with {figure.what}"
 
 
-def _fits(target: Target, e: Evaluation) -> bool:
+def _fits(goal: Goal, e: Evaluation) -> bool:
     p = e.problem
     wanted = (
-        (target.batch, p.batch),
-        (target.num_heads, p.num_heads),
-        (target.seqlen, p.seqlen),
-        (target.head_dim, p.head_dim),
+        (goal.batch, p.batch),
+        (goal.num_heads, p.num_heads),
+        (goal.seqlen, p.seqlen),
+        (goal.head_dim, p.head_dim),
     )
     return (
         e.latency is not None
         and e.status is not Status.INCORRECT
-        and (not target.variant or e.variant == target.variant)
-        and all(size is None or size == found for size, found in wanted)
+        and (not goal.variant or e.variant == goal.variant)
+        and all(size is None or size == actual for size, actual in wanted)
     )
 
 
@@ -155,13 +154,13 @@ def _best_per_problem(figures: Iterable[Figure], key: Callable[[Figure], float])
     return list(best.values())
 
 
-def _speedups(target: Target, evaluations: list[Evaluation]) -> list[Figure]:
+def _speedups(goal: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     figures = []
     for e in _last_of_each(evaluations):
         baselines = [
             (b.name, b.latency)
             for b in e.baselines
-            if b.latency is not None and target.baseline in ("", b.name)
+            if b.latency is not None and goal.baseline in ("", b.name)
         ]
         if e.latency is None or not baselines:
             continue
@@ -179,7 +178,7 @@ def _speedups(target: Target, evaluations: list[Evaluation]) -> list[Figure]:
     return _best_per_problem(figures, lambda f: f.value)
 
 
-def _latencies(_target: Target, evaluations: list[Evaluation]) -> list[Figure]:
+def _latencies(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     figures = [
         Figure(
             e.latency.median_us,
@@ -195,7 +194,7 @@ def _latencies(_target: Target, evaluations: list[Evaluation]) -> list[Figure]:
     return _best_per_problem(figures, lambda f: -f.value)
 
 
-def _per_unit_gains(_target: Target, evaluations: list[Evaluation]) -> list[Figure]:
+def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     """One figure: the largest gain that any variant and config shows over its smallest batch."""
     groups: dict[object, list[Evaluation]] = {}
     for e in _last_of_each(evaluations):

@@ -17,9 +17,9 @@ from engine.errors import CompileError, SnapshotError, StoreError
 from engine.evaluation import Evaluation
 from engine.records import journal
 from engine.records.encoding import decode, encode
-from engine.records.snapshot import Snapshot, Source, StoredErrorMap, Target, TimelineEntry
+from engine.records.snapshot import Goal, Snapshot, Source, StoredErrorMap, TimelineEntry
 from engine.sessions.build import UNTITLED, make_error_map, make_snapshot, make_source, now
-from engine.sessions.goal import TargetStatus, target_status
+from engine.sessions.goal import GoalStatus, goal_status
 from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
 from engine.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
@@ -44,7 +44,7 @@ class Session:
         self.title = ""
         self.hypothesis = ""
         self.notes = ""
-        self.target: Target | None = None
+        self.target: Goal | None = None
         self.damaged_lines = 0
         self.saved_as = ""  # the name of the last snapshot
         self.is_unsaved = False  # changed since then
@@ -110,7 +110,7 @@ class Session:
         title: str | None = None,
         hypothesis: str | None = None,
         notes: str | None = None,
-        target: Target | Literal["none"] | None = None,
+        target: Goal | Literal["none"] | None = None,
     ) -> None:
         """Change what is given and leave the rest; `target="none"` takes the target away."""
         changes: dict[str, Any] = {}
@@ -133,9 +133,9 @@ class Session:
         """Say what became of the timeline's entry number `entry`."""
         self._append("mark", entry=entry, outcome=outcome)
 
-    def status(self) -> TargetStatus | None:
+    def status(self) -> GoalStatus | None:
         """Where the session stands against its target; None without one."""
-        return target_status(self.target, self._evaluations) if self.target else None
+        return goal_status(self.target, self._evaluations) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
         return timeline_rows(self._timeline, self._evaluations)
@@ -202,7 +202,7 @@ class Session:
             case "edit":
                 target = event.get("target")
                 if target is not None:
-                    self.target = decode(Target, target, name="The target")
+                    self.target = decode(Goal, target, name="The target")
                 elif "target" in event:
                     self.target = None
                 self.title = event.get("title", self.title)
@@ -262,7 +262,7 @@ def start_session(
     title: str = "",
     *,
     hypothesis: str = "",
-    target: Target | None = None,
+    target: Goal | None = None,
     notes: str = "",
     folder: Path | None = None,
 ) -> Session:

@@ -13,7 +13,7 @@ from engine.evaluation import Evaluation, Latency, PassReport, Status
 from engine.model.batch.cost import usd_per_billion_queries
 from engine.records.snapshot import Environment, Snapshot, Source
 from engine.sessions.advice import Suggestion, advice_limits
-from engine.sessions.goal import describe_target, target_status
+from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.timeline import TimelineRow, timeline_rows
 from engine.table import Table
 from engine.units import format_bytes, format_us
@@ -44,8 +44,8 @@ def setup_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
     rows = {
         "title": snapshot.title,
         "hypothesis": snapshot.hypothesis,
-        "target": describe_target(target) if target else "none",
-        "result": target_status(target, evaluations).sentence if target else "",
+        "target": describe_goal(target) if target else "none",
+        "result": goal_status(target, evaluations).sentence if target else "",
         "GPU": ", ".join(dict.fromkeys(e.device for e in evaluations)),
         "evaluations": f"{len(evaluations):,}, of which {passed:,} passed",
         "problems": f"{len(snapshot.problems):,}",

@@ -10,7 +10,7 @@ from app_driver import badge, metric, texts, until
 from test_run_states import BASE
 
 from engine.evaluation import Latency, Status
-from engine.records.snapshot import Target, TimelineEntry
+from engine.records.snapshot import Goal, TimelineEntry
 from engine.sessions import advice
 from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.store import store as store_module
@@ -184,7 +184,7 @@ def test_filters_by_variant_problem_and_day(open_app):
 def test_sources_and_timeline_of_a_snapshot_are_shown(open_app):
     source = make_source("v01_fa1_baseline.cu", "int main() {}\n")
     entry = TimelineEntry(when="2026-01-01T00:00:00Z", what="a dead end", outcome="dropped")
-    name = save("All", sources=[source], timeline=[entry], target=Target(metric="speedup", value=2))
+    name = save("All", sources=[source], timeline=[entry], target=Goal(metric="speedup", value=2))
     at = open_app("sessions", session=name)
     assert "undecided" in texts(at).casefold()
     assert any("a dead end" in list(d.value.get("what", [])) for d in at.dataframe)

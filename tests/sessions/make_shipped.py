@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.records.codec import dumps
-from engine.records.snapshot import Snapshot, Target
+from engine.records.snapshot import Goal, Snapshot
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.store.naming import names_for
 
@@ -27,7 +27,7 @@ def l4_study() -> Snapshot:
         title="L4 study: an FA-1 kernel at small and growing batch",
         hypothesis="A batch that fills the GPU takes about 41× less time per (batch, head) than "
         "B = H = 1 does, at S = 128.",
-        target=Target(metric="per_unit_gain", value=40, seqlen=128, head_dim=64),
+        target=Goal(metric="per_unit_gain", value=40, seqlen=128, head_dim=64),
         provenance="The kernel is one of the v01 design and not the file that stands here today; "
         "the day, driver, clocks and PyTorch version are not known.",
         environment={"gpus": [{"name": "NVIDIA L4", "compute_capability": "8.9"}]},

@@ -22,7 +22,7 @@ from engine.evaluation import (
     Status,
 )
 from engine.problem import Problem
-from engine.records.snapshot import Snapshot, Target, TimelineEntry
+from engine.records.snapshot import Goal, Snapshot, TimelineEntry
 from engine.sessions.build import make_error_map, make_snapshot, make_source
 
 
@@ -149,7 +149,7 @@ def snapshot_maker(**changes: Any) -> Snapshot:
         "id": "0123456789abcdef" * 2,
         "title": "Test data: KV-split on an L4",
         "hypothesis": "Four splits beat flash at S=128 by half.",
-        "target": Target(metric="speedup", value=1.5, baseline="flash", seqlen=128),
+        "target": Goal(metric="speedup", value=1.5, baseline="flash", seqlen=128),
         "notes": "Test data.\nNothing here was measured.",
         "provenance": "Made by tests/sessions/sessions_data.py.",
         "created": "2026-11-21T02:44:00+00:00",

@@ -14,7 +14,7 @@ from sessions_data import snapshot_maker
 from engine.evaluation import Status
 from engine.problem import Problem
 from engine.records.codec import dumps
-from engine.sessions.goal import target_status
+from engine.sessions.goal import goal_status
 from engine.sessions.importers import ImportOptions, common
 from engine.sessions.store.store import Store
 
@@ -59,7 +59,7 @@ def test_the_l4_study() -> None:
     assert snapshot.notes.startswith("Measured on an NVIDIA L4 (sm_89, 58 SMs)")
     assert "Imported from l4_fa1_baseline.csv" in snapshot.provenance
     assert snapshot.target is not None
-    status = target_status(snapshot.target, evaluations)
+    status = goal_status(snapshot.target, evaluations)
     assert status.state == "met"
     assert status.value == pytest.approx(579 * 256 / 3624)
 

@@ -21,7 +21,7 @@ from engine.evaluation import Status
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.records import journal
 from engine.records.codec import dumps, loads
-from engine.records.snapshot import Target
+from engine.records.snapshot import Goal
 from engine.sessions.session import (
     Session,
     resume_session,
@@ -58,7 +58,7 @@ def state(session: Session) -> Any:
 
 
 def test_what_is_added_is_there_again_after_a_restart(session: Session, tmp_path: Path) -> None:
-    target = Target(metric="speedup", value=1.5, baseline="flash", seqlen=128)
+    target = Goal(metric="speedup", value=1.5, baseline="flash", seqlen=128)
     session.edit(title="Renamed", hypothesis="half the time", target=target)
     assert session.add(evaluation_maker(), maps=[map_stub()]) == 0
     assert session.add(evaluation_maker(median_us=10.0), maps=[map_stub(2, 2)]) == 1
@@ -76,7 +76,7 @@ def test_what_is_added_is_there_again_after_a_restart(session: Session, tmp_path
 
 
 def test_a_target_can_be_taken_away(session: Session) -> None:
-    session.edit(target=Target(metric="latency_us", value=5))
+    session.edit(target=Goal(metric="latency_us", value=5))
     assert session.status() is not None
     session.edit(notes="and")
     assert session.target is not None

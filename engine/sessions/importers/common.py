@@ -19,7 +19,7 @@ from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
 from engine.measure.statistics import median_interval
 from engine.problem import Problem
 from engine.records.explain import file_label
-from engine.records.snapshot import MAX_EVALUATIONS, Environment, Gpu, Snapshot, Target
+from engine.records.snapshot import MAX_EVALUATIONS, Environment, Goal, Gpu, Snapshot
 from engine.sessions.build import make_snapshot
 from engine.text import clean_line
 from kernels.variant import Dtype
@@ -67,7 +67,7 @@ class ImportOptions:
     config: Mapping[str, int] = field(default_factory=dict)
     title: str = ""
     hypothesis: str = ""
-    target: Target | None = None
+    target: Goal | None = None
     notes: str = ""
     provenance: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Target against result: cautious, computed, and said in one sentence."""
+"""Goal against result: cautious, computed, and said in one sentence."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sessions_data import evaluation_maker, make_latency
 
 from engine.evaluation import BaselineTiming, Evaluation, Status
 from engine.problem import Problem
-from engine.records.snapshot import Target
-from engine.sessions.goal import describe_target, target_status
+from engine.records.snapshot import Goal
+from engine.sessions.goal import describe_goal, goal_status
 
 
 def timed(median_us: float, baseline_us: float = 25.0, **changes: Any) -> Evaluation:
     return evaluation_maker(median_us=median_us, baseline_us=baseline_us, **changes)
 
 
-def speedup(value: float, **filters: Any) -> Target:
-    return Target(metric="speedup", value=value, **filters)
+def speedup(value: float, **filters: Any) -> Goal:
+    return Goal(metric="speedup", value=value, **filters)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def speedup(value: float, **filters: Any) -> Target:
     ],
 )
 def test_speed_up(value: float, state: str, said: str) -> None:
-    status = target_status(speedup(value), [timed(12.5)])
+    status = goal_status(speedup(value), [timed(12.5)])
     assert (status.state, status.value) == (state, 2.0)
     assert said in status.sentence
 
@@ -43,13 +43,13 @@ def test_the_worst_problem_decides_and_the_best_variant_speaks_for_each() -> Non
         timed(10.0, problem=short, variant="v02"),
         timed(20.0, problem=long, variant="v02"),
     ]
-    status = target_status(speedup(2.0), evaluations)
+    status = goal_status(speedup(2.0), evaluations)
     assert (status.state, status.value, status.problem) == ("missed", 1.25, long)
     assert "on 2 problems, the worst of them" in status.sentence
-    assert target_status(speedup(2.0, seqlen=128), evaluations).state == "met"
-    assert target_status(speedup(2.0, seqlen=128, variant="v01"), evaluations).state == "missed"
+    assert goal_status(speedup(2.0, seqlen=128), evaluations).state == "met"
+    assert goal_status(speedup(2.0, seqlen=128, variant="v01"), evaluations).state == "missed"
     for nothing in ({"batch": 2}, {"num_heads": 2}, {"head_dim": 32}, {"variant": "v09"}):
-        status = target_status(speedup(2.0, **nothing), evaluations)
+        status = goal_status(speedup(2.0, **nothing), evaluations)
         assert status.state == "undecided"
         assert "nothing yet" in status.sentence
 
@@ -63,25 +63,25 @@ def test_the_fastest_baseline_counts_unless_one_is_named() -> None:
             BaselineTiming("math", None, "out of memory"),
         ),
     )
-    assert target_status(speedup(2.0), [evaluation]).state == "missed"
-    assert target_status(speedup(2.0, baseline="flash"), [evaluation]).state == "met"
-    assert target_status(speedup(2.0, baseline="math"), [evaluation]).state == "undecided"
+    assert goal_status(speedup(2.0), [evaluation]).state == "missed"
+    assert goal_status(speedup(2.0, baseline="flash"), [evaluation]).state == "met"
+    assert goal_status(speedup(2.0, baseline="math"), [evaluation]).state == "undecided"
 
 
 def test_measuring_again_replaces_what_stood_before() -> None:
-    assert target_status(speedup(2.0), [timed(5.0), timed(20.0)]).state == "missed"
-    assert target_status(speedup(2.0), [timed(20.0), timed(5.0)]).state == "met"
+    assert goal_status(speedup(2.0), [timed(5.0), timed(20.0)]).state == "missed"
+    assert goal_status(speedup(2.0), [timed(20.0), timed(5.0)]).state == "met"
 
 
 def test_predictions_and_wrong_results_never_meet_a_target() -> None:
     predicted = replace(timed(1.0), latency=make_latency(1.0, 0, origin="predicted"))
-    status = target_status(speedup(2.0), [predicted])
+    status = goal_status(speedup(2.0), [predicted])
     assert status.state == "undecided"
     assert "only predictions so far" in status.sentence
     wrong = replace(predicted, status=Status.INCORRECT, reason="wrong", correctness=None)
-    assert "nothing yet" in target_status(speedup(2.0), [wrong]).sentence
+    assert "nothing yet" in goal_status(speedup(2.0), [wrong]).sentence
     baseline = BaselineTiming("flash", make_latency(99.0, 0, origin="predicted"))
-    assert target_status(speedup(2.0), [replace(timed(1.0), baselines=(baseline,))]).state == (
+    assert goal_status(speedup(2.0), [replace(timed(1.0), baselines=(baseline,))]).state == (
         "undecided"
     )
 
@@ -89,7 +89,7 @@ def test_predictions_and_wrong_results_never_meet_a_target() -> None:
 def test_recorded_figures_count_and_say_when_they_have_no_interval() -> None:
     single = replace(make_latency(10.0, 0, origin="recorded"), low_us=10.0, high_us=10.0)
     evaluation = replace(timed(10.0), latency=single, baselines=())
-    status = target_status(Target(metric="latency_us", value=10.0), [evaluation])
+    status = goal_status(Goal(metric="latency_us", value=10.0), [evaluation])
     assert status.state == "met"
     assert "10 µs (a single figure without an interval)" in status.sentence
 
@@ -97,7 +97,7 @@ def test_recorded_figures_count_and_say_when_they_have_no_interval() -> None:
 @pytest.mark.parametrize(("value", "state"), [(20.0, "met"), (12.5, "undecided"), (12.0, "missed")])
 def test_latency(value: float, state: str) -> None:
     evaluations = [timed(12.5), timed(14.0, variant="v01")]
-    assert target_status(Target(metric="latency_us", value=value), evaluations).state == state
+    assert goal_status(Goal(metric="latency_us", value=value), evaluations).state == state
 
 
 def test_gain_per_unit() -> None:
@@ -107,24 +107,24 @@ def test_gain_per_unit() -> None:
         timed(400.0, problem=Problem(8, 8, 128, 64)),
         timed(1.0, problem=Problem(64, 8, 512, 64)),  # another S: no start to compare with
     ]
-    status = target_status(Target(metric="per_unit_gain", value=10), evaluations)
+    status = goal_status(Goal(metric="per_unit_gain", value=10), evaluations)
     assert (status.state, status.value) == ("met", 16.0)
     assert status.problem == Problem(8, 8, 128, 64)
-    assert target_status(Target(metric="per_unit_gain", value=17), evaluations).state == "missed"
-    alone = target_status(Target(metric="per_unit_gain", value=2), evaluations[:1])
+    assert goal_status(Goal(metric="per_unit_gain", value=17), evaluations).state == "missed"
+    alone = goal_status(Goal(metric="per_unit_gain", value=2), evaluations[:1])
     assert alone.state == "undecided"
 
 
 @pytest.mark.parametrize(
-    ("target", "text"),
+    ("goal", "text"),
     [
         (speedup(1.5, seqlen=128), "speed-up ≥ 1.5× over the best baseline at S=128"),
         (speedup(2, baseline="cudnn", variant="v12"), "speed-up ≥ 2× over cudnn, v12"),
         (
-            Target(metric="latency_us", value=2.5, batch=1, num_heads=8),
+            Goal(metric="latency_us", value=2.5, batch=1, num_heads=8),
             "latency ≤ 2.5 µs at B=1 H=8",
         ),
     ],
 )
-def test_a_target_in_words(target: Target, text: str) -> None:
-    assert describe_target(target) == text
+def test_a_goal_in_words(goal: Goal, text: str) -> None:
+    assert describe_goal(goal) == text

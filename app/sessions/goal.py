@@ -1,4 +1,4 @@
-"""The target of a session: the form that sets it, and whether it is met."""
+"""The goal of a session: the form that sets it, and whether it is met."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import streamlit as st
 
 from engine.records.encoding import decode
-from engine.records.snapshot import Target
-from engine.sessions.goal import TargetStatus, describe_target
+from engine.records.snapshot import Goal
+from engine.sessions.goal import GoalStatus, describe_goal
 from kernels.ladder import LADDER
 
 SIZES = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
@@ -27,36 +27,34 @@ _METRICS = {
 _BASELINES = ("", "flash", "cudnn", "efficient", "math")
 
 
-def draw_status(target: Target, status: TargetStatus) -> None:
+def draw_status(goal: Goal, status: GoalStatus) -> None:
     """Whether it is met, and by what."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(status.state, icon=_ICON[status.state], color=_COLOR[status.state])
-        st.text(f"{describe_target(target)}. {status.sentence}")
+        st.text(f"{describe_goal(goal)}. {status.sentence}")
 
 
-def form(target: Target | None) -> None:
+def form(goal: Goal | None) -> None:
     """The widgets; `from_form` reads them."""
     metrics = [None, *_METRICS]
     st.selectbox(
         "Target",
         metrics,
-        index=metrics.index(target.metric) if target else 0,
+        index=metrics.index(goal.metric) if goal else 0,
         format_func=lambda m: _METRICS[m] if m else "none",
         key="target_metric",
     )
-    st.number_input(
-        "Value", min_value=0.0, value=target.value if target else 1.5, key="target_value"
-    )
+    st.number_input("Value", min_value=0.0, value=goal.value if goal else 1.5, key="target_value")
     left, right = st.columns(2)
-    baseline = target.baseline if target else ""
+    baseline = goal.baseline if goal else ""
     _select(left, "Baseline", "baseline", _BASELINES, baseline, "the fastest")
     variants = ("", *(v.id for v in LADDER))
-    _select(right, "Variant", "variant", variants, target.variant if target else "", "any")
+    _select(right, "Variant", "variant", variants, goal.variant if goal else "", "any")
     for column, (letter, name) in zip(st.columns(4), SIZES.items(), strict=True):
         column.number_input(
             letter,
             min_value=1,
-            value=getattr(target, name) if target else None,
+            value=getattr(goal, name) if goal else None,
             key=f"target_{name}",
             placeholder="any",
         )
@@ -74,8 +72,8 @@ def _select(
     )
 
 
-def from_form() -> Target | None:
-    """The target in the form; None where the form says none.
+def from_form() -> Goal | None:
+    """The goal in the form; None where the form says none.
 
     Raises:
         SnapshotError: A value is out of range.
@@ -84,4 +82,4 @@ def from_form() -> Target | None:
     if state["target_metric"] is None:
         return None
     names = ("metric", "value", "baseline", "variant", *SIZES.values())
-    return decode(Target, {name: state[f"target_{name}"] for name in names}, name="The target")
+    return decode(Goal, {name: state[f"target_{name}"] for name in names}, name="The target")
