@@ -1,7 +1,6 @@
 """GPU models, SM limits, and the GPU of this machine."""
 
-from engine.devices.limits import limits_for
-from engine.devices.spec import DeviceSpec, SmLimits
+from engine.devices.spec import DeviceSpec, SmLimits, limits_for
 from engine.devices.table import all_devices, find_device
 
 __all__ = ["DeviceSpec", "SmLimits", "all_devices", "find_device", "limits_for"]

@@ -1,8 +1,15 @@
-"""What the engine knows about one GPU model."""
+"""What the engine knows about one GPU model, and the hardware limits of its SMs.
+
+Source of the limits: CUDA C++ Programming Guide, "Compute Capabilities", table "Technical
+Specifications per Compute Capability", and `cuda_occupancy.h` of CUDA Toolkit 13 for the allocation
+units. A test compiles that header and compares every answer of `engine.model.occupancy` with it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from engine.errors import UnknownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +63,64 @@ class SmLimits:
     smem_per_cta_optin_bytes: int
     smem_allocation_unit_bytes: int
     reserved_smem_per_cta_bytes: int
+
+
+# Compute capability: warps per SM, CTAs per SM, KiB of shared memory per SM.
+_PER_SM = {
+    (7, 5): (32, 16, 64),
+    (8, 0): (64, 32, 164),
+    (8, 6): (48, 16, 100),
+    (8, 7): (48, 16, 164),
+    (8, 8): (48, 16, 100),
+    (8, 9): (48, 24, 100),
+    (9, 0): (64, 32, 228),
+    (10, 0): (64, 32, 228),
+    (10, 3): (64, 32, 228),
+    (11, 0): (48, 24, 228),
+    (12, 0): (48, 24, 100),
+    (12, 1): (48, 24, 100),
+}
+
+
+def _sm_limits(compute_capability: tuple[int, int]) -> SmLimits:
+    """Fill in what has been the same on every SM since Turing, and Turing's exceptions."""
+    max_warps, max_ctas, smem_kib = _PER_SM[compute_capability]
+    is_turing = compute_capability == (7, 5)
+    reserved_kib = 0 if is_turing else 1
+    return SmLimits(
+        compute_capability=compute_capability,
+        max_threads_per_sm=32 * max_warps,
+        max_warps_per_sm=max_warps,
+        max_ctas_per_sm=max_ctas,
+        max_threads_per_cta=1024,
+        registers_per_sm=64 * 1024,
+        max_registers_per_cta=64 * 1024,
+        max_registers_per_thread=255,
+        register_allocation_unit=256,
+        # The launch check assumes warps spread over all four sub-partitions.
+        warp_allocation_granularity=4,
+        num_sub_partitions=4,
+        smem_per_sm_bytes=smem_kib * 1024,
+        smem_per_cta_bytes=48 * 1024,
+        smem_per_cta_optin_bytes=(smem_kib - reserved_kib) * 1024,
+        smem_allocation_unit_bytes=256 if is_turing else 128,
+        reserved_smem_per_cta_bytes=reserved_kib * 1024,
+    )
+
+
+SM_LIMITS: dict[tuple[int, int], SmLimits] = {key: _sm_limits(key) for key in _PER_SM}
+
+
+def limits_for(compute_capability: tuple[int, int]) -> SmLimits:
+    """The SM limits of one compute capability, for instance `(8, 9)`.
+
+    Raises:
+        UnknownName: the compute capability is not in the list.
+    """
+    major, minor = compute_capability
+    if (limits := SM_LIMITS.get((major, minor))) is not None:
+        return limits
+    known = ", ".join(f"{a}.{b}" for a, b in SM_LIMITS)
+    raise UnknownName(
+        f"Occupancy rules for compute capability {major}.{minor} are not known: known are {known}."
+    )

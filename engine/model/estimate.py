@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from engine.devices.limits import limits_for
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport, Resources
 from engine.model.equations import Calibration, Terms, machine, predict_arrays

@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from engine.devices import all_devices, find_device, limits_for
-from engine.devices.limits import SM_LIMITS
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import SM_LIMITS, DeviceSpec
 from engine.devices.table import _key
 from engine.errors import AttuneError, UnknownName
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.devices import find_device, limits_for
-from engine.devices.limits import SM_LIMITS
-from engine.devices.spec import SmLimits
+from engine.devices.spec import SM_LIMITS, SmLimits
 from engine.errors import InvalidProblem
 from engine.evaluation import Occupancy
 from engine.model.occupancy import occupancy

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.devices.limits import SM_LIMITS
-from engine.devices.spec import SmLimits
+from engine.devices.spec import SM_LIMITS, SmLimits
 from engine.model.occupancy import ctas_per_sm, occupancy
 
 CASES_PER_CAPABILITY = 20_000

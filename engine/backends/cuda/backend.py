@@ -12,8 +12,7 @@ from engine.backends.cuda.buffers import Buffers, why_too_large
 from engine.backends.cuda.calls import WAIT_S, GpuCalls, GpuTimeout, Kernel
 from engine.backends.cuda.failures import Failure, explain
 from engine.backends.cuda.timing import DeviceTimer
-from engine.compile.nvrtc import CompiledKernel
-from engine.compile.plans import compile_plan
+from engine.compile.nvrtc import CompiledKernel, compile_plan
 from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
 from engine.evaluation import Correctness, Status
 from engine.plan import LaunchPlan
