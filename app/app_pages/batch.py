@@ -11,7 +11,7 @@ from app.shared.machine import local_gpu
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.terms import TERMS
-from app.shared.widgets import busy, problem
+from app.shared.widgets import busy, plain_markdown, problem
 from engine.devices import find_device
 
 _POLL_S = 0.5
@@ -56,7 +56,7 @@ def _question(selection: Selection) -> Question:
     with right:
         measured = points.draw(selection, device)
         if measured.is_missing:
-            st.caption(measured.reason)
+            st.caption(plain_markdown(measured.reason))
         calibrate = st.toggle(
             "Calibrate on measured points",
             key="calibrate",

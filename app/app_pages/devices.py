@@ -7,7 +7,7 @@ import streamlit as st
 from app.devices import frames
 from app.shared import tables
 from app.shared.machine import local_gpu
-from app.shared.widgets import empty
+from app.shared.widgets import empty, plain_markdown
 from engine.devices import all_devices
 
 
@@ -15,10 +15,10 @@ def page() -> None:
     st.markdown("### Devices\n:gray[dense rates with FP32 accumulation; an empty cell is unknown]")
     local = local_gpu()
     if local.spec is None:
-        st.info(f"No local GPU. {local.why}", icon=":material/info:")
+        st.info(f"No local GPU. {plain_markdown(local.why)}", icon=":material/info:")
     else:
         sentences = " ".join((f"Local GPU: {local.name}.", *local.differences))
-        st.success(sentences, icon=":material/developer_board:")
+        st.success(plain_markdown(sentences), icon=":material/developer_board:")
     wanted = st.text_input("Filter by name", key="device_filter", placeholder="H100, Ada, …")
     frame = frames.devices(all_devices(), wanted)
     if frame.empty:

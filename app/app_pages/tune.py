@@ -17,7 +17,7 @@ def page() -> None:
     for note in st.session_state.get("link_notes", []):
         st.warning(plain_markdown(note), icon=":material/link_off:")
     if selection.problem is None:
-        st.markdown(f"### {selection.variant.id}  {selection.variant.title}")
+        st.markdown(f"### {selection.variant.id}  {plain_markdown(selection.variant.title)}")
         problem(selection.error)
         return
     state = run_state(selection)

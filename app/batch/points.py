@@ -10,6 +10,7 @@ from app.shared.runs import measured_here
 from app.shared.selection import Selection
 from app.shared.snapshots import open_snapshot
 from app.shared.terms import TERMS
+from app.shared.widgets import plain_markdown
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
 from engine.evaluation import Evaluation
@@ -45,7 +46,7 @@ def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
         store = default_store()
         snapshots = _snapshots(store.url, selection.variant.id, device.name)
     except AttuneError as error:
-        st.caption(str(error))
+        st.caption(plain_markdown(str(error)))
         store, snapshots = None, {}
     sources = [_NONE, _UPLOAD, *([_MEASURED_HERE] if mine else []), *snapshots]
     if st.session_state.get("points") not in sources:

@@ -33,7 +33,7 @@ def _bars(
         "type": "bar",
         "orientation": "h",
         "x": values,
-        "y": list(names),
+        "y": [plain(name) for name in names],
         "marker": {"color": [theme.accent if hit else theme.muted for hit in highlighted]},
         "text": list(labels),
         "textposition": "outside",
@@ -59,7 +59,7 @@ def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     return _bars(
         theme,
         frame["us"].to_numpy(np.float32),
-        [plain(t) for t in frame["term"]],
+        list(frame["term"]),
         frame["binds"],
         [format_us(v) for v in frame["us"]],
         "µs",

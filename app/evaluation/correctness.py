@@ -114,5 +114,5 @@ def _maps(view: EvaluationView, tolerance: float) -> None:
                     theme(),
                     show_scale=i == last,
                 ),
-                key=f"map_{error_map.name}",
+                key=f"map_{i}",
             )

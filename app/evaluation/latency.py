@@ -16,7 +16,11 @@ from engine.evaluation import Latency
 def draw(view: EvaluationView) -> None:
     timed = view.evaluation is not None and any(b.latency for b in view.evaluation.baselines)
     if view.latency is None:
-        empty("nothing yet", "No latency", view.latency_reason or "It is not known yet.")
+        empty(
+            "nothing yet",
+            "No latency",
+            plain_markdown(view.latency_reason) or "It is not known yet.",
+        )
         if timed:
             _compare(view)
         return

@@ -12,7 +12,7 @@ from app.evaluation.view import EvaluationView
 from app.shared import plot
 from app.shared.palette import Theme
 from app.shared.terms import TERMS
-from app.shared.widgets import empty, theme
+from app.shared.widgets import empty, plain_markdown, theme
 from engine.devices import limits_for
 from engine.evaluation import PassReport
 from engine.model.whatif import whatif
@@ -30,12 +30,12 @@ def draw(view: EvaluationView) -> None:
         empty(
             "nothing yet",
             "No occupancy yet",
-            view.latency_reason or "The kernel's registers are not known.",
+            plain_markdown(view.latency_reason) or "The kernel's registers are not known.",
         )
         return
     report = _which_pass(view)
     occupancy = report.occupancy
-    st.markdown(occupancy.reason)
+    st.markdown(plain_markdown(occupancy.reason))
     left, middle, right = st.columns(3)
     with left:
         st.markdown("**What limits**", help=TERMS["occupancy"])
@@ -56,13 +56,14 @@ def _which_pass(view: EvaluationView) -> PassReport:
         return view.passes[0]
     selected = st.segmented_control(
         "Pass",
-        names,
-        default=names[0],
+        range(len(names)),
+        format_func=lambda i: plain_markdown(names[i]),
+        default=0,
         required=True,
         key=f"pass.{view.variant}",
         label_visibility="collapsed",
     )
-    return view.passes[names.index(selected)]
+    return view.passes[min(selected, len(names) - 1)]
 
 
 def _plot(figure: go.Figure, key: str) -> None:

@@ -106,7 +106,7 @@ def _variant() -> Variant:
         help=TERMS["variant"],
     )
     variant = by_id(selected)
-    st.caption(variant.idea)
+    st.caption(plain_markdown(variant.idea))
     for error in LADDER.errors:
         st.error(plain_markdown(str(error)))
     return variant
@@ -187,7 +187,7 @@ def _config(variant: Variant) -> dict[str, int]:
             tunable_key(variant, tunable),
             tunable.values,
             tunable.default,
-            help=tunable.meaning,
+            help=plain_markdown(tunable.meaning),
         )
     return config
 

@@ -56,10 +56,11 @@ def draw(variant: Variant, config: dict[str, int], problem: Problem | None, gpu:
 
 
 def _help(tuned: TunedConfig) -> str:
-    return (
-        f"{TERMS['tuned']} This one: {plain_markdown(tuned.describe())}, by {tuned.strategy} "
-        f"search of {tuned.evaluations:,} points, {tuned.when[:16].replace('T', ' ')} UTC."
+    this = (
+        f"{tuned.describe()}, by {tuned.strategy} search of {tuned.evaluations:,} points, "
+        f"{tuned.when[:16].replace('T', ' ')} UTC."
     )
+    return f"{TERMS['tuned']} This one: {plain_markdown(this)}"
 
 
 def _use(variant: Variant, tuned: TunedConfig) -> None:

@@ -48,11 +48,11 @@ def tile(
     """A figure with a badge and a note below it; `term` explains its label."""
     st.metric(
         label,
-        value,
-        badge or None,
+        plain_markdown(value),
+        plain_markdown(badge) or None,
         delta_color=color,
         delta_arrow="off",
-        delta_description=note or None,
+        delta_description=plain_markdown(note) or None,
         help=term,
         icon=icon,
         border=True,
@@ -99,10 +99,18 @@ def show_log(log: str, label: str = "Full log") -> None:
 
 
 # What Markdown or Streamlit would act on even when escaped: bare addresses, :icons: and :emoji:.
-_ACTIVE = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)|(?<=:)(?=[a-z_+-]+[:/\[])", re.IGNORECASE)
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
+_ACTIVE = re.compile(
+    r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)|(?<=:)(?=[a-z0-9_+-]+[:/\[])", re.IGNORECASE
+)
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
+_LIST = re.compile(r"^(?:[-+](?=\s|$)|-(?=--)|\d+(?=[.)](?:\s|$)))")  # or a rule: ---
 
 
 def plain_markdown(text: str) -> str:
-    """Text of unknown content for a Markdown place: nothing in it becomes a link, image or icon."""
-    return _SPECIAL.sub(r"\\\1", _ACTIVE.sub("\u200b", text))
+    """Text of unknown content for a Markdown place, on one line.
+
+    Nothing in it becomes a link, image, icon, formula, list or other formatting. The one way to
+    show text of files, journals and other processes where Streamlit reads Markdown.
+    """
+    line = _SPECIAL.sub(r"\\\1", _ACTIVE.sub("\u200b", " ".join(text.split())))
+    return _LIST.sub(lambda m: f"\\{m[0]}" if m[0] in "-+" else f"{m[0]}\u200b", line)

@@ -97,7 +97,7 @@ def draw_notices() -> None:
 def select(jobs: list[JobStatus], current: JobStatus) -> None:
     """Which sweep this is, and the others to select from."""
     if len(jobs) < 2:
-        st.caption(_label(current))
+        st.caption(plain_markdown(_label(current)))
         return
     by_journal = {job.journal: job for job in jobs}
     st.session_state["sweep_select"] = current.journal

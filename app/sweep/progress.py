@@ -36,12 +36,12 @@ def draw(job: JobStatus) -> None:
             queue_position.draw(job, "sweep_stop_other")
     elif progress is None:
         if not job.is_over:
-            busy(f"**{job.stage or 'Starting'}**")
+            busy(f"**{plain_markdown(job.stage) or 'Starting'}**")
     else:
         if not job.is_over:
             st.progress(
                 min(progress.done / max(progress.total, 1), 1.0),
-                job.stage or f"{progress.done:,} of {progress.total:,} points",
+                plain_markdown(job.stage) or f"{progress.done:,} of {progress.total:,} points",
             )
         _tiles(job, progress)
         if len(progress.best) > 1 and not job.is_over:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.shared.runs import run
 from app.shared.selection import Selection
-from app.shared.widgets import busy
+from app.shared.widgets import busy, plain_markdown
 from app.tune.run_state import RunState, has_changed, run_state
 from app.tune.source_watch import SourceWatch, source_digest
 from engine.jobs.manager import manager
@@ -58,4 +58,5 @@ def _progress(selection: Selection, state: RunState) -> None:
         return
     job = manager().status(state.job.job_id) or state.job
     stage = job.stage or ("Starting" if job.state == "running" else "Waiting in the queue")
-    busy(f"**{stage}** :gray[{job.elapsed_s:.1f} s, at most {selection.timeout_s:.0f} s]")
+    elapsed = f"{job.elapsed_s:.1f} s, at most {selection.timeout_s:.0f} s"
+    busy(f"**{plain_markdown(stage)}** :gray[{elapsed}]")

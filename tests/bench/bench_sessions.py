@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "sessions")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from sessions_data import evaluation_maker  # noqa: E402
 

@@ -151,7 +151,7 @@ def snapshot_maker(**changes: Any) -> Snapshot:
         "hypothesis": "Four splits beat flash at S=128 by half.",
         "target": Goal(metric="speedup", value=1.5, baseline="flash", seqlen=128),
         "notes": "Test data.\nNothing here was measured.",
-        "provenance": "Made by tests/sessions/sessions_data.py.",
+        "provenance": "Made by tests/sessions_data.py.",
         "created": "2026-11-21T02:44:00+00:00",
         "updated": "2026-11-21T02:45:00+00:00",
         "environment": ENVIRONMENT,

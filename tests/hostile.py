@@ -10,6 +10,7 @@ from sessions_data import snapshot_maker
 
 from engine.errors import SnapshotError
 from engine.records.codec import dumps, loads
+from engine.records.snapshot import Snapshot
 from engine.sessions.importers import ImportOptions, import_measurements
 
 VALID = dumps(snapshot_maker(), compress=False)
@@ -95,3 +96,35 @@ HOSTILE_TEXTS = [
     "'; DROP TABLE info; --",
 ]
 ACTING_TEXTS = ["\x1b[2Jgone", "nul\x00", "\u202eright to left", "\u2066isolate", "\x9b31m"]
+
+# Of every kind of formatting one; short enough for a title.
+PROBE = (
+    "![evil](http://evil/p) <img src=http://evil/q> **evil** `evil` $evil$ :red[evil] "
+    ":material/evil: :100: www.evil.x a@evil.x"
+)
+
+
+def probe_snapshot() -> Snapshot:
+    """A snapshot with the probe at every place that takes it, names of limits included."""
+    raw = whole()
+    for path in STRINGS:
+        if path[0] == "summary" or not any(isinstance(part, str) for part in path):
+            continue
+        at: Any = raw
+        for part in path[:-1]:
+            at = at[part]
+        before, at[path[-1]] = at[path[-1]], PROBE
+        if path[:3] == ("evaluations", 0, "passes") and path[3] == 0:
+            raw["evaluations"][0][path[4]] = at_pass(raw, path[4])
+        if outcome(json.dumps(raw).encode()):
+            at[path[-1]] = before
+            if path[:3] == ("evaluations", 0, "passes") and path[3] == 0:
+                raw["evaluations"][0][path[4]] = at_pass(raw, path[4])
+    for of in raw["evaluations"][0]["passes"]:
+        of["occupancy"]["limits"][PROBE] = 1
+    raw["evaluations"][0]["occupancy"] = at_pass(raw, "occupancy")
+    return loads(json.dumps(raw).encode(), name="evil.json")
+
+
+def at_pass(raw: dict[str, Any], name: str) -> Any:
+    return raw["evaluations"][0]["passes"][0][name]

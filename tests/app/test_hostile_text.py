@@ -1,0 +1,130 @@
+"""A snapshot whose every text is a probe: no page turns any of it into a link, image or format."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from app_driver import charts
+from hostile import probe_snapshot
+from streamlit.testing.v1.element_tree import Block, Element, Node
+
+from app.shared.widgets import plain_markdown
+from engine.records.codec import dumps
+from engine.records.snapshot import Snapshot
+from engine.sessions.store import store as store_module
+
+# What of the probe is alive where it stands unescaped in Markdown.
+ALIVE = re.compile(
+    r"!\[evil|\]\(http|<img|\*\*evil|`evil|\$evil|:red\[|:material/evil|:100:|https?://|www\.evil|@evil"
+)
+# Fields that Streamlit shows as text, by the kind of element: no Markdown is read there.
+PLAIN = {
+    *(("text", "body"), ("code", "code_text"), ("code", "language")),
+    *(("selectbox", "options"), ("multiselect", "options"), ("multiselect", "default")),
+    *(("multiselect", "raw_values"), ("selectbox", "raw_value")),
+    *(("text_input", "value"), ("text_input", "default"), ("text_input", "placeholder")),
+    *(("text_area", "value"), ("text_area", "default"), ("text_area", "placeholder")),
+}
+TABS = ("Latency", "Occupancy", "Correctness", "Source and resources")
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Snapshot:
+    return probe_snapshot()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ships(sessions_dir, monkeypatch) -> None:
+    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
+
+
+def save(snapshot: Snapshot) -> str:
+    return store_module.default_store().save(snapshot)
+
+
+def elements(node: Node) -> Iterator[Element]:
+    if isinstance(node, Block):
+        for child in node.children.values():
+            yield from elements(child)
+    elif isinstance(node, Element):
+        yield node
+
+
+def strings(message: Any) -> Iterator[tuple[str, str]]:
+    """(field, text) of every text in a protobuf message."""
+    for field, value in message.ListFields():
+        several = isinstance(value, (list, tuple)) or hasattr(value, "append")
+        for item in value if several else [value]:
+            if isinstance(item, str):
+                yield field.name, item
+            elif hasattr(item, "ListFields"):
+                yield from strings(item)
+
+
+def blocks(node: Node) -> Iterator[Any]:
+    if isinstance(node, Block):
+        if getattr(node, "proto", None) is not None:
+            yield node
+        for child in node.children.values():
+            yield from blocks(child)
+
+
+def alive(text: str) -> list[str]:
+    return ALIVE.findall(re.sub(r"\\[^A-Za-z0-9\s]", "", text))
+
+
+def check(at: Any) -> int:
+    """Nothing of the probe acts; how many texts of the page hold a piece of it."""
+    assert not at.exception, at.exception
+    seen = 0
+    for node in [*elements(at._tree), *blocks(at._tree)]:
+        if node.type in ("bidi_component", "arrow_data_frame", "imgs") or node.proto is None:
+            continue
+        for field, text in strings(node.proto):
+            seen += "evil" in text
+            if (node.type, field) not in PLAIN and field not in ("id", "key", "query_string"):
+                assert not alive(text), (node.type, field, text)
+    for chart in charts(at).values():  # Plotly reads a little HTML, links included
+        assert "<img" not in json.dumps(chart)
+    return seen
+
+
+def test_the_probe_is_at_every_free_place(hostile) -> None:
+    count = dumps(hostile, compress=False).count(b"evil/p")
+    assert count >= 45
+
+
+def test_no_text_of_a_snapshot_acts_on_the_sessions_page(open_app, hostile) -> None:
+    name = save(hostile)
+    at = open_app("sessions", session=name)
+    assert check(at) > 5
+    for opened in ("session_sources", "session_advice"):
+        at.session_state[opened] = True
+    for tab in TABS:
+        at.session_state["session_tab"] = tab
+        at.run()
+        assert check(at) > 5, tab
+
+
+def test_no_text_of_a_snapshot_acts_on_the_compare_page(open_app, hostile) -> None:
+    environment = hostile.environment.model_copy(update={"driver": "another"})
+    save(hostile)
+    save(hostile.model_copy(update={"id": "f" * 32, "environment": environment}))
+    assert check(open_app("compare")) > 3
+
+
+@pytest.mark.parametrize(
+    "text", ["- x", "+ x", "1. x", "12) x", "---", "# x", "> x", "    x", "&lt;"]
+)
+def test_no_line_becomes_a_block(text: str) -> None:
+    safe = plain_markdown(text)
+    assert not re.match(r"([-+*]|\d+[.)])(\s|$)|---|[#>&]|\s{4}", safe)
+
+
+def test_figures_stay_as_they_are() -> None:
+    for text in ("12.5 µs", "-3 %", "1,024", "4.9e-04"):
+        assert plain_markdown(text) == text

@@ -1,0 +1,31 @@
+"""A stranger's snapshot in a real browser: nothing is requested from anywhere but this machine."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+import pytest
+from app_server import Server
+from hostile import probe_snapshot
+
+from engine.sessions.store.store import Store
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_a_hostile_snapshot_makes_no_request_elsewhere(new_tab, server: Server) -> None:
+    name = Store(str(server.sessions), shipped=None).save(probe_snapshot())
+    app = new_tab("/sessions")
+    hosts: set[str] = set()
+    app.page.context.on("request", lambda r: hosts.add(urlsplit(r.url).hostname or ""))
+    app.open(f"/sessions?session={name}")
+    for tab in ("Occupancy", "Correctness", "Source and resources", "Latency"):
+        app.tab(tab)
+        app.page.wait_for_load_state("networkidle")
+        app.no_exception()
+    app.see_metric("Latency", "recorded")
+    assert hosts <= {"127.0.0.1", ""}
+    main = app.page.get_by_test_id("stMain")
+    assert main.locator("a[href*=evil], img[src*=evil], .katex").count() == 0
+    assert main.locator("strong, code", has_text=re.compile("^evil$")).count() == 0
