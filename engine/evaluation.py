@@ -22,8 +22,13 @@ from engine.schema import (
     Microseconds,
     NanAsNull,
     NotNegative,
+    PerSm,
+    RegistersPerThread,
     Share,
+    SmCount,
     Stored,
+    ThreadsPerCta,
+    Tolerance,
 )
 from engine.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
 
@@ -56,8 +61,8 @@ class Resources(Stored):
 
     entry: Line
     arch: Line
-    threads_per_cta: Count
-    registers_per_thread: Count
+    threads_per_cta: ThreadsPerCta
+    registers_per_thread: RegistersPerThread
     static_smem_bytes: Count
     dynamic_smem_bytes: Count
     spill_store_bytes: Count
@@ -87,15 +92,15 @@ class Occupancy(Stored):
     """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
 
     ctas: Count
-    ctas_per_sm: Count  # resident at once; 0 when not even one fits
-    active_warps_per_sm: Count
-    max_warps_per_sm: Count
+    ctas_per_sm: PerSm  # resident at once; 0 when not even one fits
+    active_warps_per_sm: PerSm
+    max_warps_per_sm: PerSm
     occupancy: Share  # active warps / max warps, of a full SM, 0..1
     limiter: Limiter
     limits: Annotated[
         Mapping[Line, Count], MaxLen(16)
     ]  # CTAs per SM each resource alone would allow
-    num_sms: Count | None
+    num_sms: SmCount | None
     waves: NotNegative | None  # ctas / (ctas_per_sm · num_sms)
     tail_ctas: Count | None  # CTAs in the last, incomplete wave; 0 when it is full
     wave_efficiency: NotNegative | None  # waves / ⌈waves⌉
@@ -138,7 +143,7 @@ class Correctness(Stored):
     cosine: Annotated[float, NanAsNull()]
     baseline_err: ErrorSize  # max|sdpa_same_dtype − ref|
     baseline_name: Line
-    tolerance: ErrorSize  # 2·baseline_err + atol
+    tolerance: Tolerance  # 2·baseline_err + atol
     fixed_bound: NotNegative  # 0.002 in FP16: the study's old bound, shown beside it
     within_fixed_bound: bool
     bad_count: Count  # elements over the tolerance

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from engine.errors import InvalidProblem
 
@@ -35,10 +35,18 @@ class NanAsNull:
 
 Count: TypeAlias = Annotated[int, Ge(0), Le(MAX_COUNT)]
 Integer: TypeAlias = Annotated[int, Ge(-MAX_COUNT - 1), Le(MAX_COUNT)]
-NotNegative: TypeAlias = Annotated[float, Ge(0)]
-Microseconds: TypeAlias = Annotated[float, Gt(0), Le(1e15)]
+NotNegative: TypeAlias = Annotated[float, Ge(0), Le(1e18)]
+Microseconds: TypeAlias = Annotated[float, Ge(1e-6), Le(1e15)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
-ErrorSize: TypeAlias = Annotated[float, Ge(0), NanAsNull()]
+MAX_ERROR = 1e39  # more than two finite BF16 numbers can differ by
+ErrorSize: TypeAlias = Annotated[float, Ge(0), Le(MAX_ERROR), NanAsNull()]
+Tolerance: TypeAlias = Annotated[float, Ge(1e-12), Le(MAX_ERROR), NanAsNull()]
+# Of one SM: above what any GPU has, so that figures made of them stay within int64.
+PerSm: TypeAlias = Annotated[int, Ge(0), Le(4096)]
+SmCount: TypeAlias = Annotated[int, Ge(0), Le(65_536)]
+# CUDA's own limits.
+ThreadsPerCta: TypeAlias = Annotated[int, Ge(0), Le(1024)]
+RegistersPerThread: TypeAlias = Annotated[int, Ge(0), Le(255)]
 
 
 class FieldError(ValueError):

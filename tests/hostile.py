@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sessions_data import snapshot_maker
@@ -73,6 +73,7 @@ def value_at(path: Place) -> Any:
 
 
 STRINGS = [p for p in ALL if isinstance(value_at(p), str)]
+NUMBERS = [p for p in ALL if type(value_at(p)) in (int, float) or value_at(p) is None]
 
 
 def import_outcome(data: bytes) -> None:
@@ -106,25 +107,36 @@ PROBE = (
 
 def probe_snapshot() -> Snapshot:
     """A snapshot with the probe at every place that takes it, names of limits included."""
+    raw = filled(PROBE, STRINGS)
+    for of in raw["evaluations"][0]["passes"]:
+        of["occupancy"]["limits"][PROBE] = 1
+    _repeat_main_pass(raw)
+    return loads(json.dumps(raw).encode(), name="evil.json")
+
+
+def filled(value: Any, paths: Iterable[Place]) -> dict[str, Any]:
+    """The valid file with `value` at each of these places in turn, wherever it stays valid."""
     raw = whole()
-    for path in STRINGS:
-        if path[0] == "summary" or not any(isinstance(part, str) for part in path):
+    for path in paths:
+        if path[0] == "summary":
             continue
         at: Any = raw
         for part in path[:-1]:
             at = at[part]
-        before, at[path[-1]] = at[path[-1]], PROBE
-        if path[:3] == ("evaluations", 0, "passes") and path[3] == 0:
-            raw["evaluations"][0][path[4]] = at_pass(raw, path[4])
+        before, at[path[-1]] = at[path[-1]], value
+        _repeat_main_pass(raw)
         if outcome(json.dumps(raw).encode()):
             at[path[-1]] = before
-            if path[:3] == ("evaluations", 0, "passes") and path[3] == 0:
-                raw["evaluations"][0][path[4]] = at_pass(raw, path[4])
+            _repeat_main_pass(raw)
+    return raw
+
+
+def _repeat_main_pass(raw: dict[str, Any]) -> None:
+    """The file repeats its first pass beside the list of them, and sums of its figures."""
     for of in raw["evaluations"][0]["passes"]:
-        of["occupancy"]["limits"][PROBE] = 1
-    raw["evaluations"][0]["occupancy"] = at_pass(raw, "occupancy")
-    return loads(json.dumps(raw).encode(), name="evil.json")
-
-
-def at_pass(raw: dict[str, Any], name: str) -> Any:
-    return raw["evaluations"][0]["passes"][0][name]
+        r = of["resources"]
+        smem, spills = ("static_smem_bytes", "dynamic_smem_bytes"), ("load", "store")
+        numbers = [r[name] for name in smem], [r[f"spill_{way}_bytes"] for way in spills]
+        if all(isinstance(n, int) for both in numbers for n in both):
+            r["smem_bytes"], r["spill_bytes"] = map(sum, numbers)
+    raw["evaluations"][0] |= raw["evaluations"][0]["passes"][0]

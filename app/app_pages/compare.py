@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.compare import inputs, results
 from app.shared.runs import collect
-from app.shared.widgets import empty, problem
+from app.shared.widgets import empty, errors_as_sentences, problem
 from engine.errors import AttuneError
 from engine.sessions.compare import compare_sessions
 from engine.sessions.store.store import default_store
@@ -42,9 +42,10 @@ def page() -> None:
         except AttuneError as error:
             problem(str(error))
     if options.baseline in opened and len(opened) >= 2:
-        results.draw(
-            compare_sessions(opened, options.baseline, across=options.across, kind=options.kind)
-        )
+        with errors_as_sentences():
+            results.draw(
+                compare_sessions(opened, options.baseline, across=options.across, kind=options.kind)
+            )
 
 
 page()

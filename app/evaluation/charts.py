@@ -16,6 +16,8 @@ from engine.units import format_us
 
 _MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
 _MAP_TICKS = 10
+_LEAST_TOLERANCE = 1e-12
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def _bars(
@@ -257,6 +259,7 @@ def error_map(
     """
     y_title, x_title = (plain(a) for a in axes)
     error = frame.to_numpy(np.float64)
+    tolerance = max(_LEAST_TOLERANCE, tolerance)  # a NaN, too: an imported one is not known
     broken = ~np.isfinite(error)
     ratio = np.where(broken | ~compared, 1.0, error) / tolerance
     logs = np.log10(np.maximum(ratio, 10.0**_MAP_DECADES_BELOW))
@@ -279,7 +282,7 @@ def error_map(
                 [share, theme.beyond[0]],
                 [1.0, theme.beyond[1]],
             ],
-            "customdata": error.astype(np.float32),
+            "customdata": np.clip(error, None, _LARGEST).astype(np.float32),
             "hovertemplate": cell + "|error| %{customdata:.3g}<extra></extra>",
             "showscale": show_scale,
             "colorbar": {

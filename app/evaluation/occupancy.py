@@ -78,7 +78,7 @@ def _waves(report: PassReport) -> None:
     frame, capacity = waves
     _plot(charts.waves(frame, capacity, theme()), "waves")
     occupancy = report.occupancy
-    if occupancy.wave_efficiency is not None:
+    if occupancy.waves is not None and occupancy.wave_efficiency is not None:
         st.caption(
             f"{occupancy.waves:.3g} waves, wave efficiency {occupancy.wave_efficiency:.0%}: the "
             "share of the slots of all waves that is used."
@@ -88,7 +88,7 @@ def _waves(report: PassReport) -> None:
 def _threads(report: PassReport) -> None:
     occupancy = report.occupancy
     frame = frames.threads(occupancy, report.resources)
-    if frame is None:
+    if frame is None or occupancy.thread_fill is None or occupancy.ctas_to_fill is None:
         empty(
             "nothing yet",
             "The capacity is not known",

@@ -9,6 +9,7 @@ import streamlit as st
 
 from app.evaluation import correctness, latency, occupancy, source
 from app.evaluation.view import EvaluationView
+from app.shared.widgets import errors_as_sentences
 
 _DRAW = {
     "Latency": latency.draw,
@@ -29,5 +30,5 @@ def draw(
     tabs = st.tabs(list(draws), key=key, on_change="rerun", bind=bind)
     for tab, draw_tab in zip(tabs, draws.values(), strict=True):
         if tab.open:
-            with tab:
+            with tab, errors_as_sentences():
                 draw_tab(view)

@@ -14,7 +14,7 @@ from app.sessions import advice, downloads, frames
 from app.sessions.goal import draw_status
 from app.shared import tables
 from app.shared.selection import select
-from app.shared.widgets import empty, plain_markdown
+from app.shared.widgets import empty, errors_as_sentences, plain_markdown
 from engine.correctness.maps import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
@@ -31,17 +31,24 @@ def draw(
     name: str, snapshot: Snapshot, *, on_close: Callable[[], None], on_remove: Callable[[], None]
 ) -> None:
     _head(name, snapshot, on_close, on_remove)
-    _about(snapshot)
-    _folded(snapshot)
+    for part in (_about, _folded):
+        with errors_as_sentences():
+            part(snapshot)
     if not snapshot.evaluations:
         empty(
             "nothing yet", "No evaluations in this session", "It was saved before anything was run."
         )
         return
+    with errors_as_sentences():
+        _draw_evaluation(snapshot)
+
+
+def _draw_evaluation(snapshot: Snapshot) -> None:
     index = _choose(snapshot)
     view = _view_of(snapshot, index)
     _coordinates(view)
-    metrics.draw(view)
+    with errors_as_sentences():
+        metrics.draw(view)
     tabs.draw(view, "session_tab")
 
 

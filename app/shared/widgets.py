@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import streamlit as st
@@ -18,7 +21,10 @@ from app.shared.palette import (
     Theme,
 )
 from app.shared.terms import NEXT_STEP
+from engine.errors import AttuneError
 from engine.evaluation import Origin, Status
+
+_LOG = logging.getLogger(__name__)
 
 
 def theme() -> Theme:
@@ -90,6 +96,21 @@ def problem(sentence: str, log: str = "") -> None:
     """A failure that is not an evaluation's: bad input, a folder that cannot be written."""
     st.error(plain_markdown(sentence), icon=":material/error:")
     show_log(log)
+
+
+@contextmanager
+def errors_as_sentences() -> Iterator[None]:
+    """Whatever fails inside becomes a sentence there; the rest of the page is drawn."""
+    try:
+        yield
+    except AttuneError as error:
+        problem(str(error))
+    except Exception as error:
+        _LOG.exception("a view failed")
+        problem(
+            f"This part cannot be shown ({type(error).__name__}): its file may hold figures that "
+            "no kernel has. The server's log says more."
+        )
 
 
 def show_log(log: str, label: str = "Full log") -> None:

@@ -11,7 +11,14 @@ import streamlit as st
 from app.shared import tables
 from app.shared.palette import color_of
 from app.shared.terms import TERMS
-from app.shared.widgets import empty, origin_badge, plain_markdown, problem, theme
+from app.shared.widgets import (
+    empty,
+    errors_as_sentences,
+    origin_badge,
+    plain_markdown,
+    problem,
+    theme,
+)
 from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
@@ -68,7 +75,7 @@ def draw(
     for tab, title in zip(tabs, TABS, strict=True):
         if not tab.open:
             continue
-        with tab:
+        with tab, errors_as_sentences():
             if title == "Table":
                 _table(rows, name)
             elif title == "Without a time":

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from engine.evaluation import Evaluation, Origin, Status
 from engine.problem import Problem
-from engine.schema import Count, NotNegative
+from engine.schema import MAX_ERROR, Count, NotNegative
 from engine.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
 
 FORMAT = "attune-snapshot"
@@ -27,6 +27,7 @@ MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
 
 Id: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+MapValue: TypeAlias = Annotated[float, Field(ge=-1, le=MAX_ERROR)]
 ShortLine: TypeAlias = Annotated[Line, Field(max_length=120)]
 
 AS_TUPLE = (Field(strict=False), FailFast())  # JSON has lists
@@ -120,7 +121,7 @@ class StoredErrorMap(Record):
     columns: Annotated[int, Field(ge=1, le=MAX_MAP_SIDE)]
     rows_per_cell: Annotated[int, Field(ge=1)] = 1
     columns_per_cell: Annotated[int, Field(ge=1)] = 1
-    values: Annotated[tuple[float | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
+    values: Annotated[tuple[MapValue | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
 
     @model_validator(mode="after")
     def _shape(self) -> StoredErrorMap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
-from app.shared import machine, runs
+from app.shared import machine, runs, widgets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +38,17 @@ def _isolated(
     runs.error_maps_of.cache_clear()
     yield
     machine.local_gpu.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def view_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Failures that a page turned into a sentence. There must be none at a test's end."""
+    failures: list[str] = []
+    monkeypatch.setattr(
+        widgets._LOG, "exception", lambda *_: failures.append(traceback.format_exc())
+    )
+    yield failures
+    assert not failures, failures[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

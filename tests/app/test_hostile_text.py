@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from app_driver import charts
-from hostile import probe_snapshot
+from app_driver import charts, metric
+from hostile import NUMBERS, VALID, filled, probe_snapshot
 from streamlit.testing.v1.element_tree import Block, Element, Node
 
+from app.evaluation import tabs
 from app.shared.widgets import plain_markdown
-from engine.records.codec import dumps
+from engine.records.codec import dumps, loads
 from engine.records.snapshot import Snapshot
 from engine.sessions.store import store as store_module
 
@@ -128,3 +129,30 @@ def test_no_line_becomes_a_block(text: str) -> None:
 def test_figures_stay_as_they_are() -> None:
     for text in ("12.5 µs", "-3 %", "1,024", "4.9e-04"):
         assert plain_markdown(text) == text
+
+
+@pytest.mark.parametrize("value", [0, 1, 1e-6, 255, 1024, 2**53, 1e15, 1e39, -1, None])
+def test_figures_that_validate_break_no_view(open_app, value) -> None:
+    """One value at every place that takes it; a tab may say a sentence, and none fails."""
+    raw = filled(value, [p for p in NUMBERS if p[0] in ("evaluations", "error_maps")])
+    raw["error_maps"] = [raw["error_maps"][0] | {"name": name} for name in ("a__b", "a__b", "c")]
+    name = save(loads(json.dumps(raw).encode(), name="evil.json"))
+    at = open_app("sessions", session=name)
+    for tab in TABS:
+        at.session_state["session_tab"] = tab
+        at.run()
+        assert not at.exception, (tab, at.exception)
+        assert metric(at, "Registers")
+
+
+def test_a_view_that_fails_is_a_sentence_in_its_tab(open_app, monkeypatch, view_errors) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(tabs._DRAW, "Latency", broken)
+    at = open_app("sessions", session=save(loads(VALID, name="valid.json")))
+    assert not at.exception
+    assert view_errors
+    view_errors.clear()
+    assert any("cannot be shown" in e.value for e in at.error)
+    assert metric(at, "Registers")

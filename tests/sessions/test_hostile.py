@@ -70,7 +70,7 @@ GREEDY = {
 
 WATCHED = """
 import resource, sys
-sys.path[:0] = [sys.argv[1], sys.argv[2]]
+sys.path[:0] = [sys.argv[1], sys.argv[2], sys.argv[2] + "/tests"]
 import test_hostile
 from engine.errors import SnapshotError
 from engine.records.codec import loads
@@ -116,6 +116,12 @@ def test_memory_stays_bounded(kind: str) -> None:
         (("evaluations", 0, "problem", "batch"), 10**9),
         (("evaluations", 0, "problem", "seqlen"), 10**30),
         (("evaluations", 0, "occupancy", "ctas"), 2**63),
+        (("evaluations", 0, "latency", "low_us"), 5e-324),
+        (("evaluations", 0, "correctness", "tolerance"), 0),
+        (("evaluations", 0, "correctness", "tolerance"), 5e-324),
+        (("evaluations", 0, "passes", 1, "resources", "registers_per_thread"), 300),
+        (("evaluations", 0, "passes", 1, "resources", "threads_per_cta"), 1025),
+        (("error_maps", 0, "values", 0), 1.8e308),
         (("timeline", 0, "evaluation"), 10**9),
         (("timeline",), [{"when": "2026-01-01T00:00:00Z", "what": ""}] * 20_001),
         (("schema_version",), 10**9),
