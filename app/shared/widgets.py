@@ -16,7 +16,6 @@ from app.shared.palette import (
     LIGHT,
     ORIGIN_COLOR,
     ORIGIN_ICON,
-    STATUS_COLOR,
     STATUS_ICON,
     Theme,
 )
@@ -35,10 +34,6 @@ def theme() -> Theme:
 def origin_badge(origin: Origin) -> None:
     """Where a latency comes from."""
     st.badge(origin, icon=ORIGIN_ICON[origin], color=ORIGIN_COLOR[origin])
-
-
-def status_badge(status: Status) -> None:
-    st.badge(str(status), icon=STATUS_ICON[status], color=STATUS_COLOR[status])
 
 
 def tile(

@@ -28,6 +28,7 @@ from sessions_data import snapshot_maker
 from engine.errors import SnapshotError
 from engine.records.codec import MAX_BYTES, dumps, loads
 from engine.records.explain import place_of
+from engine.sessions.files import snapshot_of
 from engine.sessions.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,7 +258,7 @@ def test_a_refused_upload_leaves_no_trace(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "own"), shipped=None, index_folder=tmp_path / "index")
     for data in (b"{", VALID[:-5], put(("title",), 5), put(("schema_version",), 99), b""):
         with pytest.raises(SnapshotError):
-            store.import_bytes(data, name="../../evil.json")
+            store.save(snapshot_of(data, name="../../evil.json"))
     assert list(tmp_path.iterdir()) == []
 
 

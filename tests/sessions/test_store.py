@@ -16,6 +16,7 @@ from engine.errors import AttuneError, SnapshotError, StoreError
 from engine.problem import Problem
 from engine.records.codec import dumps
 from engine.records.files import TEMPORARY_PREFIX
+from engine.sessions.files import snapshot_of
 from engine.sessions.store import folders
 from engine.sessions.store.naming import is_snapshot_name, names_for
 from engine.sessions.store.store import SHIPPED, Store, default_store, search
@@ -78,7 +79,7 @@ def test_saving_or_uploading_the_same_again_adds_nothing(any_store: Store) -> No
     name = any_store.save(snapshot_maker())
     assert any_store.save(snapshot_maker()) == name
     upload = dumps(snapshot_maker(), compress=False)
-    assert any_store.import_bytes(upload, name="../../etc/cron.d/x.json") == name
+    assert any_store.save(snapshot_of(upload, name="../../etc/cron.d/x.json")) == name
     assert len(any_store.list()) == 1
 
 
@@ -92,7 +93,7 @@ def test_a_removed_name_is_kept_in_the_trash_beside_its_namesakes(store: Store) 
 
 def test_a_damaged_upload_is_refused_and_nothing_is_written(store: Store) -> None:
     with pytest.raises(SnapshotError, match="cut short"):
-        store.import_bytes(dumps(snapshot_maker())[:-20], name="x.json.gz")
+        store.save(snapshot_of(dumps(snapshot_maker())[:-20], name="x.json.gz"))
     assert files(store) == set()
 
 

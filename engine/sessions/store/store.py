@@ -120,10 +120,6 @@ class Store:
             f"{self.url} has a thousand sessions of this name and second: save again later."
         )
 
-    def import_bytes(self, data: bytes, *, name: str) -> str:
-        """Keep an uploaded file and return its name here. Nothing is written unless it is valid."""
-        return self.save(loads(data, name=name))
-
     def remove(self, name: str) -> str:
         """Move one's own snapshot to the trash folder, and return its name there."""
         folder = self._folder_of(checked_name(name))
