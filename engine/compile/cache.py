@@ -25,8 +25,10 @@ def cache_root() -> Path:
     """
     if chosen := os.environ.get("ATTUNE_CACHE_DIR"):
         return Path(chosen).expanduser()
-    import platformdirs
-
+    try:
+        import platformdirs
+    except ImportError:  # a machine that only measures may lack it
+        return Path.home() / ".cache" / "attune"
     return platformdirs.user_cache_path("attune", appauthor=False)
 
 
