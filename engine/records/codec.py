@@ -98,10 +98,10 @@ def read_summary(head: bytes) -> Summary | None:
             head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
         except zlib.error:
             return None
-    found = _HEAD.match(head)
-    if found is None or not 1 <= int(found[1]) <= SCHEMA_VERSION:
+    match = _HEAD.match(head)
+    if match is None or not 1 <= int(match[1]) <= SCHEMA_VERSION:
         return None
-    text = head[found.end() : HEAD_BYTES].decode("utf-8", errors="ignore")
+    text = head[match.end() : HEAD_BYTES].decode("utf-8", errors="ignore")
     try:
         raw, _ = json.JSONDecoder(object_pairs_hook=_fields).raw_decode(text)
         return Summary.model_validate(raw)

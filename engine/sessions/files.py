@@ -61,15 +61,15 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
 
 def open_sessions(files: Sequence[str], store: Store | None = None) -> dict[str, Snapshot]:
     """Several sessions by the name they are shown under: the file's, numbered where two agree."""
-    found: dict[str, Snapshot] = {}
+    opened: dict[str, Snapshot] = {}
     for file in files:
         label = name = file_label(file)
         number = 1
-        while label in found:
+        while label in opened:
             number += 1
             label = f"{name} ({number})"
-        found[label] = open_session(file, store)
-    return found
+        opened[label] = open_session(file, store)
+    return opened
 
 
 def is_snapshot(data: bytes, *, name: str) -> bool:

@@ -87,8 +87,8 @@ def _repeat(e: Evaluation, gpu: str | None, backend: BackendChoice) -> Repeat:
 
 def source_of(snapshot: Snapshot, evaluation: Evaluation) -> Source | None:
     """The kernel source that an evaluation was made from, where the snapshot holds it."""
-    found = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
-    return next(found, None) if evaluation.source_sha256 else None
+    matching = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
+    return next(matching, None) if evaluation.source_sha256 else None
 
 
 def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Source]:
@@ -98,8 +98,8 @@ def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Sourc
         source = source_of(snapshot, repeat.recorded) if repeat.request is not None else None
         if source is not None:
             kernels[source.sha256] = (source, find_variant(repeat.recorded.variant).source)
-    found = [*kernels.values(), *((h, KERNELS_DIR / h.name) for h in headers(snapshot))]
-    return [source for source, ours in found if kernels and our_text(ours) != source.text]
+    pairs = [*kernels.values(), *((h, KERNELS_DIR / h.name) for h in headers(snapshot))]
+    return [source for source, ours in pairs if kernels and our_text(ours) != source.text]
 
 
 def headers(snapshot: Snapshot) -> list[Source]:
@@ -127,11 +127,11 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
     source = source_of(snapshot, evaluation)
     if source is None:
         raise SnapshotError(f"The snapshot holds no source for {evaluation.variant}.")
-    place = folder / source.sha256[:16]
-    place.mkdir(exist_ok=True)
+    subfolder = folder / source.sha256[:16]
+    subfolder.mkdir(exist_ok=True)
     for header in headers(snapshot):
-        (place / header.name).write_text(header.text, encoding="utf-8")
-    path = place / f"{find_variant(evaluation.variant).name}.cu"
+        (subfolder / header.name).write_text(header.text, encoding="utf-8")
+    path = subfolder / f"{find_variant(evaluation.variant).name}.cu"
     path.write_text(source.text, encoding="utf-8")
     try:
         _check_parameters(source.text, variant_from(path, evaluation.variant))
@@ -143,9 +143,9 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
 def _check_parameters(text: str, variant: Variant) -> None:
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     for launch in variant.passes:
-        found = re.search(rf"\b{launch.entry}\s*\(([^()]*)\)\s*\{{", code)
+        definition = re.search(rf"\b{launch.entry}\s*\(([^()]*)\)\s*\{{", code)
         # Where there is no such kernel the compiler says so.
-        if found is not None and (count := found[1].count(",") + 1) != len(launch.args):
+        if definition is not None and (count := definition[1].count(",") + 1) != len(launch.args):
             raise SnapshotError(
                 f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and is "
                 f"given {len(launch.args)} here: repeat it with this machine's source."

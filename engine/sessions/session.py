@@ -142,7 +142,7 @@ class Session:
 
     def to_snapshot(self) -> Snapshot:
         """The session so far. SnapshotError when it is more than one file may hold."""
-        lost = f"{self.damaged_lines} damaged lines of its journal were left out."
+        left_out = f"{self.damaged_lines} damaged lines of its journal were left out."
         return make_snapshot(
             self._evaluations,
             id=self.id,
@@ -155,7 +155,7 @@ class Session:
             error_maps=self._maps,
             sources=self._sources.values(),
             timeline=self._timeline,
-            log=lost if self.damaged_lines else "",
+            log=left_out if self.damaged_lines else "",
         )
 
     def save(self, store: Store | None = None) -> str:
@@ -320,12 +320,12 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
     from kernels.ladder import by_id
 
     try:
-        found = read_sources(by_id(evaluation.variant).source)
-        if found.source_sha256 != evaluation.source_sha256:
+        kernel = read_sources(by_id(evaluation.variant).source)
+        if kernel.source_sha256 != evaluation.source_sha256:
             return []  # edited since: what lies there now is not what was evaluated
         return [
-            make_source(found.name, found.text, evaluation.flags),
-            *(make_source(name, text) for name, text in found.headers),
+            make_source(kernel.name, kernel.text, evaluation.flags),
+            *(make_source(name, text) for name, text in kernel.headers),
         ]
     except (KeyError, CompileError, SnapshotError):
         return []

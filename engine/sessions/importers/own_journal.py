@@ -45,21 +45,21 @@ def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
     evaluations: list[Evaluation] = []
     points: dict[str, int] = {}
     sources: dict[tuple[str, str], Source] = {}
-    for place, line in _lines(text, name):
+    for where, line in _lines(text, name):
         if line.get("kind") == "start":
             environment, created = line.get("environment", {}), line.get("created")
         elif line.get("kind") == "edit":
             title = title or str(line.get("title", ""))
         elif line.get("kind") == "evaluation":
-            evaluations.append(decode(Evaluation, line.get("evaluation"), name=place))
+            evaluations.append(decode(Evaluation, line.get("evaluation"), name=where))
             for raw in line.get("sources", ()):
-                source = decode(Source, raw, name=f"A source in {place}")
+                source = decode(Source, raw, name=f"A source in {where}")
                 sources[source.name, source.sha256] = source
         elif line.get("event") == "evaluation":
-            found = decode(Evaluation, line.get("result"), name=place)
+            evaluation = decode(Evaluation, line.get("result"), name=where)
             # A point that was done again counts once, as it came out last.
             at = points.setdefault(str(line.get("point")), len(evaluations))
-            evaluations[at : at + 1] = [found]
+            evaluations[at : at + 1] = [evaluation]
     if not evaluations:
         raise SnapshotError(f"{file_label(name)} is a journal without a single evaluation.")
     return make_snapshot(
@@ -72,19 +72,19 @@ def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every line that is an object, with the words that name its place."""
+    """Every line that is an object, with its line number in words."""
     lines = text.split("\n")
     last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
     for i, line in enumerate(lines):
         if not line.strip():
             continue
-        place = f"line {i + 1} of {file_label(name)}"
+        where = f"line {i + 1} of {file_label(name)}"
         try:
-            parsed = parse_json(line.encode(), name=place)
+            parsed = parse_json(line.encode(), name=where)
         except SnapshotError:
             if i == last:  # cut off when the machine went down
                 return
             raise
         if not isinstance(parsed, dict):
-            raise SnapshotError(f"{place} is not a journal's line.")
-        yield place, parsed
+            raise SnapshotError(f"{where} is not a journal's line.")
+        yield where, parsed

@@ -66,8 +66,8 @@ class LocalFolder:
 
     def entries(self) -> list[Entry]:
         try:
-            with os.scandir(self.path) as found:
-                return [e for e in map(_entry, found) if e is not None]
+            with os.scandir(self.path) as listing:
+                return [e for e in map(_entry, listing) if e is not None]
         except FileNotFoundError:
             return []
 
@@ -178,16 +178,16 @@ def open_folder(url: str) -> Folder:
     return FsspecFolder(url) if "://" in url else LocalFolder(Path(url))
 
 
-def _entry(found: os.DirEntry[str]) -> Entry | None:
-    if found.name.startswith("."):
+def _entry(file: os.DirEntry[str]) -> Entry | None:
+    if file.name.startswith("."):
         return None
     try:
-        status = found.stat()
+        status = file.stat()
     except OSError:  # removed meanwhile, or a dangling link
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return Entry(found.name, status.st_size, str(status.st_mtime_ns))
+    return Entry(file.name, status.st_size, str(status.st_mtime_ns))
 
 
 def _stamp(info: dict[str, Any]) -> str:

@@ -88,9 +88,9 @@ class Store:
 
     def list(self) -> Infos:
         """Every snapshot, newest first; a damaged file is a line that says so."""
-        found = {info.name: info for info in self._listing(self._shipped, shipped=True)}
-        found |= {info.name: info for info in self._listing(self._own, shipped=False)}
-        return sorted(found.values(), key=lambda i: (i.updated, i.name), reverse=True)
+        infos = {info.name: info for info in self._listing(self._shipped, shipped=True)}
+        infos |= {info.name: info for info in self._listing(self._own, shipped=False)}
+        return sorted(infos.values(), key=lambda i: (i.updated, i.name), reverse=True)
 
     def read(self, name: str) -> bytes:
         """The bytes of one snapshot file, for a download."""
