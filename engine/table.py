@@ -15,6 +15,9 @@ NONE = "–"  # a value that is not known, or does not exist
 # A number, whatever stands after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash.
 _FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-])")
 
+# What a spreadsheet takes for a formula, in either width, whatever blanks stand before it.
+_FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@＝＋－＠]")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -59,3 +62,16 @@ def cell_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """A table as CSV; a text that a spreadsheet would take for a formula is set off by a quote."""
+    safe = frame.map(_no_formula).rename(columns=_no_formula)
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", " ")  # unquoted, it would begin a new row
+    return f"'{text}" if text[:1] == "\t" or _FORMULA.match(text) else text

@@ -120,8 +120,11 @@ def _table(result: BatchResult, points: pd.DataFrame) -> None:
     rows = result.table
     if not everything:
         rows = frames.selected_rows(result, result.problem.batch)
-    tables.draw(frames.table(rows, points), numbers="%.4g")
-    st.caption("Download the table with the button at its upper right corner.")
+    frame = frames.table(rows, points)
+    tables.draw(frame, numbers="%.4g")
+    tables.download(
+        "This table, CSV", lambda: tables.csv(frame), "batch.csv", key="batch_table_csv"
+    )
 
 
 def _alternatives(question: Question, result: BatchResult) -> tuple[JobStatus, ...]:

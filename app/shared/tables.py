@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from engine.table import csv_text
+
 _ROW_PX = 31
 
 
@@ -49,11 +51,8 @@ def draw(
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """A table as CSV; a cell that a spreadsheet would take for a formula is set off by a quote."""
-    safe = frame.map(
-        lambda x: f"'{x}" if isinstance(x, str) and x[:1] in ("=", "+", "-", "@") else x
-    )
-    return safe.to_csv(index=False, lineterminator="\n").encode()
+    """The bytes of a table as a CSV file that no spreadsheet executes anything of."""
+    return csv_text(frame).encode()
 
 
 def download(

@@ -218,13 +218,14 @@ def _print(
     kept: Sequence[str],
 ) -> None:
     from engine.search.results import row_dict, sweep_frame
+    from engine.table import csv_text
 
     counts = {
         name: getattr(progress, name) if progress else 0
         for name in ("done", "total", "passed", "skipped", "failed", "resumed")
     }
     if args.csv:
-        sweep_frame(rows).to_csv(sys.stdout, index=False)
+        sys.stdout.write(csv_text(sweep_frame(rows)))
     elif args.json:
         labels = {row.point: row for row in rows}
         print_json(

@@ -13,7 +13,7 @@ from engine.sessions.compare.comparison import ComparedRow, SessionComparison, U
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.times import config_label
 from engine.sessions.compare.winners import Winner
-from engine.table import Table
+from engine.table import Table, csv_text
 from engine.units import format_us
 
 _ROW_COLUMNS: dict[str, Callable[[ComparedRow], Any]] = {
@@ -139,11 +139,8 @@ def to_dict(comparison: SessionComparison) -> dict[str, Any]:
 
 
 def to_csv(comparison: SessionComparison) -> str:
-    """The rows as CSV. A cell that a spreadsheet would take for a formula is set off by a quote."""
-    frame = rows_frame(comparison)
-    for name in ("session", "variant", "config", "problem", "device", "reason"):
-        frame[name] = [f"'{x}" if x[:1] in ("=", "+", "-", "@") else x for x in frame[name]]
-    return frame.to_csv(index=False, lineterminator="\n")
+    """The rows as CSV that no spreadsheet executes anything of."""
+    return csv_text(rows_frame(comparison))
 
 
 def to_markdown(comparison: SessionComparison) -> str:
