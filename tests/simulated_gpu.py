@@ -44,6 +44,8 @@ class SimulatedConditions:
     wake_factor: float = 1.0  # slowness of the first launch after a rest
     throttles: tuple[Throttle, ...] = ()
     reports_clock: bool = True
+    placement: float = 0.0  # standard deviation of ln(time) between placements of one kernel
+    timer_step_us: float = 0.0  # times are multiples of it
 
 
 # Noise as on a good machine, and everything else that goes wrong on a bad one.
@@ -69,6 +71,7 @@ class SimulatedDevice:
     sample_s: float = 0.004
     boost_mhz: int = 1980
     idle_mhz: int = 345
+    placement_count: int = 6
     samples_taken: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -78,8 +81,13 @@ class SimulatedDevice:
         self._walk = 0.0
         self._phase = self._rng.uniform(0, 2 * math.pi)
         self._rested = True
+        self._offsets: dict[tuple[str, int], float] = {}
 
-    def time_once(self, candidate: str, kind: LatencyKind) -> float:
+    def placements(self, candidate: str) -> int:
+        assert candidate in self.true_us
+        return self.placement_count
+
+    def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
         """One sample in µs; moves the virtual clock on."""
         c = self.conditions
         self._advance(self.sample_s, busy=True)
@@ -91,6 +99,13 @@ class SimulatedDevice:
             time_us *= c.wake_factor
         self._rested = False
         self.samples_taken += 1
+        if c.placement:
+            place = candidate, placement
+            if place not in self._offsets:
+                self._offsets[place] = c.placement * self._rng.standard_normal()
+            time_us *= math.exp(self._offsets[place])
+        if c.timer_step_us:
+            time_us = max(1, round(time_us / c.timer_step_us)) * c.timer_step_us
         return time_us
 
     def state(self) -> GpuState:

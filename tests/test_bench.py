@@ -41,9 +41,10 @@ class MadeUpTimer:
     refuses: str = ""
     copy_bytes: int = 1 << 20
     l2_bytes: int = 1 << 20
+    number: int = 0  # of its GPU's timers
 
     def __post_init__(self) -> None:
-        self._rng = np.random.default_rng(int(1000 * self.time_us))
+        self._rng = np.random.default_rng((int(1000 * self.time_us), self.number))
 
     def free_bytes(self) -> int:
         return 1 << 30
@@ -110,6 +111,7 @@ class MadeUpGpu:
     def __init__(self, times_us: dict[str, float], wrong: Sequence[str] = ()) -> None:
         self.times_us = times_us
         self.wrong = wrong
+        self.timers = 0
         self.checked: list[EvaluationRequest] = []
 
     def backend(self, name: str) -> MadeUpGpu:
@@ -122,7 +124,8 @@ class MadeUpGpu:
     ) -> Iterator[MadeUpTimer]:
         del inputs
         assert correctness.passed
-        yield MadeUpTimer(self.times_us[plan.variant])
+        self.timers += 1
+        yield MadeUpTimer(self.times_us[plan.variant], number=self.timers)
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationOutcome:
         self.checked.append(request)

@@ -24,6 +24,7 @@ from engine.jobs.worker import JOB_TYPES
 from engine.measure import local_gpu
 from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
+from engine.measure.side_by_side import PLACEMENTS
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
@@ -139,7 +140,7 @@ def test_checked_and_measured_while_the_gpu_is_held(evaluator: Evaluator, cuda: 
     assert [x.kind for x in found.other_latencies] == ["device_cold", "end_to_end"]
     # PyTorch has no GPU here, and says so for every backend.
     assert all(b.latency is None and b.reason for b in found.baselines)
-    assert cuda.held_by == ["v01, B1 H1 S64 D64 fp16"] * 2
+    assert cuda.held_by == ["v01, B1 H1 S64 D64 fp16"] * (1 + PLACEMENTS)
     assert lock_path("GPU-1").read_text() == ""
     assert stages[-1] == "Measuring"
 

@@ -108,21 +108,45 @@ class ReplayDevice:
     ) -> None:
         self._read_state = read_state
         self.kinds = tuple(kinds)
-        self._ready: dict[str, _Ready] = {}
+        self._ready: dict[str, list[_Ready]] = {}
 
-    def add(self, name: str, subject: Launchable) -> None:
-        """Find out how long it takes, and capture its graphs.
+    def add(self, name: str, subject: Launchable, memory_share: float = 1.0) -> None:
+        """Find out how long it takes, and capture its graphs; again for one more placement.
+
+        Args:
+            memory_share: of the free device memory, for its copies.
 
         Raises:
             MeasureError: it cannot be launched, or not in a graph.
         """
+        placements = self._ready.get(name, [])
+        first = placements[0] if placements else None
+        cold = "device_cold" in self.kinds
         try:
-            self._ready[name] = _prepare(subject, cold="device_cold" in self.kinds)
+            ready = _prepare(subject, first, memory_share, cold=cold)
+        except (RuntimeError, MemoryError) as error:
+            raise subject.failed(error) from error
+        self._ready[name] = [*placements, ready]
+
+    def placements(self, candidate: str) -> int:
+        return len(self._ready[candidate])
+
+    def has_room(self, name: str) -> bool:
+        """Whether another placement of it leaves as much memory again to others.
+
+        Raises:
+            MeasureError: the GPU failed.
+        """
+        first = self._ready[name][0]
+        copies = 1 if first.cold_plan is None else first.cold_plan.copies
+        subject = first.subject
+        try:
+            return subject.free_bytes() >= 2 * copies * subject.copy_bytes
         except (RuntimeError, MemoryError) as error:
             raise subject.failed(error) from error
 
-    def time_once(self, candidate: str, kind: LatencyKind) -> float:
-        ready = self._ready[candidate]
+    def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
+        ready = self._ready[candidate][placement]
         try:
             return _sample(ready, kind)
         except (RuntimeError, MemoryError) as error:
@@ -143,15 +167,15 @@ class ReplayDevice:
         Raises:
             MeasureError: only single launches are right, so that the measured time is meaningless.
         """
-        subject = self._ready[name].subject
-        try:
-            subject.verify()
-        except (RuntimeError, MemoryError) as error:
-            raise subject.failed(error) from error
+        for ready in self._ready[name]:
+            try:
+                ready.subject.verify()
+            except (RuntimeError, MemoryError) as error:
+                raise ready.subject.failed(error) from error
 
     def describe(self, candidate: str, kind: LatencyKind) -> str:
         """How one sample of this kind is taken."""
-        ready = self._ready[candidate]
+        ready = self._ready[candidate][0]
         if kind == "device_warm":
             return ready.warm_plan.describe()
         if kind == "device_cold":
@@ -161,16 +185,23 @@ class ReplayDevice:
         return f"each {each} from Python, launch and wait"
 
 
-def _prepare(subject: Launchable, *, cold: bool) -> _Ready:
+def _prepare(
+    subject: Launchable, first: _Ready | None, memory_share: float, *, cold: bool
+) -> _Ready:
+    """Graphs of the same sizes as the first placement's, where there is one."""
     subject.call_us(1)  # loads the kernel: neither capture nor events should see that
-    launch_us = _pilot_us(subject)
-    warm_plan = plan_warm(launch_us)
     cold_plan, cold_graph = None, None
+    if first is not None:
+        warm_plan, cold_plan = first.warm_plan, first.cold_plan
+    else:
+        launch_us = _pilot_us(subject)
+        warm_plan = plan_warm(launch_us)
+        if cold:
+            free = int(subject.free_bytes() * memory_share)
+            cold_plan = plan_cold(launch_us, subject.copy_bytes, subject.l2_bytes, free)
     warm = subject.graph(warm_plan.launches, 1)
     settle = subject.graph(1, 1)
-    if cold:
-        free = subject.free_bytes()
-        cold_plan = plan_cold(launch_us, subject.copy_bytes, subject.l2_bytes, free)
+    if cold_plan is not None:
         subject.make_copies(cold_plan.copies)
         cold_graph = subject.graph(cold_plan.launches, cold_plan.copies)
     return _Ready(
@@ -180,7 +211,7 @@ def _prepare(subject: Launchable, *, cold: bool) -> _Ready:
         warm_plan=warm_plan,
         cold=cold_graph,
         cold_plan=cold_plan,
-        calls=call_count(min(subject.call_us(1) for _ in range(3))),
+        calls=first.calls if first else call_count(min(subject.call_us(1) for _ in range(3))),
     )
 
 

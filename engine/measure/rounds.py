@@ -18,7 +18,14 @@ import numpy.typing as npt
 from engine.devices.nvml import GpuState
 from engine.evaluation import LatencyKind
 from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
-from engine.measure.verdict import CONFIDENCE, Comparison, aa_floor, paired_verdict, undecided
+from engine.measure.verdict import (
+    CONFIDENCE,
+    Comparison,
+    aa_floor,
+    paired_verdict,
+    placement_floor,
+    undecided,
+)
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
@@ -46,6 +53,7 @@ class Sample:
     time_us: float
     at_s: float  # on the device's clock
     state: GpuState
+    placement: int = 0  # which of the candidate's buffers and graphs
 
 
 def drop_reasons(samples: Sequence[Sample]) -> list[str]:
@@ -99,10 +107,12 @@ class RoundTable:
         self._kind = {kind: i for i, kind in enumerate(kinds)}
         self._times = np.full((len(names) + 1, len(kinds), rounds), np.nan)
         self._all = self._times.copy()
+        self._placements = np.zeros((len(names) + 1, rounds), dtype=np.int64)
         for sample, reason in zip(samples, self.dropped, strict=True):
             row = len(names) if sample.twin else self._row[sample.candidate]
             at = row, self._kind[sample.kind], sample.round
             self._all[at] = sample.time_us
+            self._placements[row, sample.round] = sample.placement
             if not reason:
                 self._times[at] = sample.time_us
         self._floors = {kind: aa_floor(*self._incumbent_rows(kind)) for kind in kinds}
@@ -133,7 +143,7 @@ class RoundTable:
         self, candidate: str, against: str, kind: LatencyKind, confidence: float = CONFIDENCE
     ) -> Comparison:
         """Is `candidate` faster than `against`?"""
-        floor = self._floors[kind]
+        floor = max(self._floors[kind], self._placement_floor(candidate, against, kind))
         a, b = self._by_round(against, kind), self._by_round(candidate, kind)
         if self.throttled:
             pairs = int((~np.isnan(a * b)).sum())
@@ -144,6 +154,13 @@ class RoundTable:
             return found
         beside = " beside ".join(f"{clock:,.0f} MHz" for clock in clocks)
         return replace(found, reason=f"{found.reason} Median SM clock: {beside}.")
+
+    def _placement_floor(self, candidate: str, against: str, kind: LatencyKind) -> float:
+        """|ln ratio| that the placements of two identical kernels would rarely exceed."""
+        rows = {*self._rows(candidate), *self._rows(against), *self._rows(self.incumbent)}
+        times = self._times[sorted(rows), self._kind[kind]]
+        sides = [len(np.unique(self._placements[self._rows(n)])) for n in (candidate, against)]
+        return placement_floor(np.log(times), self._placements[sorted(rows)], sides)
 
     def _incumbent_rows(self, kind: LatencyKind) -> tuple[FloatArray, FloatArray]:
         first, second = self._times[self._rows(self.incumbent), self._kind[kind]]
@@ -156,6 +173,8 @@ class RoundTable:
     def _by_round(self, candidate: str, kind: LatencyKind) -> FloatArray:
         """One time per round: of the incumbent its first and its second run in turn.
 
+        The turn changes when all placements of the first had theirs.
+
         The mean of both would be less noisy, but skewed samples (outliers are slow, never fast)
         move it further than a candidate's single run, and that looks like a difference. Always the
         first would tie the ratio to the floor, which is second / first.
@@ -163,7 +182,8 @@ class RoundTable:
         times = self._times[self._rows(candidate), self._kind[kind]]
         if len(times) == 1:
             return np.asarray(times[0])
-        second_first = np.arange(times.shape[1]) % 2 == 1
+        turn = len(np.unique(self._placements[self._row[candidate]]))
+        second_first = np.arange(times.shape[1]) // max(turn, 1) % 2 == 1
         chosen = np.where(second_first, times[1], times[0])
         other = np.where(second_first, times[0], times[1])
         return np.asarray(np.where(np.isnan(chosen), other, chosen))

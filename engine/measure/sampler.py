@@ -2,7 +2,9 @@
 
 Kernels differ by 1 to 3 %, and identical kernels measured one after another seem to differ as much.
 So nothing is measured by itself: each round runs everything once in shuffled order, and the
-incumbent's second run shows what this machine can tell apart at all. What is timed comes in as a
+incumbent's second run shows what this machine can tell apart at all. Where buffers lie in memory
+changes a time by some tenths of a percent for as long as they lie there, so everything rotates
+through several placements, and the second run has its own. What is timed comes in as a
 `TimedDevice`: a GPU, or a simulated one in tests.
 """
 
@@ -42,7 +44,14 @@ _LOOK_CONFIDENCE = 0.998
 class TimedDevice(Protocol):
     """What the sampler needs of a device. `candidate` is a name that the device knows."""
 
-    def time_once(self, candidate: str, kind: LatencyKind) -> float:
+    def placements(self, candidate: str) -> int:
+        """How many placements a candidate has: buffers, graphs and copies of its own each.
+
+        The incumbent's first half serves its first runs, the second half its second runs.
+        """
+        ...
+
+    def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
         """Take one sample: µs of one launch (or of one call, end to end)."""
         ...
 
@@ -230,7 +239,8 @@ class _Run:
             for kind in self.settings.kinds:
                 if self.should_stop():
                     return False
-                time_us = self.device.time_once(candidate, kind)
+                placement = self._placement(candidate, twin=twin)
+                time_us = self.device.time_once(candidate, kind, placement)
                 self.samples.append(
                     Sample(
                         candidate=candidate,
@@ -240,11 +250,20 @@ class _Run:
                         time_us=time_us,
                         at_s=self.device.now_s(),
                         state=self.device.state(),
+                        placement=placement,
                     )
                 )
         self.rounds += 1
         self.on_round(self.samples[before:])
         return True
+
+    def _placement(self, candidate: str, *, twin: bool) -> int:
+        """The next one in turn."""
+        count = self.device.placements(candidate)
+        if candidate != self.incumbent or count == 1:
+            return self.rounds % count
+        half = count // 2
+        return self.rounds % half + (half if twin else 0)
 
     def _table(self) -> RoundTable:
         return RoundTable(self.samples, self.incumbent, self.candidates, self.settings.kinds)
@@ -272,8 +291,9 @@ class _Run:
         start = now = self.device.now_s()
         # The first launch of a candidate pays for loading it.
         for candidate in (self.incumbent, *self.candidates):
-            for each in self.settings.kinds:
-                self.device.time_once(candidate, each)
+            for placement in range(self.device.placements(candidate)):
+                for each in self.settings.kinds:
+                    self.device.time_once(candidate, each, placement)
         turn = 0
         while (now := self.device.now_s()) - start < cap_s and not self.should_stop():
             self.device.time_once(self.slots[turn % len(self.slots)][0], kind)

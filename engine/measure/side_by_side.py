@@ -22,6 +22,10 @@ FULL = SamplerSettings(kinds=ALL_KINDS)
 QUICK = SamplerSettings(kinds=("device_warm",), min_rounds=10, max_s=2.0)
 
 
+# Of one subject in a group: half of them are the incumbent's first runs', half the second runs'.
+PLACEMENTS = 6
+
+
 class TimingGroup:
     """Kernels and baselines that are timed in one run, by name.
 
@@ -30,11 +34,17 @@ class TimingGroup:
 
     Args:
         kinds: those that runs may ask for; copies and graphs for others are not made.
+        placements: in how many places of memory each is measured, in turn. One is enough for times
+            that are not compared.
     """
 
     def __init__(
-        self, read_state: Callable[[], GpuState], kinds: Sequence[LatencyKind] = ALL_KINDS
+        self,
+        read_state: Callable[[], GpuState],
+        kinds: Sequence[LatencyKind] = ALL_KINDS,
+        placements: int = PLACEMENTS,
     ) -> None:
+        self._placements = placements
         self.device = ReplayDevice(read_state, kinds)
         self.failures: dict[str, str] = {}
         self._stack = ExitStack()
@@ -50,21 +60,31 @@ class TimingGroup:
     def names(self) -> tuple[str, ...]:
         return tuple(self._names)
 
-    def add(self, name: str, opened: AbstractContextManager[Launchable]) -> bool:
-        """Make it ready to be timed; False when that failed, and `failures` then says why."""
-        own = ExitStack()
+    def add(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> bool:
+        """Make it ready to be timed; False when that failed, and `failures` then says why.
+
+        Args:
+            open_one: called once for each placement. Where memory allows no more of them, those
+                that there are rotate.
+        """
         try:
-            self.device.add(name, own.enter_context(opened))
+            self._open(name, open_one)
         except AttuneError as error:
             self.failures[name] = str(error)
-            own.close()
             return False
-        except BaseException:
-            own.close()
-            raise
-        self._stack.push(own)
         self._names.append(name)
+        try:
+            while self.device.placements(name) < self._placements and self.device.has_room(name):
+                self._open(name, open_one)
+        except AttuneError:
+            pass  # what is wrong beside a lack of memory shows in the run
         return True
+
+    def _open(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> None:
+        with ExitStack() as own:
+            subject = own.enter_context(open_one())
+            self.device.add(name, subject, 1 / self._placements)
+            self._stack.push(own.pop_all())
 
     def run(
         self,
@@ -103,6 +123,8 @@ class TimingGroup:
             latency = run.latency(name, kind)
             if latency is not None:
                 how = f"{latency.reason}; {self.device.describe(name, kind)}"
+                if (count := self.device.placements(name)) > 1:
+                    how += f", in {count} places of memory in turn"
                 how += _floor(run, kind) + _dropped(run, name, kind)
                 clocks = _clocks_mhz(run, name, kind)
                 if len(clocks) != len(latency.samples_us):

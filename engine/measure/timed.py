@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.devices.nvml import GpuState
 from engine.errors import MeasureError
 from engine.evaluation import BaselineTiming, Evaluation, Status
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import FULL, QUICK, TimingGroup
+from engine.measure.side_by_side import FULL, PLACEMENTS, QUICK, TimingGroup
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 
@@ -43,11 +44,13 @@ def time_evaluation(
     name = plan.variant
     baselines = tuple(BACKENDS) if full else ()
     settings = settings or (FULL if full else QUICK)
-    with TimingGroup(read_state, settings.kinds) as group:
-        if not group.add(name, backend.timer(plan, inputs, passed.correctness)):
+    placements = PLACEMENTS if full else 1
+    correctness = passed.correctness
+    with TimingGroup(read_state, settings.kinds, placements) as group:
+        if not group.add(name, lambda: backend.timer(plan, inputs, correctness)):
             raise MeasureError(group.failures[name])
         for each in baselines:
-            group.add(each, baseline(each, plan.problem, inputs))
+            group.add(each, partial(baseline, each, plan.problem, inputs))
         run = group.run(name, settings)
         return with_times(passed, group, run, name, baselines)
 

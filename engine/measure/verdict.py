@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -24,6 +24,11 @@ CONFIDENCE = 0.95
 MIN_DIFFERENCE = 0.005
 # Identical kernels measured one after another, not in shuffled rounds, differ by 1 to 3 %.
 RUN_TO_RUN_FLOOR = 0.03
+# Of the placement floor. A placement does not change during a run, so unlike noise it is not
+# averaged away by more rounds, and chance decides once a run.
+PLACEMENT_CONFIDENCE = 0.98
+# Times that differ by a smaller share are the same tick of the timer.
+_SAME_TICK = 1e-6
 
 
 class Verdict(StrEnum):
@@ -92,6 +97,61 @@ def aa_floor(first_us: Times, second_us: Times) -> float:
     return max(abs(math.log(interval.low)), abs(math.log(interval.high)))
 
 
+def placement_floor(
+    log_times: npt.NDArray[np.float64],
+    placements: npt.NDArray[np.int64],
+    sides: Sequence[int],
+) -> float:
+    """How far the placement of buffers alone may set two identical kernels apart: |ln ratio|.
+
+    A t interval whose units are placements: what a round's subjects have in common (the clock) is
+    taken out, each placement of a subject gives one median, and the medians' scatter within
+    subjects is pooled. Noise that is left in the medians widens it as it should.
+
+    Args:
+        log_times: ln time by (subject, round), NaN where there is none.
+        placements: of the same shape.
+        sides: in how many placements each of the two that are compared ran.
+
+    Returns:
+        `RUN_TO_RUN_FLOOR` where some subject has a single placement, as kernels in one place each
+        cannot be told from their places.
+    """
+    complete = ~np.isnan(log_times).any(axis=0)
+    times, where = log_times[:, complete], placements[:, complete]
+    subjects = len(times)
+    medians = []
+    for row, places in zip(times - times.mean(axis=0), where, strict=True):
+        medians.append([float(np.median(row[places == each])) for each in np.unique(places)])
+    fewest = min((len(each) for each in medians), default=0)
+    if fewest < 2 or min(sides) < 2:
+        return math.log1p(RUN_TO_RUN_FLOOR)
+    from scipy.stats import t
+
+    # Taking out the rounds' means takes one subject's worth of freedom with it.
+    freedom = sum(len(each) - 1 for each in medians) * (subjects - 1) / subjects
+    variance = sum(float(np.var(each)) * len(each) for each in medians) / freedom
+    quantile = float(t.ppf((1 + PLACEMENT_CONFIDENCE) / 2, freedom))
+    return quantile * math.sqrt(variance * sum(1 / side for side in sides))
+
+
+def timer_step(*times_us: Times) -> float:
+    """The timer's step as a share of the times: the smallest difference that occurs.
+
+    Infinite where all times of one are equal, as a step of any size could do that. Without a coarse
+    timer the noise itself leaves differences far below what a verdict is about.
+    """
+    steps = []
+    for times in times_us:
+        logs = np.unique(np.log(np.asarray(times, dtype=np.float64)))
+        gaps = np.diff(logs)
+        gaps = gaps[gaps > _SAME_TICK]
+        if not gaps.size:
+            return math.inf
+        steps.append(float(gaps.min()))
+    return max(steps)
+
+
 def paired_verdict(
     a_us: Times, b_us: Times, floor: float, confidence: float = CONFIDENCE
 ) -> Comparison:
@@ -112,7 +172,22 @@ def paired_verdict(
             ratios.size,
             f"{ratios.size} rounds have both times and a 95 % interval needs {MIN_SAMPLES}.",
         )
-    return _compare(median_interval(ratios, confidence), floor, ratios.size, "rounds")
+    both = ~np.isnan(np.asarray(a_us) * np.asarray(b_us))
+    step = timer_step(np.asarray(a_us)[both], np.asarray(b_us)[both])
+    interval = median_interval(ratios, confidence)
+    if step > MIN_DIFFERENCE and abs(math.log(interval.median)) <= 2 * step:
+        size = f"{math.expm1(step):.1%} of the times" if math.isfinite(step) else "unknown"
+        return replace(
+            undecided(
+                math.expm1(floor),
+                ratios.size,
+                f"The timer's step is {size}, too coarse to tell them apart.",
+            ),
+            ratio=interval.median,
+            low=interval.low,
+            high=interval.high,
+        )
+    return _compare(interval, floor, ratios.size, "rounds")
 
 
 def interval_verdict(

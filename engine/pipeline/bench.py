@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from engine.config import default_config, resolve_config
@@ -141,7 +142,7 @@ class _Bench:
             raise MeasureError(self._none_ready(group))
         for name in BACKENDS:
             self.stage(f"Preparing SDPA {name}")
-            group.add(name, baseline(name, self.problem, inputs))
+            group.add(name, partial(baseline, name, self.problem, inputs))
         self.stage(f"Measuring {self.problem.label()}")
         backends = [name for name in BACKENDS if name in group.names]
         run = group.run(finalists[0], self.settings, [*finalists[1:], *backends])
@@ -187,7 +188,7 @@ class _Bench:
         variant = find_variant(entrant.variant)
         plan = make_plan(variant, self.problem, default_config(variant, checked.config))
         backend = cast("CudaBackend", self.evaluator.backend("cuda"))
-        group.add(entrant.name, backend.timer(plan, inputs, checked.correctness))
+        group.add(entrant.name, partial(backend.timer, plan, inputs, checked.correctness))
 
     def _heat(self, group: TimingGroup) -> list[str]:
         """The fastest of a short run."""

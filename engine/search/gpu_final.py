@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.evaluation import Correctness
@@ -47,8 +48,8 @@ def gpu_candidates(
                 if row.measured_on not in ("", here):
                     continue
                 plan = make_plan(find_variant(row.variant), problem, row.config)
-                timer = backend.timer(plan, inputs, _verdict(row.result["correctness"]))
-                group.add(row.point, timer)
+                correctness = _verdict(row.result["correctness"])
+                group.add(row.point, partial(backend.timer, plan, inputs, correctness))
             yield group
 
     return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import expm1, isinf
 
 import numpy as np
@@ -64,7 +65,8 @@ def aa_floor(backend: CudaBackend) -> str:
     correctness = checked(backend, plan)
     name = plan.variant
     with gpu_states() as read, TimingGroup(read, QUICK.kinds) as group:
-        if not group.add(name, backend.timer(plan, make_inputs(plan.problem), correctness)):
+        inputs = make_inputs(plan.problem)
+        if not group.add(name, lambda: backend.timer(plan, inputs, correctness)):
             raise CheckFailed(group.failures[name])
         run = group.run(name, QUICK)
     if run.throttled:
@@ -82,9 +84,9 @@ def aa_floor(backend: CudaBackend) -> str:
 def sdpa_backends() -> str:
     """Which of PyTorch's attention backends take part as baselines."""
     inputs = make_inputs(PROBLEM)
-    with gpu_states() as read, TimingGroup(read, QUICK.kinds) as group:
+    with gpu_states() as read, TimingGroup(read, QUICK.kinds, placements=1) as group:
         for name in BACKENDS:
-            group.add(name, baseline(name, PROBLEM, inputs))
+            group.add(name, partial(baseline, name, PROBLEM, inputs))
         names, failures = group.names, dict(group.failures)
     refused = "".join(f" {reason}" for reason in failures.values())
     if not names:

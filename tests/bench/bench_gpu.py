@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from math import expm1
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def false_verdicts(backend: CudaBackend, read: Callable[[], GpuState], pairs_wan
     while verdicts.total() < pairs_wanted:
         with TimingGroup(read) as group:
             for name in names:
-                if not group.add(name, backend.timer(plan, inputs, correctness)):
+                if not group.add(name, partial(backend.timer, plan, inputs, correctness)):
                     raise SystemExit(group.failures[name])
             run = group.run(names[0], SamplerSettings(kinds=("device_warm",)))
             floors.append(expm1(run.table.floor("device_warm")))
@@ -90,7 +91,7 @@ def sampled(
 ) -> dict[str, Latency]:
     inputs = make_inputs(plan.problem)
     with TimingGroup(read) as group:
-        if not group.add("k", backend.timer(plan, inputs, right(backend, plan, inputs))):
+        if not group.add("k", partial(backend.timer, plan, inputs, right(backend, plan, inputs))):
             raise SystemExit(group.failures["k"])
         return {x.kind: x for x in group.latencies(group.run("k", FULL), "k")}
 

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle
 
 import pytest
 from simulated_gpu import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
@@ -197,9 +196,9 @@ def test_a_candidate_that_runs_at_a_lower_clock_is_not_a_throttled_gpu() -> None
     class Hungry(SimulatedDevice):
         last = "a"
 
-        def time_once(self, candidate: str, kind: LatencyKind) -> float:
+        def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
             self.last = candidate
-            return super().time_once(candidate, kind)
+            return super().time_once(candidate, kind, placement)
 
         def state(self) -> GpuState:
             found = super().state()
@@ -252,13 +251,12 @@ def test_a_board_that_reports_no_clock_is_measured_all_the_same() -> None:
 
 def test_a_machine_that_tells_a_kernel_from_itself_gives_no_verdict_within_that() -> None:
     class Unfair(SimulatedDevice):
-        """Every other run of the incumbent is 3 % slower."""
+        """The incumbent's second runs are 3 % slower."""
 
-        def time_once(self, candidate: str, kind: LatencyKind) -> float:
-            time_us = super().time_once(candidate, kind)
-            return time_us * next(turns) if candidate == "a" else time_us
+        def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
+            time_us = super().time_once(candidate, kind, placement)
+            return time_us * 1.03 if candidate == "a" and placement >= 3 else time_us
 
-    turns = cycle((1.0, 1.03))
     run = run_rounds(Unfair({"a": 10.0, "b": 10.35}, QUIET), "a", ["b"], replace(WARM, max_s=4.0))
     assert run.table.floor("device_warm") > math.log(1.02)
     assert run.comparison("b").verdict is Verdict.UNDECIDED

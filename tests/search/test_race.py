@@ -22,9 +22,9 @@ class Counting(SimulatedDevice):
         super().__post_init__()
         self.taken: Counter[str] = Counter()
 
-    def time_once(self, candidate: str, kind) -> float:  # type: ignore[no-untyped-def]
+    def time_once(self, candidate: str, kind, placement: int = 0) -> float:  # type: ignore[no-untyped-def]
         self.taken[candidate] += 1
-        return super().time_once(candidate, kind)
+        return super().time_once(candidate, kind, placement)
 
 
 def test_the_fastest_wins_from_any_place_in_the_field() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from engine.backends.base import RunOptions
@@ -131,8 +132,9 @@ class _Stream:
         assert self.checked.correctness is not None
         backend = cast("CudaBackend", self.runner.evaluator.backend("cuda"))
         name = self.plan.variant
-        with TimingGroup(read_state, _TURN.kinds) as group:
-            group.add(name, backend.timer(self.plan, self.inputs, self.checked.correctness))
+        with TimingGroup(read_state, _TURN.kinds, placements=1) as group:
+            timer = partial(backend.timer, self.plan, self.inputs, self.checked.correctness)
+            group.add(name, timer)
             if name not in group.failures:
                 group.run(name, _TURN, on_round=self._emit, should_stop=self._ends_turn)
             if name in group.failures:

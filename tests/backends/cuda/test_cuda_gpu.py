@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -242,7 +243,7 @@ backend.close()
 
 def timed(backend: CudaBackend, plan: LaunchPlan, inputs: Inputs) -> tuple[Latency, ...]:
     with gpu_states() as read_state, TimingGroup(read_state) as group:
-        assert group.add("k", backend.timer(plan, inputs, PASSED)), group.failures
+        assert group.add("k", partial(backend.timer, plan, inputs, PASSED)), group.failures
         latencies = group.latencies(group.run("k"), "k")
         assert latencies, group.failures
         return latencies
@@ -278,7 +279,7 @@ def test_one_kernel_twice_is_not_a_winner(backend: CudaBackend) -> None:
     inputs = make_inputs(problem)
     with gpu_states() as read_state, TimingGroup(read_state) as group:
         for name in ("a", "b"):
-            assert group.add(name, backend.timer(plan, inputs, PASSED)), group.failures
+            assert group.add(name, partial(backend.timer, plan, inputs, PASSED)), group.failures
         found = group.run("a").comparison("b")
     assert found.verdict in (Verdict.SAME, Verdict.UNDECIDED), found.reason
 
@@ -293,9 +294,9 @@ def test_the_baselines_are_named_and_timed(backend: CudaBackend) -> None:
     plan = make_plan(variant, problem, variant.default_config())
     inputs = make_inputs(problem)
     with gpu_states() as read_state, TimingGroup(read_state) as group:
-        assert group.add("k", backend.timer(plan, inputs, PASSED)), group.failures
+        assert group.add("k", partial(backend.timer, plan, inputs, PASSED)), group.failures
         for name in BACKENDS:
-            group.add(name, baseline(name, problem, inputs))
+            group.add(name, partial(baseline, name, problem, inputs))
         run = group.run("k")
         assert "math" in group.names, group.failures
         kinds = [x.kind for x in group.latencies(run, "math")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ def steady() -> GpuState:
 def measure(
     gpu: FakeGpu, inputs: Inputs, plan: LaunchPlan | None = None
 ) -> tuple[tuple[Latency, ...], SamplingRun, TimingGroup]:
-    with TimingGroup(steady) as group:
-        opened = CudaBackend(gpu.calls()).timer(plan or make_plan(), inputs, verdict(passed=True))
-        assert group.add("k", opened), group.failures
+    with TimingGroup(steady, placements=1) as group:
+        timer = partial(CudaBackend(gpu.calls()).timer, plan or make_plan(), inputs)
+        assert group.add("k", partial(timer, verdict(passed=True))), group.failures
         run = group.run("k", SHORT)
         return group.latencies(run, "k"), run, group
 
@@ -137,8 +138,8 @@ def test_a_replay_that_does_not_end_is_a_sentence(
 ) -> None:
     gpu = slow_gpu()
     backend = CudaBackend(gpu.calls())
-    with TimingGroup(steady) as group:
-        group.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
+    with TimingGroup(steady, placements=1) as group:
+        group.add("k", lambda: backend.timer(make_plan(), inputs, verdict(passed=True)))
         monkeypatch.setattr(CupyCalls.wait, "__defaults__", (0.01,))
         gpu.hang = True
         with pytest.raises(MeasureError, match="t01 did not finish within 60 s: it may loop"):
@@ -153,9 +154,9 @@ def test_running_out_of_memory_is_a_sentence_and_frees_what_there_was(inputs: In
         raise MemoryError("no memory")
 
     gpu = gpu_with(finish=exhausts)
-    with TimingGroup(steady) as group:
-        opened = CudaBackend(gpu.calls()).timer(make_plan(), inputs, verdict(passed=True))
-        assert not group.add("k", opened)
+    with TimingGroup(steady, placements=1) as group:
+        backend = CudaBackend(gpu.calls())
+        assert not group.add("k", lambda: backend.timer(make_plan(), inputs, verdict(passed=True)))
         assert "GPU ran out of memory" in group.failures["k"]
         assert group.names == ()
         assert gpu.allocations == 0
@@ -173,8 +174,8 @@ def test_a_failure_in_mid_run_is_a_sentence(inputs: Inputs) -> None:
 
     gpu = slow_gpu(finish=breaks_down)
     backend = CudaBackend(gpu.calls())
-    with TimingGroup(steady) as group:
-        group.add("k", backend.timer(make_plan(), inputs, verdict(passed=True)))
+    with TimingGroup(steady, placements=1) as group:
+        group.add("k", lambda: backend.timer(make_plan(), inputs, verdict(passed=True)))
         with pytest.raises(MeasureError, match="t01 read or wrote memory"):
             group.run("k", SHORT)
     assert backend.gpu_error is not None
@@ -247,10 +248,9 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(inputs: Inp
         readings += 1
         return replace(STEADY, sm_clock_mhz=1000 if readings % 12 == 0 else 1900 + readings % 5)
 
-    with TimingGroup(mostly_fast) as group:
-        group.add(
-            "k", CudaBackend(slow_gpu().calls()).timer(make_plan(), inputs, verdict(passed=True))
-        )
+    with TimingGroup(mostly_fast, placements=1) as group:
+        backend = CudaBackend(slow_gpu().calls())
+        group.add("k", lambda: backend.timer(make_plan(), inputs, verdict(passed=True)))
         run = group.run("k", SHORT)
         latencies = group.latencies(run, "k")
     assert not run.throttled
@@ -273,3 +273,33 @@ def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> No
     gpu.out_of_memory_at = 1
     with pytest.raises(MeasureError, match="ran out of memory"):
         time_evaluation(CudaBackend(gpu.calls()), make_plan(), inputs, passed(), steady, full=True)
+
+
+@pytest.mark.parametrize(("memory_bytes", "placements"), [(1 << 28, 4), (40 * COUNT, 1)])
+def test_second_runs_have_buffers_and_graphs_of_their_own(
+    inputs: Inputs, memory_bytes: int, placements: int
+) -> None:
+    """Where memory allows it. With those of the first runs the A/A pair cannot see placement."""
+    gpu = slow_gpu()
+    gpu.memory_bytes = memory_bytes
+    outputs: set[int] = set()
+
+    def notes_its_output(gpu: FakeGpu, *args: np.generic) -> None:
+        outputs.add(int(args[2]))
+        finish(gpu, *args)
+
+    gpu.kernels = {"produce": produce, "finish": notes_its_output}
+    with TimingGroup(steady, ("device_warm",), placements=4) as group:
+        backend = CudaBackend(gpu.calls())
+        assert group.add("k", lambda: backend.timer(make_plan(), inputs, verdict(passed=True)))
+        run = group.run("k", replace(SHORT, kinds=("device_warm",)))
+        (latency,) = group.latencies(run, "k")
+    firsts = {s.placement for s in run.samples if not s.twin}
+    seconds = {s.placement for s in run.samples if s.twin}
+    assert len(outputs) == placements
+    if placements == 4:
+        assert (firsts, seconds) == ({0, 1}, {2, 3})
+        assert "in 4 places of memory in turn" in latency.reason
+    else:
+        assert firsts == seconds == {0}
+    assert gpu.allocations == 0
