@@ -275,7 +275,7 @@ def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> No
         time_evaluation(CudaBackend(gpu.calls()), make_plan(), inputs, passed(), steady, full=True)
 
 
-@pytest.mark.parametrize(("memory_bytes", "placements"), [(1 << 28, 4), (40 * COUNT, 1)])
+@pytest.mark.parametrize(("memory_bytes", "placements"), [(1 << 28, 4), (24 * COUNT, 1)])
 def test_second_runs_have_buffers_and_graphs_of_their_own(
     inputs: Inputs, memory_bytes: int, placements: int
 ) -> None:
