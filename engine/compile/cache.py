@@ -25,10 +25,8 @@ def cache_root() -> Path:
     """
     if chosen := os.environ.get("ATTUNE_CACHE_DIR"):
         return Path(chosen).expanduser()
-    try:
-        import platformdirs
-    except ImportError:  # a machine that only measures may lack it
-        return Path.home() / ".cache" / "attune"
+    import platformdirs
+
     return platformdirs.user_cache_path("attune", appauthor=False)
 
 

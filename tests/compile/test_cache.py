@@ -32,12 +32,6 @@ def test_without_it_the_platform_does(value: str | None, monkeypatch: pytest.Mon
     assert cache_root() == Path(platformdirs.user_cache_dir("attune", appauthor=False))
 
 
-def test_without_platformdirs_it_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ATTUNE_CACHE_DIR", raising=False)
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    assert cache_root() == Path.home() / ".cache" / "attune"
-
-
 def test_importing_the_cache_imports_no_platformdirs() -> None:
     code = "import sys, engine.compile.cache; sys.exit('platformdirs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
