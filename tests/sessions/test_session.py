@@ -170,7 +170,7 @@ for number in range(10_000):
 
 
 def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
-    args = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path)]
+    args = [sys.executable, "-c", KILLED, str(Path(__file__).parents[1]), str(tmp_path)]
     child = subprocess.Popen(args, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     session_id = child.stdout.readline().strip()
