@@ -16,6 +16,7 @@ from pathlib import Path
 from engine.records import files
 
 _MAGIC = "attune-cache-1"
+_MAX_ENTRY = 256 << 20
 
 
 def cache_root() -> Path:
@@ -33,7 +34,9 @@ def cache_root() -> Path:
 def read_entry(path: Path) -> bytes | None:
     """The payload of the entry at `path`; None when it is absent, unreadable or damaged."""
     try:
-        head, separator, payload = path.read_bytes().partition(b"\n")
+        if not is_private(path.parent) or not is_private(path):
+            return None
+        head, separator, payload = files.read(path, _MAX_ENTRY).partition(b"\n")
     except OSError:
         return None
     if not separator or head != _header(payload):
@@ -41,10 +44,37 @@ def read_entry(path: Path) -> bytes | None:
     return payload
 
 
+def is_private(path: Path) -> bool:
+    """Whether only this user and root can have written it: what is read there is executed.
+
+    Raises:
+        OSError: it is not there.
+    """
+    status = path.stat()
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+
+
+def make_private(folder: Path) -> bool:
+    """Create a folder that only this user writes; an own one is closed to others.
+
+    Returns:
+        False where it is somebody else's.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o022:
+        folder.chmod(status.st_mode & 0o755)  # as a umask of 002 made it
+    return is_private(folder)
+
+
 def write_entry(path: Path, payload: bytes) -> bool:
     """Store `payload` at `path`, all or nothing. False when the disk does not take it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not make_private(path.parent):
+            return False
         files.write(path, _header(payload) + b"\n" + payload, durable=False)
     except OSError:
         return False

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import CompileError
+from engine.records import files
+from engine.text import MAX_SOURCE
 from kernels.description import without_block
 
 _INCLUDE = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]""", re.MULTILINE)
@@ -56,7 +58,10 @@ def read_sources(source: Path) -> Sources:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        data = files.read(path, MAX_SOURCE + 1)
+        if len(data) > MAX_SOURCE:
+            raise CompileError(f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CompileError(
             f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8."

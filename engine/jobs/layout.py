@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from engine.correctness import ErrorMap
 
 
+_MAX_WORKER_BYTES = 65_536
+
+
 class RunDir:
     """The files of one server's jobs."""
 
@@ -69,7 +72,7 @@ class RunDir:
             process = psutil.Process(data["pid"])
             same = abs(process.create_time() - data["created"]) <= 1.0
             return process.pid if same and process.status() != psutil.STATUS_ZOMBIE else None
-        except (OSError, ValueError, KeyError, psutil.Error):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, psutil.Error):
             return None
 
     def worker_code(self) -> str:
@@ -80,7 +83,9 @@ class RunDir:
             return ""
 
     def _worker(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(self._worker_file.read_text())
+        data = json.loads(files.read(self._worker_file, _MAX_WORKER_BYTES))
+        if not isinstance(data, dict):
+            raise ValueError("not a worker's identity")
         return data
 
     # -- results too large for a journal line

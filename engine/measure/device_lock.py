@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import stat
@@ -20,11 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.errors import MeasureError
+from engine.text import clean_line
 
 # Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
 _POLL_S = 0.05
 _MAX_HOLDER_BYTES = 4096
+_MAX_WORDS = 120  # of what another user wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,14 @@ def _who(holder: Holder | None) -> str:
 
 def _holder(handle: int) -> Holder | None:
     try:
-        return Holder(**json.loads(os.pread(handle, _MAX_HOLDER_BYTES, 0)))
-    except (OSError, ValueError, TypeError):
-        return None  # being written, or by another version
+        raw = json.loads(os.pread(handle, _MAX_HOLDER_BYTES, 0))
+        pid, since = int(raw["pid"]), float(raw["since"])
+        if not (0 < pid < 2**31 and math.isfinite(since)):
+            return None
+        user, purpose = (clean_line(str(raw[name]), _MAX_WORDS) for name in ("user", "purpose"))
+        return Holder(pid, user, since, purpose)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None  # being written, by another version, or by somebody who means harm
 
 
 def _write_holder(handle: int, holder: Holder) -> None:

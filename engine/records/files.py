@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,27 @@ TEMPORARY_MAX_AGE_S = 3_600.0
 
 # What file systems without hard links answer to link().
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def read(path: Path, most: int) -> bytes:
+    """At most `most` bytes of a regular file.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is a folder, pipe or device.
+    """
+    with open_regular(path) as file:
+        return file.read(most)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """A regular file, for reading; raises as `read` does."""
+    # Without O_NONBLOCK the opening of a pipe would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    file = os.fdopen(fd, "rb")
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
 
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import StoreError
+from engine.records import files
+
+_MAX_READ = 1 << 30  # of one call; the next one goes on
 
 
 def append(path: Path, event: Mapping[str, Any]) -> None:
@@ -43,13 +46,18 @@ def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     """The complete events after byte `offset`, and the offset to go on from.
 
     Lines that are no JSON object (empty, or cut off by a full disk) are passed over.
+
+    Raises:
+        StoreError: it is no regular file, or cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with files.open_regular(path) as file:
             file.seek(offset)
-            data = file.read()
+            data = file.read(_MAX_READ)
     except FileNotFoundError:
         return [], 0
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
     end = data.rfind(b"\n") + 1
     # Millions of live objects and no cycles: collecting takes three times as long as parsing does.
     collects = gc.isenabled()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import StoreError
 from engine.records.codec import MAX_BYTES, loads, text_of
 from engine.records.explain import file_label
-from engine.records.files import write
+from engine.records.files import read, write
 from engine.records.snapshot import FORMAT, Snapshot
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.store.naming import is_snapshot_name
@@ -24,11 +22,7 @@ def read_file(path: Path) -> bytes:
         StoreError: it is not there, cannot be read, or is a folder, pipe or device.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise StoreError(f"{path} is not an ordinary file: name a snapshot file.")
-            return file.read(MAX_BYTES + 1)
+        return read(path, MAX_BYTES + 1)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
 

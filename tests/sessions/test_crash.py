@@ -93,7 +93,7 @@ for number in range(25):
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
 def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + KILLED, str(Path(__file__).parent), str(tmp_path / "s")],
+        [sys.executable, "-c", PREAMBLE + KILLED, str(ROOT / "tests"), str(tmp_path / "s")],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -106,7 +106,7 @@ def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> No
 
 
 def test_servers_that_share_a_store_do_not_damage_it(tmp_path: Path) -> None:
-    args = [sys.executable, "-c", PREAMBLE + SAVER, str(Path(__file__).parent), str(tmp_path / "s")]
+    args = [sys.executable, "-c", PREAMBLE + SAVER, str(ROOT / "tests"), str(tmp_path / "s")]
     savers = [
         subprocess.Popen([*args, who], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for who in ("one", "two", "three")

@@ -30,7 +30,7 @@ from engine.backends.base import DEFAULT_ARCH
 from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
-from engine.compile.cache import cache_root, read_entry, write_entry
+from engine.compile.cache import cache_root, is_private, make_private, read_entry, write_entry
 from engine.errors import CompileError
 from engine.records import files
 
@@ -219,6 +219,8 @@ def _first_error(log: str, source: str) -> str:
 
 # ---- the cache ----
 
+_MAX_LIBRARY = 256 << 20
+
 _build_locks: dict[str, threading.Lock] = {}
 _build_locks_guard = threading.Lock()
 
@@ -259,20 +261,22 @@ def _find_or_build(name: str, build: Callable[[Path], Path]) -> tuple[Path, floa
 def _find(folder: Path, name: str) -> Path | None:
     if (payload := read_entry(folder / f"{name}.entry")) is None:
         return None
-    record = json.loads(payload)
-    path = folder / str(record["library"])
     try:
-        intact = hashlib.sha256(path.read_bytes()).hexdigest() == record["sha256"]
-    except OSError:
-        return None
-    return path if intact else None
+        record = json.loads(payload)
+        path = folder / Path(str(record["library"])).name
+        library = files.read(path, _MAX_LIBRARY)
+        intact = hashlib.sha256(library).hexdigest() == record["sha256"]
+        return path if intact and is_private(path) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is built again
 
 
 def _store(folder: Path, name: str, library: bytes) -> Path | None:
     digest = hashlib.sha256(library).hexdigest()
     path = folder / f"{name}-{digest[:8]}.so"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not make_private(folder):
+            return None
         files.write(path, library, durable=False)
     except OSError:
         return None
