@@ -264,11 +264,17 @@ def _find(folder: Path, name: str) -> Path | None:
     try:
         record = json.loads(payload)
         path = folder / Path(str(record["library"])).name
-        library = files.read(path, _MAX_LIBRARY)
-        intact = hashlib.sha256(library).hexdigest() == record["sha256"]
-        return path if intact and is_private(path) else None
+        status = path.stat()
+        digest = _digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        return path if digest == record["sha256"] and is_private(path) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # it is built again
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
+    """SHA-256 of a library, read once as long as it is the same file: a run looks each time."""
+    return hashlib.sha256(files.read(path, _MAX_LIBRARY)).hexdigest()
 
 
 def _store(folder: Path, name: str, library: bytes) -> Path | None:
