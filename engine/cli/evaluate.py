@@ -14,7 +14,9 @@ from engine.cli.options import (
     add_problem,
     add_target,
     config_from,
+    positive_float,
     problem_from,
+    seed,
 )
 from engine.cli.output import print_json, print_table
 from engine.evaluation import Evaluation, Latency, Status
@@ -43,11 +45,15 @@ def add_parser(commands: Any) -> None:
         help="CPU backend: the order in which threads run",
     )
     p.add_argument(
-        "--seed", type=int, default=0, help="of the inputs and of the random order (default 0)"
+        "--seed", type=seed, default=0, help="of the inputs and of the random order (default 0)"
     )
     add_inputs(p)
     p.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="of one run (default 60)"
+        "--timeout",
+        type=positive_float,
+        default=60.0,
+        metavar="SECONDS",
+        help="of one run (default 60)",
     )
     p.add_argument("--save", action="store_true", help="save the result as a snapshot")
     p.add_argument("--json", action="store_true", help="print one JSON object")

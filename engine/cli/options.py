@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, TypeAlias, get_args
 
 from engine.config import default_config
@@ -120,6 +121,8 @@ def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
             config[name.strip()] = int(value)
         except ValueError:
             raise InvalidProblem(f"{usage}, not {item!r}: values are whole numbers.") from None
+        if not name.strip():
+            raise InvalidProblem(f"{usage}, not {item!r}: a tunable has a name.")
     return config
 
 
@@ -156,3 +159,18 @@ def positive_float(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return value
+
+
+def seed(text: str) -> int:
+    """For `type=`: what NumPy and a snapshot take as a seed."""
+    value = int(text)
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"must be 0 to 2^63 - 1, not {text}")
+    return value
+
+
+def day(text: str) -> str:
+    """For `type=`: a date or time in UTC, as it is; or nothing."""
+    if text:
+        datetime.fromisoformat(text)
+    return text

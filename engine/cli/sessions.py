@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import DTYPES, add_config, add_dtype, add_sizes, config_from
+from engine.cli.options import DTYPES, add_config, add_dtype, add_sizes, config_from, day
 from engine.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def add_parser(commands: Any) -> None:
 
 def _add_filters(p: argparse.ArgumentParser, **default: Any) -> None:
     for name, meaning in _FILTERS.items():
-        p.add_argument(f"--{name}", help=meaning, **(default or {"default": ""}))
+        kind = day if name in ("since", "until") else str
+        p.add_argument(f"--{name}", type=kind, help=meaning, **(default or {"default": ""}))
     p.add_argument("--json", action="store_true", help="print one JSON list", **default)
 
 

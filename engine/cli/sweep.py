@@ -17,6 +17,7 @@ from engine.cli.options import (
     add_target,
     positive_float,
     positive_int,
+    seed,
 )
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
@@ -62,7 +63,7 @@ def add_parser(commands: Any) -> None:
     search.add_argument("--budget-evaluations", type=positive_int, metavar="N")
     search.add_argument("--budget-seconds", type=positive_float, metavar="SECONDS")
     search.add_argument(
-        "--seed", type=int, default=0, help="of the inputs and of the search (default 0)"
+        "--seed", type=seed, default=0, help="of the inputs and of the search (default 0)"
     )
     run_options = p.add_argument_group("evaluation")
     add_target(run_options)

@@ -133,6 +133,7 @@ def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) 
         ("evaluate v01 --gpu L4 --batch -3", "batch must be at least 1"),
         ("evaluate v01 --gpu L4 --seqlen 99999999999", "seqlen must be at most"),
         ("evaluate v01 --gpu L4 --config block_n", "NAME=VALUE"),
+        ("evaluate v01 --gpu L4 --config =64", "a tunable has a name"),
         ("evaluate v01 --gpu L4 --preset gpt9", "preset"),
         ("occupancy --gpu L4 --threads 0 --registers 32", "threads"),
         ("occupancy --gpu L4 --threads 256 --registers 999", "registers"),
@@ -148,6 +149,28 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
     assert says.casefold() in captured.err.casefold()
     assert "Traceback" not in captured.err
     assert len(captured.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("evaluate v01 --gpu L4 --timeout nan", "--timeout: must be above 0"),
+        ("evaluate v01 --gpu L4 --timeout -1", "--timeout: must be above 0"),
+        ("evaluate v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
+        ("evaluate v01 --gpu L4 --seed 9223372036854775808", "--seed: must be 0 to 2^63 - 1"),
+        ("evaluate v01 --gpu L4 --seed 1e23", "--seed: invalid"),
+        ("sweep v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
+        ("sessions --since notadate", "--since: invalid"),
+        ("sessions list --until 2026-13-01", "--until: invalid"),
+    ],
+)
+def test_an_option_out_of_range_is_named(
+    capsys: pytest.CaptureFixture[str], argv: str, says: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(argv.split())
+    assert exit_.value.code == 2
+    assert says in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
