@@ -1,1 +1,1 @@
-"""The Streamlit app: what a person sees of the engine. `main.py` holds the page table."""
+"""The Streamlit app. `main.py` is its server, `page_table.py` runs for each visitor."""

@@ -64,7 +64,7 @@ def open_app() -> Callable[..., AppTest]:
     """Open a page of the app, with URL parameters."""
 
     def open_(page: str = "", **params: str) -> AppTest:
-        at = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
+        at = AppTest.from_file(str(ROOT / "app" / "page_table.py"), default_timeout=60)
         for name, value in params.items():
             at.query_params[name] = value
         at.run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import urllib.error
+import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,3 +33,12 @@ def test_a_hostile_snapshot_makes_no_request_elsewhere(new_tab, server: Server) 
     main = app.page.get_by_test_id("stMain")
     assert main.locator("a[href*=evil], img[src*=evil], .katex").count() == 0
     assert main.locator("strong, code", has_text=re.compile("^evil$")).count() == 0
+
+
+def test_a_foreign_name_gets_no_page_and_no_other_site_frames_one(server: Server) -> None:
+    for path in ("/", "/sweep", "/_stcore/health", "/_stcore/host-config"):
+        foreign = urllib.request.Request(server.url + path, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(foreign, timeout=10)
+        with urllib.request.urlopen(server.url + path, timeout=10) as answer:
+            assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'self'"

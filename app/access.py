@@ -1,0 +1,126 @@
+"""Who may reach the app: under which names, inside which frames, and with which token.
+
+The app compiles and runs native code, so it listens on this machine alone. That leaves foreign web
+pages, which could rebind a name of their own to 127.0.0.1 or frame the app, and other users of this
+machine. Streamlit compares the Host of its WebSocket alone and sends no frame policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import streamlit as st
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS = {
+    # Streamlit's own components are frames of the same origin.
+    "Content-Security-Policy": "frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+_PARAMETER = "token"
+
+
+def access_token(arguments: Sequence[str]) -> str:
+    """The token that visitors must bring, or "" where none is asked for.
+
+    `ATTUNE_TOKEN` names one; `--token` makes one. It is no value of the option, because other users
+    of a machine see the arguments of its processes.
+    """
+    parser = argparse.ArgumentParser(prog="streamlit run app/main.py --", allow_abbrev=False)
+    parser.add_argument(
+        "--token", action="store_true", help="only who has the URL printed at start gets in"
+    )
+    wants_one = parser.parse_args(arguments).token
+    return os.environ.get("ATTUNE_TOKEN") or (secrets.token_urlsafe(24) if wants_one else "")
+
+
+def announce(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """A lifespan of the server that prints the URL with the token."""
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        if token:
+            port = st.get_option("server.port")
+            query = urlencode({_PARAMETER: token})
+            print(f"\n  Open this, and give it to nobody: http://localhost:{port}/?{query}\n")
+        yield
+
+    return lifespan
+
+
+class AccessControl:
+    """Refuses foreign names and visitors without the token; adds the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, token: str = "") -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(HTTPConnection(scope))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        if refusal is None:
+            await self._app(scope, receive, send_with_headers)
+        elif scope["type"] == "http":
+            await refusal(scope, receive, send_with_headers)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _refusal(self, connection: HTTPConnection) -> Response | None:
+        """The answer to a connection that goes no further, or None."""
+        host = _host_name(connection.headers.get("host", ""))
+        if host not in _allowed_hosts():
+            return PlainTextResponse(
+                f"Attune does not answer under this name. If {host or 'it'} is this machine's own, "
+                "start it with --server.allowedHosts and that name.",
+                status_code=421,
+            )
+        if not self._token:
+            return None
+        cookie = f"attune_token_{connection.url.port or 80}"  # cookies know no ports
+        given = connection.query_params.get(_PARAMETER)
+        if given is not None and self._is_right(given):
+            url = connection.url.remove_query_params(_PARAMETER)
+            answer = RedirectResponse(url.path + ("?" + url.query if url.query else ""), 303)
+            answer.set_cookie(cookie, self._token, httponly=True, samesite="lax")
+            return answer
+        if self._is_right(connection.cookies.get(cookie, "")):
+            return None
+        return PlainTextResponse(
+            "This Attune was started with a token: open the URL that it printed at its start.",
+            status_code=403,
+        )
+
+    def _is_right(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+
+def _allowed_hosts() -> list[str]:
+    return [str(name).lower() for name in st.get_option("server.allowedHosts")]
+
+
+def _host_name(header: str) -> str:
+    """The name in a Host header, without its port; "" where it is none."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""

@@ -1,0 +1,40 @@
+"""The page table: runs once for each visitor, before the page that is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from app.shared import style
+
+ASSETS = Path(__file__).resolve().parent / "assets"
+TUNE = "app_pages/tune.py"
+
+
+def to_tune() -> None:
+    """The default page has the path /; links to /tune lead there."""
+    params = {name: st.query_params.get_all(name) for name in st.query_params}
+    st.switch_page(TUNE, query_params=params)
+
+
+st.set_page_config(
+    page_title="Attune",
+    page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline
+    layout="wide",
+    initial_sidebar_state=320,
+)
+style.apply()
+st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
+st.navigation(
+    [
+        st.Page(TUNE, title="Tune", url_path="default", default=True),
+        st.Page(to_tune, title="Tune", url_path="tune", visibility="hidden"),
+        st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
+        st.Page("app_pages/sweep.py", title="Sweep", url_path="sweep"),
+        st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),
+        st.Page("app_pages/compare.py", title="Compare", url_path="compare"),
+        st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
+    ],
+    position="top",
+).run()
