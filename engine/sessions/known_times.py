@@ -1,0 +1,251 @@
+"""Times that were really taken: of a kernel or of PyTorch's attention, whichever session holds
+them.
+
+Shipped and own snapshots and the sessions being worked on stand behind one index. A time says which
+source it was taken of: only those of the very file that stands here today calibrate a prediction of
+it (`calibrate_on`); any other is a kernel of its own that has the name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from engine.compile.sources import read_sources
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError, CompileError
+from engine.evaluation import Evaluation, Latency, Status
+from engine.model.calibrate import calibrate, prepare
+from engine.model.equations import Calibration
+from engine.model.estimate import Footprint
+from engine.model.measurements import Measurement
+from engine.problem import Problem
+from engine.sessions.session import Session, working_folder
+from engine.sessions.store.store import SnapshotInfo, Store, default_store
+from kernels.variant import Config, Variant
+
+# Of the source that a time was taken of: this file, another text, or not known.
+SourceMatch: TypeAlias = Literal["this source", "another source", "source not recorded"]
+# More kernels than a snapshot's summary lists may be in it all the same.
+_SUMMARY_DEVICES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTime:
+    """One time of one launch, with where it is kept.
+
+    `name` is the variant's, or `sdpa <backend>` for PyTorch's attention (`is_sdpa`). `latency` is
+    measured or recorded and has no raw samples; `session` is a title, `file` the snapshot's name in
+    the store (empty for a session that is still being worked on).
+    """
+
+    name: str
+    is_sdpa: bool
+    config: Mapping[str, int]
+    problem: Problem
+    device: str
+    latency: Latency
+    when: str
+    session: str
+    file: str
+    shipped: bool
+    checked: bool  # its result was checked where it was timed
+    source_sha256: str
+
+    @property
+    def kept(self) -> str:
+        """`shipped`, `own snapshot` or `open session`."""
+        return "shipped" if self.shipped else "own snapshot" if self.file else "open session"
+
+
+class KnownTimes:
+    """The times of a store and of the open sessions; each file is read once.
+
+    Calls from several threads are safe. A file that cannot be read has no times.
+    """
+
+    def __init__(self, store: Store | None = None, working: Path | None = None) -> None:
+        self._store = store or default_store()
+        self._working = working or working_folder()
+        self._infos: list[SnapshotInfo] = []
+        self._snapshots: dict[str, tuple[KnownTime, ...]] = {}
+        self._sessions: dict[Path, tuple[Session, tuple[KnownTime, ...]]] = {}
+        self._lock = threading.Lock()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what was saved, removed or run since."""
+        with self._lock:
+            try:
+                infos = self._store.list()
+            except AttuneError:
+                infos = []
+            # Removed and saved again under one name is another file.
+            kept = {(i.name, i.size_bytes, i.updated) for i in self._infos}
+            same = {i.name for i in infos if (i.name, i.size_bytes, i.updated) in kept}
+            self._snapshots = {n: t for n, t in self._snapshots.items() if n in same}
+            self._infos = infos
+            paths = sorted(self._working.glob("*.jsonl"))
+            self._sessions = {p: s for p, s in self._sessions.items() if p in paths}
+            for path in paths:
+                self._refresh_session(path)
+
+    def all(self) -> tuple[KnownTime, ...]:
+        """Every time there is; opens every snapshot with times."""
+        with self._lock:
+            return self._times(self._infos)
+
+    def on(self, device: str) -> tuple[KnownTime, ...]:
+        """The times of one GPU."""
+        with self._lock:
+            times = self._times(i for i in self._infos if _may_hold(i, device))
+        return tuple(t for t in times if t.device == device)
+
+    def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
+        """The times of one problem on one GPU, kernels and PyTorch's attention."""
+        return tuple(t for t in self.on(device) if t.problem == problem)
+
+    def of(self, variant: str, config: Config, device: str) -> tuple[KnownTime, ...]:
+        """The times of one variant and config on one GPU."""
+        wanted = dict(config)
+        return tuple(
+            t
+            for t in self.on(device)
+            if t.name == variant and not t.is_sdpa and dict(t.config) == wanted
+        )
+
+    def _times(self, infos: Iterable[SnapshotInfo]) -> tuple[KnownTime, ...]:
+        found: list[KnownTime] = []
+        for info in infos:
+            if info.summary is None or info.summary.origins in ((), ("predicted",)):
+                continue
+            if info.name not in self._snapshots:
+                self._snapshots[info.name] = self._read(info)
+            found += self._snapshots[info.name]
+        for _, times in self._sessions.values():
+            found += times
+        return tuple(found)
+
+    def _read(self, info: SnapshotInfo) -> tuple[KnownTime, ...]:
+        try:
+            evaluations = self._store.open(info.name).opened()
+        except AttuneError:
+            return ()
+        return times_of(evaluations, session=info.title, file=info.name, shipped=info.shipped)
+
+    def _refresh_session(self, path: Path) -> None:
+        try:
+            if path in self._sessions:
+                session, times = self._sessions[path]
+                before = len(session.evaluations)
+                session.refresh()
+                if len(session.evaluations) == before:
+                    return
+            else:
+                session = Session(path)
+            times = times_of(session.evaluations, session=session.title or "Untitled session")
+            self._sessions[path] = session, times
+        except AttuneError:
+            self._sessions.pop(path, None)
+
+
+def times_of(
+    evaluations: Iterable[Evaluation], *, session: str, file: str = "", shipped: bool = False
+) -> tuple[KnownTime, ...]:
+    """The times that these evaluations hold, predictions left out, and those of wrong results."""
+    found = []
+    for e in evaluations:
+        if e.status is Status.INCORRECT:
+            continue
+        timed = [(e.variant, False, x) for x in (e.latency, *e.other_latencies)]
+        for baseline in e.baselines:
+            timed += [
+                (f"sdpa {baseline.name}", True, x)
+                for x in (baseline.latency, *baseline.other_latencies)
+            ]
+        found += [
+            KnownTime(
+                name=name,
+                is_sdpa=is_sdpa,
+                config={} if is_sdpa else dict(e.config),
+                problem=e.problem,
+                device=e.device,
+                latency=replace(latency, samples_us=(), sm_clocks_mhz=()),
+                when=e.when,
+                session=session,
+                file=file,
+                shipped=shipped,
+                checked=e.status is Status.PASSED,
+                source_sha256="" if is_sdpa else e.source_sha256,
+            )
+            for name, is_sdpa, latency in timed
+            if latency is not None and latency.origin != "predicted"
+        ]
+    return tuple(found)
+
+
+def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
+    """Whether a time was taken of the file that `variant` is today."""
+    if not time.source_sha256:
+        return "source not recorded"
+    try:
+        same = read_sources(variant.source).source_sha256 == time.source_sha256
+    except CompileError:
+        same = False
+    return "this source" if same else "another source"
+
+
+def newest_of(times: Iterable[KnownTime]) -> KnownTime | None:
+    """The one to show beside a prediction: warm, measured before recorded, then the newest."""
+    warm = [t for t in times if t.latency.kind == "device_warm"]
+    return max(warm, key=lambda t: (t.latency.origin == "measured", t.when), default=None)
+
+
+def points_of(
+    times: Iterable[KnownTime], sdpa: Iterable[KnownTime] = ()
+) -> tuple[Measurement, ...]:
+    """Warm times as points for the batch model; `sdpa` gives each the fastest SDPA beside it."""
+    best: dict[Problem, float] = {}
+    for t in sdpa:
+        if t.is_sdpa and t.latency.kind == "device_warm":
+            us = t.latency.median_us
+            best[t.problem] = min(us, best.get(t.problem, us))
+    return tuple(
+        Measurement(problem=t.problem, measured_us=t.latency.median_us, sdpa_us=best.get(t.problem))
+        for t in times
+        if t.latency.kind == "device_warm"
+    )
+
+
+def calibrate_on(
+    times: Iterable[KnownTime],
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    footprint: Footprint,
+    dtype: str,
+) -> Calibration | None:
+    """The latency model fitted to the times of this very source; None where there is none.
+
+    Args:
+        times: as `KnownTimes.of` gives them; those of other sources are passed over.
+        footprint: raises what it raises where a point's kernel is not compiled.
+    """
+    mine = [
+        t for t in times if t.problem.dtype == dtype and source_match(t, variant) == "this source"
+    ]
+    points = points_of(mine)
+    if not points:
+        return None
+    try:
+        return calibrate(variant, device, prepare(variant, config, device, points, footprint))
+    except AttuneError:  # a kernel that is not compiled yet, or a time that cannot be
+        return None
+
+
+def _may_hold(info: SnapshotInfo, device: str) -> bool:
+    s = info.summary
+    return s is not None and (device in s.devices or len(s.devices) >= _SUMMARY_DEVICES)

@@ -1,0 +1,112 @@
+"""Times that sessions hold: found wherever they are kept, told apart by their source."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compare_data import evaluation, latency, session
+
+from engine.compile.sources import read_sources
+from engine.devices import find_device
+from engine.evaluation import BaselineTiming, Resources, Status
+from engine.model.estimate import Footprint
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.sessions.known_times import (
+    KnownTimes,
+    calibrate_on,
+    newest_of,
+    points_of,
+    source_match,
+    times_of,
+)
+from engine.sessions.session import start_session
+from engine.sessions.store.store import Store
+
+L4_PROBLEM = Problem(1, 1, 128, 64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"), index_folder=tmp_path / "index")
+
+
+def test_the_shipped_study_is_found_beside_its_sdpa(store: Store, tmp_path: Path) -> None:
+    known = KnownTimes(store, tmp_path / "working")
+    times = known.at(L4_PROBLEM, "L4")
+    assert [(t.name, t.latency.median_us) for t in times] == [
+        ("v01", 543.0),
+        ("sdpa sdpa", 24.0),
+        ("v01", 579.0),
+    ]
+    assert {t.kept for t in times} == {"shipped"}
+    assert source_match(times[0], find_variant("v01")) == "source not recorded"
+    assert known.of("v01", {"block_n": 64}, "L4")
+    assert not known.of("v01", {"block_n": 32}, "L4")
+    assert not known.at(L4_PROBLEM, "A10")
+
+
+def test_own_snapshots_and_open_sessions_are_taken_in_as_they_come(
+    store: Store, tmp_path: Path
+) -> None:
+    known = KnownTimes(store, tmp_path / "working")
+    assert not known.of("v05", {"num_splits": 4}, "L4")
+    name = store.save(session(evaluation(100.0)))
+    working = start_session("Today", folder=tmp_path / "working")
+    working.add(evaluation(90.0))
+    known.refresh()
+    saved, now = known.of("v05", {"num_splits": 4}, "L4")
+    assert (saved.latency.origin, saved.file, saved.kept) == ("recorded", name, "own snapshot")
+    assert (now.latency.origin, now.session, now.kept) == ("measured", "Today", "open session")
+    assert newest_of([saved, now]) is now
+    assert not now.latency.samples_us
+    working.add(evaluation(80.0, seqlen=256))
+    known.refresh()
+    assert len(known.of("v05", {"num_splits": 4}, "L4")) == 3
+    store.remove(name)
+    working.discard()
+    known.refresh()
+    assert not known.of("v05", {"num_splits": 4}, "L4")
+
+
+def test_predictions_and_times_of_wrong_results_are_no_times() -> None:
+    predicted = evaluation(latency=latency(5.0, origin="predicted"))
+    wrong = evaluation(latency=latency(5.0, origin="recorded"), status=Status.INCORRECT, reason="x")
+    assert not times_of([predicted, wrong], session="s")
+
+
+def test_points_carry_the_fastest_sdpa() -> None:
+    timed = evaluation(
+        baselines=(
+            BaselineTiming("flash", latency(40.0)),
+            BaselineTiming("math", latency(90.0)),
+        )
+    )
+    times = times_of([timed], session="s")
+    (point,) = points_of([t for t in times if not t.is_sdpa], times)
+    assert point.measured_us == 100.0
+    assert point.sdpa_us == 40.0
+
+
+def test_only_times_of_this_very_source_calibrate() -> None:
+    variant, device = find_variant("v01"), find_device("L4")
+    sha = read_sources(variant.source).source_sha256
+    config = variant.default_config()
+
+    def footprint(_: Problem) -> tuple[Resources, ...]:
+        return (Resources("k", "sm_89", 256, 64, 0, 40960, 0, 0, 0),)
+
+    foot: Footprint = footprint
+    ours = times_of(
+        [evaluation(543.0, "v01", config=config, source_sha256=sha)], session="measured elsewhere"
+    )
+    calibration = calibrate_on(ours, variant, config, device, foot, "float16")
+    assert calibration is not None
+    assert calibration.points == 1
+    assert source_match(ours[0], variant) == "this source"
+    edited = replace(ours[0], source_sha256="ab" * 32)
+    assert source_match(edited, variant) == "another source"
+    assert calibrate_on([edited], variant, config, device, foot, "float16") is None
+    assert calibrate_on(ours, variant, config, device, foot, "bfloat16") is None
