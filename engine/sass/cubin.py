@@ -151,16 +151,15 @@ def _entries(data: bytes, sections: list[_Section], arch: str) -> Iterator[Entry
 _PARAMETER_OFFSET = {"sm_90": 0x210, "sm_100": 0x380, "sm_103": 0x380, "sm_120": 0x380}
 
 
-def _per_function(
-    data: bytes, sections: list[_Section]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _per_function(data: bytes, sections: list[_Section]) -> tuple[dict[str, int], dict[str, int]]:
     """(registers per thread, bytes of stack) by function name, from the file's `.nv.info`."""
     table = next((s for s in sections if s.name == ".symtab"), None)
     general = next((s for s in sections if s.name == ".nv.info"), None)
     if table is None or general is None:
         return {}, {}
     strings, symbols = sections[table.link].of(data), table.of(data)
-    registers, frames = {}, {}
+    registers: dict[str, int] = {}
+    frames: dict[str, int] = {}
     for attribute, value in _attributes(general.of(data)):
         if attribute in (_REGCOUNT, _FRAME_SIZE) and len(value) >= 8:
             symbol, amount = struct.unpack_from("<II", value)

@@ -79,7 +79,7 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
 
 
 def plain_name(symbol: str) -> str:
-    """"sgemm" of "_Z5sgemmiiPf" and of "_ZN4mine5sgemmEv"; other symbols as they are.
+    """The name in a symbol: "sgemm" of "_Z5sgemmiiPf" and of "_ZN4mine5sgemmEv".
 
     The grammar is the Itanium C++ ABI's: a nested name is N, then <length><identifier> each.
     """

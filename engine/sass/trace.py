@@ -24,7 +24,7 @@ class AccessKind(IntEnum):
     ASYNC_COPY = 9  # cp.async: sectors of the source, wavefronts of the destination
     ASYNC_COMMIT = 10  # cp.async.commit_group
     ASYNC_WAIT = 11  # cp.async.wait_group; `amount` is how many groups may stay open
-    BULK_LOAD = 12  # cp.async.bulk and TMA, global → shared; `address`: the mbarrier it completes on
+    BULK_LOAD = 12  # cp.async.bulk and TMA, to shared; `address`: mbarrier it completes on
     BULK_STORE = 13  # the other way
     BULK_WAIT = 14  # cp.async.bulk.wait_group; `amount` is how many groups may stay open
     MBARRIER_INIT = 15  # `amount`: arrivals a phase needs
