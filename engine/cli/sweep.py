@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,8 +161,7 @@ def run(args: argparse.Namespace) -> int:
         if book.path.exists():
             print(go_on, file=sys.stderr)
         return 1
-    ids = {p.id for p in points}
-    rows = [row for row in book.rows.values() if row.point in ids]
+    rows = _rows(book, points)
     kept = _keep(spec, rows, results) if args.keep else []
     _print(args, book, rows, results, state, reporter.last, kept)
     progress = reporter.last
@@ -175,22 +175,31 @@ def _on_this_machine(
     reporter: Reporter,
     on_gpu: bool,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    from engine.pipeline.evaluate import Evaluator
-    from engine.search.autotune import problem_results
-    from engine.search.gpu_final import gpu_candidates
+    from engine.search.autotune import problem_results, result_with_final
+    from engine.search.ranking import by_problem
     from engine.search.sweep.run import run_sweep
 
-    with Evaluator() as evaluator:
-        state = run_sweep(
-            spec,
-            lambda request: evaluator.evaluate(request).evaluation,
-            book,
-            reporter,
-            on_gpu=on_gpu,
-        )
-        ids = {p.id for p in points}
-        rows = [row for row in book.rows.values() if row.point in ids]
-        return state, problem_results(rows, gpu_candidates(evaluator) if on_gpu else None)
+    if not on_gpu:  # kernels on the CPU already run in a process of their own
+        from engine.pipeline.evaluate import Evaluator
+
+        with Evaluator() as evaluator:
+            end = run_sweep(spec, lambda r: evaluator.evaluate(r).evaluation, book, reporter)
+        return end, problem_results(_rows(book, points))
+    from engine.search.evaluation_process import EvaluationProcess
+
+    with EvaluationProcess() as process:
+        end = run_sweep(spec, process.evaluate, book, reporter, on_gpu=True)
+        results = [
+            result_with_final(device, group, partial(process.final, device, group))
+            for (device, _), group in by_problem(_rows(book, points)).items()
+        ]
+    return end, [result for result in results if result is not None]
+
+
+def _rows(book: SweepJournal, points: Sequence[SweepPoint]) -> list[SweepRow]:
+    """What the journal holds of these points; it may hold others too."""
+    ids = {p.id for p in points}
+    return [row for row in book.rows.values() if row.point in ids]
 
 
 def _on_cluster(

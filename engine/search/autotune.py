@@ -8,10 +8,12 @@ a time is only predicted, is taken into account: the origin is always said.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from engine.errors import AttuneError
 from engine.evaluation import Origin
 from engine.measure.sampler import SamplerSettings
 from engine.problem import Problem
@@ -91,6 +93,23 @@ def problem_result(
                 places = _finalists_first(result.places, ranked, candidates.failures)
                 reason = _how_raced(result)
     return ProblemResult(device, rows[0].problem, origin, places, reason)
+
+
+def result_with_final(
+    device: str, rows: Sequence[SweepRow], final: Callable[[], ProblemResult | None] | None
+) -> ProblemResult | None:
+    """The result of a final, or where it fails the search's own times and why there is none.
+
+    Args:
+        final: runs it or waits for it; None where there is nothing to run it on.
+    """
+    own = problem_result(device, rows)
+    if final is None or own is None:
+        return own
+    try:
+        return final()
+    except (AttuneError, BrokenExecutor) as error:
+        return replace(own, reason=f"{own.reason} No final: {error}")
 
 
 def _finalists_first(

@@ -1,7 +1,8 @@
-"""Makes a Dask worker believe that it has a GPU: `--preload` runs `install` in the worker.
+"""Makes a process believe that it has a GPU: `install` runs before anything of it is used.
 
 Times are made up: known, and 1.5 times as long on the GPU whose UUID ends in b. With num_splits=4,
-S = 48 kills the process, as a driver may, and after S = 96 its GPU cannot be used.
+S = 48 kills the process, as a driver may, and after S = 96 its GPU cannot be used: whatever the
+same process evaluates from then on is a LAUNCH_ERROR.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluation import Execution
+from engine.evaluation import Execution, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.search import evaluation_process
 from engine.search.cluster import worker
 from engine.search.race import Candidates
-from engine.search.rows import SweepRow
+from engine.search.rows import SweepRow, without_result
+from engine.search.sweep import estimate
 
 DEADLY_SEQLEN = 48
 LOSING_SEQLEN = 96
@@ -34,6 +37,9 @@ def install() -> None:
     found = DetectedDevice(find_device("L4"), True, "NVIDIA L4", uuid, "580.0", None)
 
     def evaluate(_: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+        if isinstance(Evaluator.gpu_error, str):
+            lost = without_result(request, Status.LAUNCH_ERROR, Evaluator.gpu_error, "")
+            return EvaluationOutcome(lost)
         special = request.problem.seqlen if request.config["num_splits"] == 4 else 0
         if special == DEADLY_SEQLEN:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -57,4 +63,5 @@ def install() -> None:
     detect.detect_local = lambda: found
     Evaluator.evaluate = evaluate  # type: ignore[assignment, method-assign]
     worker.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]
-    worker.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]
+    evaluation_process.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]
+    worker.runs_on_gpu = estimate.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from engine.errors import MeasureError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.runner import JobRunner
 from engine.jobs.status import JobProgress, JobStatus
@@ -21,7 +21,7 @@ from engine.jobs.sweep.ahead import CompileAhead
 from engine.pipeline.request import EvaluationRequest
 from engine.records import files
 from engine.records.encoding import encode
-from engine.search.autotune import ProblemResult, problem_result
+from engine.search.autotune import ProblemResult, problem_result, result_with_final
 from engine.search.gpu_final import gpu_candidates
 from engine.search.ranking import by_problem
 from engine.search.rows import without_result
@@ -139,15 +139,10 @@ class _Sweep:
             if self._is_cancelled():
                 break
             self._stage(f"The final of {problem.label()}")
-            try:
-                result = problem_result(
-                    name, group, open_candidates, should_stop=self._is_cancelled
-                )
-            except MeasureError as error:
-                self._stage(f"No final of {problem.label()}: {error}")
-                if self.runner.evaluator.gpu_error is not None:
-                    break
-                continue
+            final = partial(
+                problem_result, name, group, open_candidates, should_stop=self._is_cancelled
+            )
+            result = result_with_final(name, group, final)
             if result is not None:
                 results.append(result)
         return results

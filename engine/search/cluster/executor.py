@@ -11,14 +11,13 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
-from engine.errors import AttuneError, ClusterError, ToolMissing
+from engine.errors import ClusterError, ToolMissing
 from engine.pipeline.request import EvaluationRequest
-from engine.search.autotune import ProblemResult, problem_result
+from engine.search.autotune import ProblemResult, result_with_final
 from engine.search.cluster import worker
 from engine.search.cluster.address import parse_address
 from engine.search.cluster.members import Members
@@ -209,10 +208,10 @@ class Cluster(Executor):
         while wait(racing.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED).not_done:
             if stop():
                 return []
-        results = (
-            _final(name, group, racing.get((name, problem)))
-            for (name, problem), group in groups.items()
-        )
+        results = []
+        for (name, problem), group in groups.items():
+            race = racing.get((name, problem))
+            results.append(result_with_final(name, group, race.result if race else None))
         return [result for result in results if result is not None]
 
     def release(self) -> None:
@@ -268,16 +267,3 @@ class Cluster(Executor):
         if sentence != self._last_report:
             self._last_report = sentence
             self._report(sentence)
-
-
-def _final(
-    name: str, group: Sequence[SweepRow], racing: Future[ProblemResult | None] | None
-) -> ProblemResult | None:
-    """The worker's result, or the sweep's own times and why there is no final."""
-    own = problem_result(name, group)
-    if racing is None or own is None:
-        return own
-    try:
-        return racing.result()
-    except (AttuneError, BrokenExecutor) as error:
-        return replace(own, reason=f"{own.reason} No final: {error}")

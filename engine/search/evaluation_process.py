@@ -1,0 +1,121 @@
+"""Evaluations on a GPU in a process of their own: one that loses it takes nothing else along.
+
+An illegal address or an endless kernel leaves its process without a GPU for good. The process that
+serves a sweep is then replaced before the next point; what the sweep has done so far stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, Self
+
+from engine.errors import AttuneError
+from engine.evaluation import Evaluation
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.search.autotune import ProblemResult, problem_result
+from engine.search.gpu_final import gpu_candidates
+from engine.search.rows import SweepRow
+
+
+class EvaluationProcess:
+    """One process, started on first use and again after it has lost its GPU or died.
+
+    Use as a context manager, or call `close()`.
+    """
+
+    def __init__(self) -> None:
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None and self._connection is not None:
+            self._connection.close()
+            self._process.kill()  # a kernel that never ends would keep it from leaving by itself
+            self._process.join()
+            self._process.close()
+        self._process = self._connection = None
+
+    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+        """One evaluation.
+
+        Raises:
+            BrokenExecutor: the process died of it.
+            AttuneError: as `Evaluator.evaluate`.
+        """
+        answer: Evaluation = self._call(_evaluate, request)
+        return answer
+
+    def final(self, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
+        """The best of one problem's rows, timed side by side. See `problem_result`.
+
+        Raises:
+            BrokenExecutor: the process died of it.
+            MeasureError: the GPU failed.
+        """
+        answer: ProblemResult | None = self._call(_final, device, rows)
+        return answer
+
+    def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        if self._connection is None:
+            self._start()
+        assert self._connection is not None
+        try:
+            self._connection.send((function, arguments))
+            answer, is_usable = self._connection.recv()
+        except (EOFError, OSError):
+            assert self._process is not None
+            self._process.join(5)
+            code = self._process.exitcode
+            self.close()
+            raise BrokenExecutor(
+                f"The process that evaluated this point died (exit code {code}): a crash of the "
+                "compiler or driver, or out of memory."
+            ) from None
+        if not is_usable:
+            self.close()
+        if isinstance(answer, AttuneError):
+            raise answer
+        return answer
+
+    def _start(self) -> None:
+        # A forked process could not use CUDA once its parent has.
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+
+def _serve(connection: Connection) -> None:
+    """Answer calls with (result or error, whether the GPU is still usable)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with Evaluator() as evaluator, contextlib.suppress(EOFError, OSError):
+        while True:
+            function, arguments = connection.recv()
+            try:
+                answer = function(evaluator, *arguments)
+            except AttuneError as error:
+                answer = error
+            connection.send((answer, evaluator.gpu_error is None))
+
+
+def _evaluate(evaluator: Evaluator, request: EvaluationRequest) -> Evaluation:
+    return evaluator.evaluate(request).evaluation
+
+
+def _final(evaluator: Evaluator, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
+    return problem_result(device, rows, gpu_candidates(evaluator))
