@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from engine.errors import InvalidProblem
 from engine.schema import FieldError, Stored
@@ -18,9 +18,6 @@ MAX_SEQLEN = 1 << 22
 MAX_HEAD_DIM = 1 << 10
 
 BYTES_PER_ELEMENT = 2  # FP16 and BF16 alike
-
-# What Q, K and V are filled with; `engine.tensors.make_inputs` draws them.
-InputKind: TypeAlias = Literal["normal", "large_logits", "structured_v"]
 
 
 @dataclass(frozen=True, slots=True)

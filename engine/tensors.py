@@ -7,13 +7,13 @@ patterns) for BF16. `encode` and `decode` translate to and from float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import InvalidProblem
-from engine.problem import InputKind, Problem
+from engine.input_kinds import NORMAL, InputKind, shape_inputs
+from engine.problem import Problem
 from kernels.variant import Dtype
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16]
@@ -51,25 +51,17 @@ class Inputs:
     v: RawArray
 
 
-def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = "normal") -> Inputs:
+def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
     """Random inputs, the same on every machine for the same (problem, seed, kind).
 
-    `normal`: N(0, 1). `large_logits`: Q and K scaled so that softmax saturates (logits of about
-    ±60 before the maximum is taken out). `structured_v`: V encodes its own (kv row, column), so a
-    wrong row or column read shows as a large error instead of averaging out.
+    Args:
+        kind: see `engine.input_kinds.MEANINGS`.
+
+    Raises:
+        InvalidProblem: there is no such kind.
     """
-    if kind not in get_args(InputKind):
-        raise InvalidProblem(f"input kind must be one of {get_args(InputKind)}, not {kind!r}.")
     rng = np.random.default_rng(seed)
     shapes = (problem.shape, problem.kv_shape, problem.kv_shape)
     q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
-    if kind == "large_logits":
-        q *= 4.0
-        k *= 4.0
-    if kind == "structured_v":
-        rows = np.arange(problem.num_keys, dtype=np.float32)[:, None]
-        cols = np.arange(problem.head_dim, dtype=np.float32)[None, :]
-        v = np.broadcast_to(
-            np.sin(0.37 * rows) + 0.5 * np.cos(1.7 * cols + rows), problem.kv_shape
-        ).astype(np.float32)
+    shape_inputs(kind, q, k, v, rng)
     return Inputs(problem, *(encode(x, problem.dtype) for x in (q, k, v)))

@@ -44,10 +44,10 @@ def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
             plan = real(*args)
             text = plan.source.read_text()
             assert old in text
-            mutated = tmp_path / plan.source.name
-            mutated.write_text(text.replace(old, new))
             for header in plan.source.parent.glob("*.cuh"):
                 (tmp_path / header.name).write_text(header.read_text())
+            mutated = tmp_path / plan.source.name
+            mutated.write_text(text.replace(old, new))
             return dataclasses.replace(plan, source=mutated)
 
         monkeypatch.setattr(pipeline, "launch_plan", planted)
@@ -81,6 +81,55 @@ def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutat
     assert not e.correctness.passed
     assert len(outcome.maps) == 3
     assert e.main_pass is not None  # what it would occupy is still known
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("__expf(s_row[n] - m_new)", "__expf(s_row[n])"),  # no maximum is taken out
+        ("float m_new = m;", "float m_new = fmaxf(m, 0.0f);"),  # a maximum that begins with 0
+    ],
+)
+def test_the_check_runs_harsh_inputs_too_and_names_them(
+    evaluator: Evaluator, mutate: Mutate, old: str, new: str
+) -> None:
+    mutate(old, new)
+    if "m_new)" in old:
+        mutate("const float correction = __expf(m - m_new);", "const float correction = 1.0f;")
+    assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
+    outcome = evaluator.evaluate(request(check=True))
+    e = outcome.evaluation
+    assert e.status is Status.INCORRECT
+    assert one_sentence(e).startswith("With harsh inputs (rows with scores about +160")
+    assert e.correctness is not None
+    assert e.correctness.reason == e.reason
+    assert len(outcome.maps) == 3
+
+
+def test_a_checked_pass_tells_both_inputs_and_keeps_the_first(evaluator: Evaluator) -> None:
+    stages: list[str] = []
+    e = evaluator.evaluate(request(check=True), stages.append).evaluation
+    assert e.status is Status.PASSED
+    assert "With harsh inputs the largest error" in e.reason
+    assert e.correctness is not None
+    assert e.reason.startswith(e.correctness.reason)
+    assert "Executing on the CPU, harsh inputs" in stages
+    only = evaluator.evaluate(request(check=True, input_kind="harsh")).evaluation
+    assert only.status is Status.PASSED
+    assert "too" not in only.reason
+
+
+def test_a_second_variant_on_a_problem_finds_its_reference_ready(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator.evaluate(request())
+
+    def never(*_: Any) -> None:
+        raise AssertionError("computed twice")
+
+    monkeypatch.setattr("engine.correctness.expected.expect", never)
+    for e in (evaluator.evaluate(request(name)).evaluation for name in ("v02", "v08")):
+        assert e.status is Status.PASSED, e.reason
 
 
 def one_sentence(e: Evaluation) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidProblem
-from engine.problem import InputKind, Problem
+from engine.input_kinds import INPUT_KINDS, InputKind, check_input_kind
+from engine.problem import Problem
 from engine.tensors import POISON_BITS, decode, encode, make_inputs
 from kernels.variant import Dtype
 
@@ -48,7 +49,7 @@ def test_poison_is_a_nan_that_encode_never_makes(dtype: Dtype) -> None:
     assert POISON_BITS not in encode(nans, dtype).view(np.uint16)
 
 
-@pytest.mark.parametrize("kind", get_args(InputKind))
+@pytest.mark.parametrize("kind", [*INPUT_KINDS, "scaled:0.5"])
 @pytest.mark.parametrize("dtype", get_args(Dtype))
 def test_inputs_are_repeatable_and_depend_on_the_seed(dtype: Dtype, kind: InputKind) -> None:
     problem = Problem(2, 3, 17, 32, dtype=dtype)
@@ -62,7 +63,7 @@ def test_inputs_are_repeatable_and_depend_on_the_seed(dtype: Dtype, kind: InputK
     assert not np.array_equal(a.q, other.q)
 
 
-@pytest.mark.parametrize("kind", get_args(InputKind))
+@pytest.mark.parametrize("kind", [*INPUT_KINDS, "scaled:0.5"])
 def test_keys_and_values_have_their_own_length(kind: InputKind) -> None:
     problem = Problem(2, 3, 1, 32, seqlen_kv=77)
     inputs = make_inputs(problem, kind=kind)
@@ -97,4 +98,40 @@ def test_structured_v_tells_rows_and_columns_apart() -> None:
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(InvalidProblem, match="gaussian"):
-        make_inputs(Problem(1, 1, 1, 32), kind="gaussian")  # type: ignore[arg-type]
+        make_inputs(Problem(1, 1, 1, 32), kind="gaussian")
+
+
+@pytest.mark.parametrize("kind", ["scaled:", "scaled:x", "scaled:0", "scaled:1e9", "normal:2", ""])
+def test_a_factor_out_of_range_is_refused(kind: str) -> None:
+    with pytest.raises(InvalidProblem, match="inputs"):
+        check_input_kind(kind)
+
+
+def scores_of(kind: InputKind, seqlen: int = 256) -> np.ndarray:
+    inputs = make_inputs(Problem(1, 1, seqlen, 64), kind=kind)
+    q, k = (decode(x, "float16").astype(float)[0, 0] for x in (inputs.q, inputs.k))
+    return np.asarray(q @ k.T / 8)
+
+
+def test_scaled_inputs_are_the_normal_ones_times_the_factor() -> None:
+    problem = Problem(1, 1, 16, 32)
+    normal, scaled = make_inputs(problem, 3), make_inputs(problem, 3, "scaled:4")
+    np.testing.assert_array_equal(scaled.q, normal.q * np.float16(4))
+    np.testing.assert_array_equal(scaled.v, normal.v)
+    np.testing.assert_array_equal(scaled.k, make_inputs(problem, 3, "large_logits").k)
+
+
+def test_harsh_rows_need_their_own_maximum() -> None:
+    """exp(score) overflows FP32 in some rows and is 0 in others, neighbours among them."""
+    top = scores_of("harsh").max(axis=1)
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.exp(top.astype(np.float32))).mean() > 0.15
+        assert (np.exp(top.astype(np.float32)) == 0).mean() > 0.15
+    for step in (1, 2, 4, 8):
+        assert (np.abs(top[step:] - top[:-step]) > 100).mean() > 0.4
+
+
+def test_negative_scores_vanish_and_constant_rows_are_uniform() -> None:
+    assert (np.exp(scores_of("negative_scores").astype(np.float32)) == 0).all()
+    scores = scores_of("constant_rows")
+    assert (scores == scores[:, :1]).all()

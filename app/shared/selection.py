@@ -28,7 +28,6 @@ STOPS = {
     "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
 }
 SCHEDULES = ("in_order", "random", "reverse")
-INPUT_KINDS = ("normal", "large_logits", "structured_v")
 FORMATS = {"float16": "FP16", "bfloat16": "BF16"}
 DTYPES = tuple(FORMATS)
 

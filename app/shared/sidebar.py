@@ -12,7 +12,6 @@ from app.shared.selection import (
     DEFAULT_GPU,
     DTYPES,
     FORMATS,
-    INPUT_KINDS,
     LOCAL_GPU,
     SCHEDULES,
     SIZES,
@@ -28,6 +27,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.devices import all_devices, find_device
 from engine.errors import UnknownName
+from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.presets import Preset, presets
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
@@ -196,6 +196,11 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _inputs_help() -> str:
+    kinds = (f"- {_words(kind)}: {plain_markdown(text)}" for kind, text in MEANINGS.items())
+    return "\n".join([TERMS["inputs"], "", *kinds])
+
+
 def _execution() -> dict[str, Any]:
     with st.expander("Execution", icon=":material/tune:"):
         check = url_state.toggle(st, "Check build", "check", help=TERMS["check"])
@@ -215,8 +220,21 @@ def _execution() -> dict[str, Any]:
             INPUT_KINDS,
             INPUT_KINDS[0],
             format_func=_words,
-            help=TERMS["inputs"],
+            help="\n".join(
+                [TERMS["inputs"], "", *(f"- {_words(k)}: {MEANINGS[k]}" for k in MEANINGS)]
+            ),
         )
+        if input_kind == "scaled":
+            factor = url_state.amount(
+                st,
+                "Factor",
+                "factor",
+                DEFAULT_FACTOR,
+                low=0.001,
+                high=MAX_FACTOR,
+                help="What Q and K are multiplied by.",
+            )
+            input_kind = f"scaled:{factor:g}"
         seed = url_state.number(st, "Seed", "seed", 0, low=0, high=2**31 - 1, help=TERMS["seed"])
         timeout_s = url_state.number(
             st, "Time limit, s", "timeout", 60, low=1, high=3600, help=TERMS["timeout"]

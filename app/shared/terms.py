@@ -37,13 +37,12 @@ TERMS: dict[str, str] = {
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
-    "memory and barriers that not every thread reaches. Slower.",
+    "memory and barriers that not every thread reaches, and runs harsh inputs besides. Slower.",
     "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct in "
     "one order only lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "
     "numbers on every machine.",
-    "inputs": "Contents of Q, K and V: normally distributed numbers, logits large enough to "
-    "saturate the softmax, or a V that reveals which row and column was read.",
+    "inputs": "Contents of Q, K and V. The check build runs harsh inputs besides.",
     "timeout": "The execution is stopped after this time.",
     "heads_free": "Vary B × H together instead of B: to the GPU, one more head is the same as one "
     "more batch element.",

@@ -95,7 +95,14 @@ def number(
 
 
 def amount(
-    container: Any, label: str, key: str, default: float, *, low: float, **options: Any
+    container: Any,
+    label: str,
+    key: str,
+    default: float,
+    *,
+    low: float,
+    high: float | None = None,
+    **options: Any,
 ) -> float:
     """A number with a fraction, at least `low`."""
 
@@ -104,10 +111,10 @@ def amount(
             value = float(text)
         except ValueError:
             return None
-        return value if low <= value <= MOST else None
+        return value if low <= value <= (high or MOST) else None
 
     seed(key, default, parse)
-    value = container.number_input(label, low, None, default, key=key, **options, **_KEPT)
+    value = container.number_input(label, low, high, default, key=key, **options, **_KEPT)
     return keep(key, value, default, lambda v: f"{v:g}")
 
 

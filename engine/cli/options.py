@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from engine.config import default_config
 from engine.errors import InvalidProblem
+from engine.input_kinds import MEANINGS, NORMAL, InputKind, check_input_kind
 from engine.names import find_variant
 from engine.presets import find_preset
-from engine.problem import InputKind, Problem
+from engine.problem import Problem
 from kernels.variant import Dtype
 
 # A parser, or a group of its options.
@@ -136,13 +137,23 @@ def add_target(p: Options, default: str = "the one in this machine") -> None:
     )
 
 
-def add_inputs(p: Options, default: str | None = "normal") -> None:
+def add_inputs(p: Options, default: str | None = NORMAL) -> None:
+    kinds = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
     p.add_argument(
         "--inputs",
-        choices=get_args(InputKind),
+        type=input_kind,
+        metavar="KIND",
         default=default,
-        help="what the input tensors hold (default: normal)",
+        help=f"what the input tensors hold (default: {NORMAL}). {kinds}",
     )
+
+
+def input_kind(text: str) -> InputKind:
+    """For `type=`: a kind of inputs."""
+    try:
+        return check_input_kind(text)
+    except InvalidProblem as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def positive_int(text: str) -> int:

@@ -1,12 +1,17 @@
 """Is an output right, and if not, where and why is it wrong."""
 
-from engine.correctness.check import check_output, check_with_maps
+from engine.correctness.check import check_against, check_output, check_with_maps
+from engine.correctness.expected import Expected, ExpectedOutputs, expect
 from engine.correctness.maps import ErrorMap, maps_from_arrays, maps_to_arrays
 
 __all__ = [
     "ErrorMap",
+    "Expected",
+    "ExpectedOutputs",
+    "check_against",
     "check_output",
     "check_with_maps",
+    "expect",
     "maps_from_arrays",
     "maps_to_arrays",
 ]

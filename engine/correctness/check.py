@@ -21,16 +21,10 @@ import numpy as np
 from engine.backends.base import RunResult
 from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
 from engine.correctness.diagnosis import diagnose
-from engine.correctness.emulate import emulated_attention
+from engine.correctness.expected import Expected, expect
 from engine.correctness.maps import ErrorMap
-from engine.correctness.reference import (
-    Coverage,
-    Float64Array,
-    choose_coverage,
-    covered_reference,
-)
+from engine.correctness.reference import Float64Array
 from engine.correctness.tiles import tiles_of
-from engine.errors import ToolMissing
 from engine.evaluation import Correctness
 from engine.plan import LaunchPlan
 from engine.tensors import FloatArray, Inputs
@@ -74,13 +68,18 @@ def check_with_maps(
     sdpa: tuple[FloatArray, str] | None = None,
 ) -> tuple[Correctness, tuple[ErrorMap, ...]]:
     """As `check_output`, with the error maps."""
+    return check_against(expect(inputs, sdpa), result, plan)
+
+
+def check_against(
+    expected: Expected, result: RunResult, plan: LaunchPlan | None = None
+) -> tuple[Correctness, tuple[ErrorMap, ...]]:
+    """As `check_with_maps`, with what is expected computed before."""
     if result.out is None:
         raise ValueError("a run without an output cannot be checked")
-    coverage = choose_coverage(inputs.problem)
-    ref = covered_reference(inputs, coverage)
-    baseline, baseline_name = _baseline(inputs, coverage, sdpa)
-    baseline_err = float(np.abs(baseline - ref).max())
-    atol = absolute_tolerance(float(np.abs(ref).max()), inputs.problem.dtype)
+    inputs, coverage, ref = expected.inputs, expected.coverage, expected.reference
+    baseline_err, baseline_name = expected.baseline_err, expected.baseline_name
+    atol = absolute_tolerance(expected.max_abs_ref, inputs.problem.dtype)
     compared = compare_output(result.out, ref, coverage, 2 * baseline_err + atol)
     broken = BrokenElements.of(result.out, inputs.problem.dtype)
     problems = _problems(compared, result, broken)
@@ -144,31 +143,6 @@ class _ErrorFigures:
 
 def _rms(error: Float64Array) -> float:
     return float(np.linalg.norm(error) / np.sqrt(error.size))
-
-
-def _baseline(
-    inputs: Inputs, coverage: Coverage, sdpa: tuple[FloatArray, str] | None
-) -> tuple[FloatArray, str]:
-    """Same-dtype attention on the covered rows, finite, and what computed it."""
-    why = "on the sampled query rows"
-    baseline: tuple[FloatArray, str] | None = None
-    if sdpa is not None:
-        baseline = coverage.take(sdpa[0]), sdpa[1]
-    elif coverage.all_rows:
-        try:
-            from engine.backends.sdpa import sdpa_same_dtype
-
-            out, name = sdpa_same_dtype(coverage.select(inputs), device="cpu")
-            baseline = out.reshape(len(coverage.slices), *out.shape[2:]), name
-        except ToolMissing:
-            why = "because PyTorch is not installed"
-    if baseline is not None:
-        if np.isfinite(baseline[0]).all():
-            return baseline
-        # No tolerance follows from NaN.
-        why = f"because {baseline[1]} gave NaN or infinity"
-    name = f"an emulation of {inputs.problem.dtype} attention in NumPy, {why}"
-    return emulated_attention(inputs, coverage), name
 
 
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:

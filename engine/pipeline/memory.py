@@ -38,9 +38,11 @@ def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted; the
     # diagnosis keeps those of a few slices.
     one_slice = (2 + MAX_CASES) * 4 * inputs // total
+    # Reference and SDPA, computed while the kernel runs.
+    expecting = sdpa + one_slice + 2 * covered
     # Reference, output, error and what the maps and statistics make of them.
-    checking = inputs + output + sdpa + one_slice + 6 * covered
-    return _FIXED_BYTES + max(drawing, running, checking)
+    checking = inputs + output + one_slice + 6 * covered
+    return _FIXED_BYTES + max(drawing, running + expecting, checking)
 
 
 def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:

@@ -11,8 +11,9 @@ from engine.backends.base import Schedule
 from engine.config import ResolvedConfig, resolve_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
+from engine.input_kinds import NORMAL, InputKind
 from engine.names import find_variant, variant_from
-from engine.problem import InputKind, Problem
+from engine.problem import Problem
 from engine.schema import Stored
 from kernels.variant import Variant
 
@@ -36,7 +37,7 @@ class EvaluationRequest(Stored):
     schedule: Schedule = "in_order"
     seed: int = 0
     timeout_s: float = 60.0
-    input_kind: InputKind = "normal"
+    input_kind: InputKind = NORMAL
     execute: bool = True  # False: compile, occupancy and prediction only
     # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
     # baselines. "none": nothing; the output is checked all the same.

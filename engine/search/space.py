@@ -19,6 +19,7 @@ from engine.config import default_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem, UnknownName
+from engine.input_kinds import NORMAL, InputKind
 from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.request import (
@@ -26,7 +27,7 @@ from engine.pipeline.request import (
     Effort,
     EvaluationRequest,
 )
-from engine.problem import InputKind, Problem
+from engine.problem import Problem
 from engine.schema import Stored
 from kernels.variant import Dtype, Variant
 
@@ -45,7 +46,7 @@ class SweepOptions(Stored):
     timeout_s: float = 60.0
     execute: bool = True
     effort: Effort = "quick"  # of many points most lose; the best are measured again
-    input_kind: InputKind = "normal"
+    input_kind: InputKind = NORMAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from engine.backends.base import RunResult
 from engine.correctness import check_output
 from engine.correctness.reference import reference
 from engine.evaluation import Correctness, Status
+from engine.input_kinds import InputKind
 from engine.plan import make_plan
-from engine.problem import InputKind, Problem
+from engine.problem import Problem
 from engine.tensors import POISON_BITS, decode, encode, make_inputs
 from kernels.ladder import by_id
 

@@ -1,0 +1,148 @@
+"""What outputs are judged against: inputs, reference and baseline of one problem, kept.
+
+They depend on the problem, the seed and the kind of inputs alone, so a second variant or config on
+the same problem finds them ready. The first one's are computed while its kernel executes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.correctness.emulate import emulated_attention
+from engine.correctness.reference import (
+    Coverage,
+    Float64Array,
+    choose_coverage,
+    coverage_size,
+    covered_reference,
+)
+from engine.errors import ToolMissing
+from engine.host_memory import available_host_memory
+from engine.input_kinds import InputKind
+from engine.problem import Problem
+from engine.tensors import FloatArray, Inputs, make_inputs
+
+# What is kept beside the newest: B32 H16 S512 D128 with both kinds of inputs of a checked run.
+MAX_KEPT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """The right output and how far an honest low-precision one is from it."""
+
+    inputs: Inputs
+    coverage: Coverage
+    reference: Float64Array  # [slices, rows, head_dim]
+    max_abs_ref: float
+    baseline_err: float  # max|sdpa_same_dtype − reference|
+    baseline_name: str
+
+
+def expect(inputs: Inputs, sdpa: tuple[FloatArray, str] | None = None) -> Expected:
+    """Compute reference and baseline.
+
+    Args:
+        sdpa: same-dtype attention as float32 `[batch, num_heads, seqlen, head_dim]` and its name;
+            by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
+    """
+    coverage = choose_coverage(inputs.problem)
+    reference = covered_reference(inputs, coverage)
+    baseline, name = _baseline(inputs, coverage, sdpa)
+    error = np.subtract(baseline, reference)
+    return Expected(
+        inputs,
+        coverage,
+        reference,
+        max_abs_ref=_largest(reference),
+        baseline_err=_largest(error),
+        baseline_name=name,
+    )
+
+
+def _largest(values: Float64Array) -> float:
+    """max|values| without a second array."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def _baseline(
+    inputs: Inputs, coverage: Coverage, sdpa: tuple[FloatArray, str] | None
+) -> tuple[FloatArray, str]:
+    """Same-dtype attention on the covered rows, finite, and what computed it."""
+    why = "on the sampled query rows"
+    baseline: tuple[FloatArray, str] | None = None
+    if sdpa is not None:
+        baseline = coverage.take(sdpa[0]), sdpa[1]
+    elif coverage.all_rows:
+        try:
+            from engine.backends.sdpa import sdpa_same_dtype
+
+            out, name = sdpa_same_dtype(coverage.select(inputs), device="cpu")
+            baseline = out.reshape(len(coverage.slices), *out.shape[2:]), name
+        except ToolMissing:
+            why = "because PyTorch is not installed"
+    if baseline is not None:
+        if np.isfinite(baseline[0]).all():
+            return baseline
+        # No tolerance follows from NaN.
+        why = f"because {baseline[1]} gave NaN or infinity"
+    name = f"an emulation of {inputs.problem.dtype} attention in NumPy, {why}"
+    return emulated_attention(inputs, coverage), name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """Inputs to execute on, and what to expect once it is computed."""
+
+    inputs: Inputs
+    expected: Future[Expected]
+
+
+class ExpectedOutputs:
+    """Prepared inputs by (problem, seed, kind), the newest kept. Threads may share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._prepared: OrderedDict[tuple[Problem, int, InputKind], Prepared] = OrderedDict()
+        # One at a time: BLAS and PyTorch take all processors by themselves.
+        self._pool = ThreadPoolExecutor(1, "expected-output")
+
+    def prepare(self, problem: Problem, seed: int, kind: InputKind) -> Prepared:
+        """The inputs, their expected output under way at least.
+
+        Raises:
+            InvalidProblem: there is no such kind of inputs.
+        """
+        key = (problem, seed, kind)
+        with self._lock:
+            if key not in self._prepared:
+                inputs = make_inputs(problem, seed, kind)
+                self._prepared[key] = Prepared(inputs, self._pool.submit(expect, inputs))
+            self._prepared.move_to_end(key)
+            self._forget_old()
+            return self._prepared[key]
+
+    def _forget_old(self) -> None:
+        sizes = [_kept_bytes(problem) for problem, _, _ in self._prepared]
+        available = available_host_memory()
+        limit = MAX_KEPT_BYTES if available is None else min(MAX_KEPT_BYTES, available // 4)
+        while len(sizes) > 1 and sum(sizes) > limit:
+            _, old = self._prepared.popitem(last=False)
+            old.expected.cancel()
+            del sizes[0]
+
+    def close(self) -> None:
+        """Let go of everything; what is being computed is not waited for."""
+        with self._lock:
+            self._prepared.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _kept_bytes(problem: Problem) -> int:
+    num_slices, num_rows = coverage_size(problem)
+    reference = 8 * num_slices * num_rows * problem.head_dim
+    return problem.tensor_bytes + 2 * problem.kv_bytes + reference
