@@ -1,17 +1,38 @@
 // What a warp or a warpgroup does together: each lane leaves a pointer, the last one does the work.
 namespace coh {
 
-uint32_t live_lanes() {
+// A lane that could still come is waited for: one that runs and is not here itself. The answer is a
+// snapshot by CUDA's own definition, so one that polls for something is not waited for for ever.
+uint32_t active_lanes(Site site) {
+    constexpr int MAX_TURNS = 64;
     Worker *w = worker;
-    const unsigned first = self->warp * WARP;
-    uint32_t mask = 0;
-    for (unsigned lane = 0; lane < WARP && first + lane < w->num_threads; lane++) {
-        if (!w->fibers[first + lane].finished) mask |= 1u << lane;
+    Fiber *me = current_fiber();
+    Fiber *lanes = w->fibers + me->warp * WARP;
+    const unsigned count = std::min(WARP, w->num_threads - me->warp * WARP);
+    me->asks_for_active = site;
+    me->active = 0;
+    auto others_may_come = [&] {
+        return std::any_of(lanes, lanes + count, [&](const Fiber &lane) {
+            return &lane != me && lane.is_ready && lane.asks_for_active != site;
+        });
+    };
+    for (int turn = 0; turn < MAX_TURNS && !me->active && others_may_come(); turn++) yield();
+    if (!me->active) {  // the first that sees all of them answers for all
+        uint32_t mask = 0;
+        for (unsigned i = 0; i < count; i++) {
+            if (lanes[i].asks_for_active == site) mask |= 1u << i;
+        }
+        for (unsigned i = 0; i < count; i++) {
+            if (!(mask >> i & 1)) continue;
+            lanes[i].active = mask;
+            lanes[i].asks_for_active = Site{};
+        }
     }
-    return mask;
+    return me->active;
 }
 
-void warp_collective(uint32_t mask, Collective operation, void *operand, Site site) {
+void warp_collective(uint32_t mask, Collective operation, void *operand, Site site,
+                     Alignment alignment) {
     Worker *w = worker;
     Fiber *me = current_fiber();
     const uint32_t bit = 1u << me->lane;
@@ -36,7 +57,8 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
         op->arrived = 0;
         op->operation = operation;
         op->site = site;
-    } else if (op->operation != operation || op->mask != mask || op->site != site) {
+    } else if (op->operation != operation || op->mask != mask ||
+               (alignment == Alignment::same_line && op->site != site)) {
         fail_at_two("warp divergence", site, op->site,
                     "lane %u is here (mask %08x) while other lanes of its warp wait in {other} "
                     "(mask %08x)",
@@ -99,6 +121,7 @@ struct ShuffleOperand {
     uint64_t value;
     int source;
 };
+template <Shuffle MODE>  // one operation for each, so that lanes of different modes do not meet
 static void shuffle_lanes(void **operands, uint32_t mask) {
     constexpr uint64_t NAN_BITS = 0x7fc0dead7fc0deadull;
     uint64_t value[WARP];
@@ -112,9 +135,11 @@ static void shuffle_lanes(void **operands, uint32_t mask) {
         operand->value = (mask >> source & 1) ? value[source] : NAN_BITS;
     }
 }
-uint64_t shuffle(uint32_t mask, uint64_t v, int source, Site site) {
+uint64_t shuffle(Shuffle mode, uint32_t mask, uint64_t v, int source, Site site) {
+    constexpr Collective OPERATIONS[] = {shuffle_lanes<Shuffle::up>, shuffle_lanes<Shuffle::down>,
+                                         shuffle_lanes<Shuffle::bfly>, shuffle_lanes<Shuffle::idx>};
     ShuffleOperand operand{v, source};
-    warp_collective(mask, shuffle_lanes, &operand, site);
+    warp_collective(mask, OPERATIONS[(int)mode], &operand, site);
     return operand.value;
 }
 

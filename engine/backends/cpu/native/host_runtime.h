@@ -49,18 +49,24 @@ int barrier_reduce(int predicate, Reduction reduction, Site site);
 
 // ---- warp and warpgroup collectives ----
 // Every lane of `mask` leaves a pointer to its operand; the last one to come runs `operation` for
-// all of them. Lanes that meet with different masks, operations or lines are an error.
+// all of them. Lanes that meet with different masks or operations are an error. They may come from
+// different lines, as from both branches of an `if`, unless the instruction is `.aligned`.
 typedef void (*Collective)(void **operand_of_lane, uint32_t mask);
-void warp_collective(uint32_t mask, Collective operation, void *operand, Site site);
-// The same for `warps` warps from warp `first_warp` on; the operands are indexed by thread.
+enum class Alignment { any_line, same_line };
+void warp_collective(uint32_t mask, Collective operation, void *operand, Site site,
+                     Alignment alignment = Alignment::any_line);
+// The same for `warps` warps from warp `first_warp` on, which come from one line; the operands are
+// indexed by thread.
 void group_collective(int first_warp, int warps, Collective operation, void *operand, Site site);
 void warp_sync(uint32_t mask, Site site);
-// v of lane `source`; 64 bits wide. A source outside the mask gives NaN bits.
-uint64_t shuffle(uint32_t mask, uint64_t v, int source, Site site);
+// v of lane `source`; 64 bits wide. A source outside the mask gives NaN bits. `mode` says how the
+// source was named: lanes that meet must agree on it.
+enum class Shuffle { up, down, bfly, idx };
+uint64_t shuffle(Shuffle mode, uint32_t mask, uint64_t v, int source, Site site);
 uint32_t ballot(uint32_t mask, int predicate, Site site);
 // `values[lane]` of every lane that takes part; returns their mask.
 uint32_t gather(uint32_t mask, uint64_t v, uint64_t *values, Site site);
-uint32_t live_lanes();  // __activemask(), as far as lanes that have not returned
+uint32_t active_lanes(Site site);  // __activemask(): the lanes of the warp that come here together
 void yield();           // lets the other threads of the CTA run (__nanosleep)
 void thread_fence();    // __threadfence()
 

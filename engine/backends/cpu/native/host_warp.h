@@ -18,11 +18,11 @@ COH_INLINE void __syncwarp(uint32_t mask = 0xffffffffu, COH_SITE) { coh::warp_sy
 namespace coh {
 
 template <class T>
-COH_INLINE T shuffle_as(uint32_t mask, T v, int source, Site site) {
+COH_INLINE T shuffle_as(Shuffle mode, uint32_t mask, T v, int source, Site site) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 64 bits");
     uint64_t bits = 0;
     memcpy(&bits, &v, sizeof v);
-    bits = shuffle(mask, bits, source, site);
+    bits = shuffle(mode, mask, bits, source, site);
     memcpy(&v, &bits, sizeof v);
     return v;
 }
@@ -48,19 +48,19 @@ COH_INLINE int lane_down(unsigned delta, int width) {
 
 template <class T>
 COH_INLINE T __shfl_xor_sync(uint32_t mask, T v, int lane_mask, int width = 32, COH_SITE) {
-    return coh::shuffle_as(mask, v, coh::lane_xor(lane_mask, width), site);
+    return coh::shuffle_as(coh::Shuffle::bfly, mask, v, coh::lane_xor(lane_mask, width), site);
 }
 template <class T>
 COH_INLINE T __shfl_sync(uint32_t mask, T v, int index, int width = 32, COH_SITE) {
-    return coh::shuffle_as(mask, v, coh::lane_index(index, width), site);
+    return coh::shuffle_as(coh::Shuffle::idx, mask, v, coh::lane_index(index, width), site);
 }
 template <class T>
 COH_INLINE T __shfl_up_sync(uint32_t mask, T v, unsigned delta, int width = 32, COH_SITE) {
-    return coh::shuffle_as(mask, v, coh::lane_up(delta, width), site);
+    return coh::shuffle_as(coh::Shuffle::up, mask, v, coh::lane_up(delta, width), site);
 }
 template <class T>
 COH_INLINE T __shfl_down_sync(uint32_t mask, T v, unsigned delta, int width = 32, COH_SITE) {
-    return coh::shuffle_as(mask, v, coh::lane_down(delta, width), site);
+    return coh::shuffle_as(coh::Shuffle::down, mask, v, coh::lane_down(delta, width), site);
 }
 
 COH_INLINE unsigned __ballot_sync(uint32_t mask, int predicate, COH_SITE) {
@@ -72,7 +72,7 @@ COH_INLINE int __any_sync(uint32_t mask, int predicate, COH_SITE) {
 COH_INLINE int __all_sync(uint32_t mask, int predicate, COH_SITE) {
     return coh::ballot(mask, !predicate, site) == 0;
 }
-COH_INLINE unsigned __activemask() { return coh::live_lanes(); }
+COH_INLINE unsigned __activemask(COH_SITE) { return coh::active_lanes(site); }
 
 COH_INLINE void __threadfence() { coh::thread_fence(); }
 COH_INLINE void __threadfence_block() {}  // the threads of a CTA take turns on one host thread

@@ -126,7 +126,8 @@ static void start_cta(Worker *w, uint64_t index) {
         f.static_smem = w->window;
         f.dynamic_smem = dynamic;
         f.dynamic_smem_bytes = s.dynamic_smem_bytes;
-        f.finished = false;
+        f.finished = f.is_ready = false;
+        f.asks_for_active = Site{};
         f.copies.clear();
         f.copies_in_group.clear();
         f.proxy_fence_clock = f.proxy_fence_floor = 0;

@@ -47,7 +47,7 @@ void ldmatrix(uint32_t *fragment, int matrices, bool transposed, const void *row
         case 2: lanes = transposed ? ldmatrix_lanes<2, true> : ldmatrix_lanes<2, false>; break;
         default: lanes = transposed ? ldmatrix_lanes<4, true> : ldmatrix_lanes<4, false>; break;
     }
-    warp_collective(0xffffffffu, lanes, &operand, site);
+    warp_collective(0xffffffffu, lanes, &operand, site, Alignment::same_line);
 }
 
 struct StmatrixOperand {
@@ -78,7 +78,7 @@ void stmatrix(void *row, int matrices, bool transposed, const uint32_t *fragment
         case 2: lanes = transposed ? stmatrix_lanes<2, true> : stmatrix_lanes<2, false>; break;
         default: lanes = transposed ? stmatrix_lanes<4, true> : stmatrix_lanes<4, false>; break;
     }
-    warp_collective(0xffffffffu, lanes, &operand, site);
+    warp_collective(0xffffffffu, lanes, &operand, site, Alignment::same_line);
 }
 
 // ---- mma.sync ----
@@ -221,7 +221,7 @@ void mma_sync(MmaShape shape, uint32_t *d, const uint32_t *a, const uint32_t *b,
     const Collective lanes = find_mma(shape);
     if (!lanes) fail_at("bad mma", site, "there is no mma.sync of this shape and these types");
     MmaOperand operand{d, a, b, c};
-    warp_collective(0xffffffffu, lanes, &operand, site);
+    warp_collective(0xffffffffu, lanes, &operand, site, Alignment::same_line);
 }
 
 }  // namespace coh

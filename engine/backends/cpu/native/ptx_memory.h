@@ -65,7 +65,6 @@ struct AtomicSum {
 };
 
 // ---- warp ----
-enum class Shuffle { up, down, bfly, idx };
 COH_INLINE uint32_t shuffle_lanes(Shuffle mode, uint32_t v, uint32_t b, uint32_t c, uint32_t mask,
                                   bool &in_range, Site site) {
     const int lane = (int)self->lane, by = b & 31, segment = c >> 8 & 31;
@@ -75,7 +74,7 @@ COH_INLINE uint32_t shuffle_lanes(Shuffle mode, uint32_t v, uint32_t b, uint32_t
     if (mode == Shuffle::down) source = lane + by;
     if (mode == Shuffle::bfly) source = lane ^ by;
     in_range = mode == Shuffle::up ? source >= limit : source <= limit;
-    return (uint32_t)shuffle(mask, v, in_range ? source : lane, site);
+    return (uint32_t)shuffle(mode, mask, v, in_range ? source : lane, site);
 }
 template <class F, class T>
 COH_INLINE T reduce_lanes(uint32_t mask, T v, F f, Site site) {  // redux

@@ -150,6 +150,9 @@ struct PendingCopy {
 struct Fiber : Thread {
     void *stack_pointer;
     bool finished;
+    bool is_ready;              // in the ready queue
+    Site asks_for_active{};     // where it waits for its __activemask(), which is
+    uint32_t active;            // this one, when it is known
     std::vector<PendingCopy> copies;      // cp.async, oldest first
     std::vector<uint32_t> copies_in_group;  // of each committed group
     uint32_t proxy_fence_clock;  // its shared stores up to here are visible to TMA and wgmma

@@ -16,6 +16,13 @@ uint64_t random_bits(Worker *w) {  // xorshift64
 inline void make_ready(Worker *w, Fiber *fiber) {
     const unsigned mask = (unsigned)w->ready.size() - 1;
     w->ready[(w->ready_head + w->num_ready++) & mask] = (uint16_t)fiber->linear;
+    fiber->is_ready = true;
+}
+
+inline Fiber *take_ready(Worker *w, unsigned slot) {
+    Fiber *fiber = &w->fibers[w->ready[slot & (w->ready.size() - 1)]];
+    fiber->is_ready = false;
+    return fiber;
 }
 
 inline Fiber *next_ready(Worker *w) {
@@ -24,14 +31,14 @@ inline Fiber *next_ready(Worker *w) {
     const int schedule = w->settings->schedule;
     if (schedule == reverse_order) {
         w->num_ready--;
-        return &w->fibers[w->ready[(w->ready_head + w->num_ready) & mask]];
+        return take_ready(w, w->ready_head + w->num_ready);
     }
     if (schedule == random_order) {
         const unsigned chosen = (unsigned)(random_bits(w) % w->num_ready);
         std::swap(w->ready[(w->ready_head + chosen) & mask], w->ready[w->ready_head & mask]);
     }
     w->num_ready--;
-    return &w->fibers[w->ready[w->ready_head++ & mask]];
+    return take_ready(w, w->ready_head++);
 }
 
 // Says who waits where; the place is that of the first one found waiting.
@@ -96,6 +103,7 @@ void yield() {
     if (w->settings->schedule == reverse_order) {  // at the far end, or it would be next again
         w->num_ready++;
         w->ready[--w->ready_head & (w->ready.size() - 1)] = (uint16_t)self->linear;
+        current_fiber()->is_ready = true;
     } else {
         make_ready(w, current_fiber());
     }

@@ -42,6 +42,34 @@ KERNEL(shuffles) {
     good = good && __all_sync(all, 1) && !__all_sync(all, LANE != 7);
     EXPECT(good && __ballot_sync(all, LANE % 2) == 0xaaaaaaaau);
 }
+KERNEL(one_shuffle_from_two_lines) {  // legal since sm_70
+    const unsigned all = 0xffffffffu;
+    float x;
+    if (LANE < 16) {
+        x = __shfl_xor_sync(all, in[TID], 1);
+    } else {
+        x = __shfl_xor_sync(all, in[TID], 2);
+    }
+    const unsigned votes = LANE % 2 ? __ballot_sync(all, 1) : __ballot_sync(all, 0);
+    EXPECT(x == in[TID ^ (LANE < 16 ? 1 : 2)] && votes == 0xaaaaaaaau);
+}
+KERNEL(active_lanes_of_a_branch) {  // one atomic for all lanes that came here
+    const unsigned whole = __activemask();
+    bool good = whole == 0xffffffffu;
+    if (LANE % 3 == 0) {
+        const unsigned mask = __activemask();
+        const int leader = __ffs(mask) - 1;
+        int base = 0;
+        if (LANE == leader) base = atomicAdd(&counter[64 + blockIdx.x], __popc(mask));
+        base = __shfl_sync(mask, base, leader);
+        good = good && mask == 0x49249249u && base % 11 == 0;
+    }
+    for (int i = 0; i <= LANE % 4; i++) {  // lanes leave the loop one after the other
+        const unsigned mask = __activemask();
+        good = good && (__ballot_sync(mask, 1) == mask) && (mask >> LANE & 1);
+    }
+    EXPECT(good);
+}
 KERNEL(producer_and_consumer) {  // two stages handed over by named barriers
     __shared__ float s[2][32];
     bool good = true;

@@ -234,7 +234,7 @@ KERNEL(lanes_in_two_places) {
     if (TID % 32 < 16) {
         x = __shfl_xor_sync(0xffffffffu, x, 1);
     } else {
-        x = __shfl_xor_sync(0xffffffffu, x, 2);  // BUG lanes_in_two_places
+        x = __shfl_down_sync(0xffffffffu, x, 2);  // BUG lanes_in_two_places
     }
     out[blockIdx.x * 64 + TID] = x;
 }

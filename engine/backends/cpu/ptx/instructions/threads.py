@@ -39,7 +39,7 @@ FORMS = [
         for name, (types, operation) in _REDUX.items()
     ),
     Form("elect.sync", "=d:b32|p:pred mask:b32", "d = ptx::elect(mask, p, coh_here);"),
-    Form("activemask.b32", "=d:b32", "coh::live_lanes()"),
+    Form("activemask.b32", "=d:b32", "coh::active_lanes(coh_here)"),
     # ---- the rest ----
     Form("nanosleep.u32", "time:u32", "coh::yield();"),
     Form("trap", "", 'coh::fail("trap", coh_here, "trap executed");'),
