@@ -39,12 +39,11 @@ _SDXL_TEXT = f"{_SDXL}; CLIP's text encoders take 77 tokens (max_position_embedd
 _L4_STUDY = "the L4 study's series over length and over batch (FP16, not causal)"
 
 _LLAMA3_NOTE = (
-    "Prefill of {s:,} tokens. The 8 K/V heads are repeated to 32 (MHA), so K/V traffic is 4 times "
-    "that of the model's grouped-query attention."
+    "Prefill of {s:,} tokens. Grouped-query attention: 4 query heads share each of the 8 K/V heads."
 )
 _DECODE_NOTE = (
-    "One token decoded against a KV cache of {kv:,}. The 8 K/V heads are repeated to 32 (MHA), so "
-    "K/V traffic is 4 times that of the model's grouped-query attention."
+    "One token decoded against a KV cache of {kv:,}. Grouped-query attention: 4 query heads share "
+    "each of the 8 K/V heads."
 )
 
 
@@ -76,7 +75,7 @@ _PRESETS: tuple[Preset, ...] = (
         Preset(
             f"llama3-8b-{seqlen}",
             "Llama 3",
-            Problem(1, 32, seqlen, 128, causal=True, dtype="bfloat16"),
+            Problem(1, 32, seqlen, 128, causal=True, dtype="bfloat16", num_heads_kv=8),
             _LLAMA3_NOTE.format(s=seqlen),
             _LLAMA3,
         )
@@ -86,7 +85,7 @@ _PRESETS: tuple[Preset, ...] = (
         Preset(
             f"llama3-8b-decode-{keys}",
             "Llama 3",
-            Problem(1, 32, 1, 128, dtype="bfloat16", seqlen_kv=keys),
+            Problem(1, 32, 1, 128, dtype="bfloat16", seqlen_kv=keys, num_heads_kv=8),
             _DECODE_NOTE.format(kv=keys),
             _LLAMA31,
         )
@@ -161,7 +160,7 @@ _LARGE = tuple(
     for seqlen in (512, 1024, 2048, 4096, 8192, 16_384)
 )
 # One query for each of 32 heads against a KV cache, as Llama 3 8B decodes with its K/V heads
-# repeated; the last one reads 2 GiB.
+# repeated, so that every variant takes it; the last one reads 2 GiB.
 _DECODE = tuple(
     Problem(batch, 32, 1, 128, seqlen_kv=keys)
     for batch, keys in ((1, 1024), (1, 4096), (1, 16_384), (8, 4096), (32, 4096))

@@ -19,18 +19,23 @@ MAX_HEAD_DIM = 1 << 10
 
 BYTES_PER_ELEMENT = 2  # FP16 and BF16 alike
 
+# Sizes of K and V that may differ from those of Q.
+_OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
+
 
 @dataclass(frozen=True, slots=True)
 class Problem(Stored):
     """Q and O are `[batch, num_heads, seqlen, head_dim]`, contiguous, FP16 or BF16.
 
     K and V have the same shape, or `seqlen_kv` rows where that is given (few queries against a long
-    KV cache, as in decoding). A `seqlen_kv` equal to `seqlen` becomes None, so that one problem has
-    one representation; `num_keys` is the number of rows either way.
+    KV cache, as in decoding), and `num_heads_kv` heads where that is given: grouped-query attention
+    (GQA), in which query head h reads K/V head h // (num_heads // num_heads_kv). One that equals
+    `seqlen` or `num_heads` becomes None, so that one problem has one representation; `num_keys` and
+    `kv_heads` are the numbers either way.
 
     Raises:
-        InvalidProblem: a size below 1 or above its limit, an unknown dtype, or causal with two
-            different lengths.
+        InvalidProblem: a size below 1 or above its limit, an unknown dtype, causal with two
+            different lengths, or heads that do not share the K/V heads evenly.
     """
 
     batch: int
@@ -40,6 +45,7 @@ class Problem(Stored):
     causal: bool = False
     dtype: Dtype = "float16"
     seqlen_kv: int | None = None
+    num_heads_kv: int | None = None
 
     def __post_init__(self) -> None:
         limits = {
@@ -50,6 +56,8 @@ class Problem(Stored):
         }
         if self.seqlen_kv is not None:
             limits["seqlen_kv"] = MAX_SEQLEN
+        if self.num_heads_kv is not None:
+            limits["num_heads_kv"] = MAX_HEADS
         for name, limit in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -72,11 +80,28 @@ class Problem(Stored):
                 f"{self.seqlen_kv:,}, as libraries disagree on which keys the first query sees: "
                 "leave causal out, or give both one length."
             )
+        if self.num_heads_kv == self.num_heads:
+            object.__setattr__(self, "num_heads_kv", None)
+        if self.num_heads % self.kv_heads:
+            raise InvalidProblem(
+                f"{self.num_heads:,} query heads cannot share {self.kv_heads:,} K/V heads evenly: "
+                "num_heads must be a multiple of num_heads_kv."
+            )
 
     @property
     def num_keys(self) -> int:
         """Rows of K and of V per head."""
         return self.seqlen if self.seqlen_kv is None else self.seqlen_kv
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and of V."""
+        return self.num_heads if self.num_heads_kv is None else self.num_heads_kv
+
+    @property
+    def head_group(self) -> int:
+        """Query heads that read one K/V head: 1 without GQA."""
+        return self.num_heads // self.kv_heads
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -86,7 +111,7 @@ class Problem(Stored):
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:
         """Of K and of V."""
-        return (self.batch, self.num_heads, self.num_keys, self.head_dim)
+        return (self.batch, self.kv_heads, self.num_keys, self.head_dim)
 
     @property
     def elements(self) -> int:
@@ -101,7 +126,7 @@ class Problem(Stored):
     @property
     def kv_bytes(self) -> int:
         """Bytes of K, and of V."""
-        return self.batch * self.num_heads * self.num_keys * self.head_dim * BYTES_PER_ELEMENT
+        return self.batch * self.kv_heads * self.num_keys * self.head_dim * BYTES_PER_ELEMENT
 
     @property
     def io_bytes(self) -> int:
@@ -111,7 +136,7 @@ class Problem(Stored):
     @property
     def flops(self) -> int:
         """4·B·H·S·KV·D, which is 4·B·H·S²·D for one length, halved when causal (FlashAttention's
-        convention)."""
+        convention). Sharing K/V heads saves bytes, not FLOPs."""
         full = 4 * self.batch * self.num_heads * self.seqlen * self.num_keys * self.head_dim
         return full // 2 if self.causal else full
 
@@ -121,10 +146,15 @@ class Problem(Stored):
         return 1.0 / math.sqrt(self.head_dim)
 
     def label(self) -> str:
-        """`B1 H8 S128 D64 fp16 causal` or `B1 H8 S1 KV4096 D64 fp16`, for tables."""
+        """`B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
         dtype = "fp16" if self.dtype == "float16" else "bf16"
         mask = " causal" if self.causal else ""
-        return f"B{self.batch} H{self.num_heads} {self.lengths()} D{self.head_dim} {dtype}{mask}"
+        return f"B{self.batch} {self.heads()} {self.lengths()} D{self.head_dim} {dtype}{mask}"
+
+    def heads(self) -> str:
+        """`H8`, or `H32 HKV8` where query heads share K/V heads."""
+        shared = "" if self.num_heads_kv is None else f" HKV{self.num_heads_kv}"
+        return f"H{self.num_heads}{shared}"
 
     def lengths(self) -> str:
         """`S128`, or `S1 KV4096` where there are other keys than queries."""
@@ -132,11 +162,13 @@ class Problem(Stored):
         return f"S{self.seqlen}{keys}"
 
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """`seqlen_kv` only where it differs: version 1 of the format does not have it."""
-        if self.seqlen_kv is None:
-            del fields["seqlen_kv"]
+        """Those of K and V only where they differ: versions 1 and 2 of the format lack them."""
+        for name in _OF_KV:
+            if fields[name] is None:
+                del fields[name]
         return fields
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
-        if raw.get("seqlen_kv") != self.seqlen_kv:
-            raise FieldError("seqlen_kv is left out where it equals seqlen", "seqlen_kv")
+        for name, of_q in _OF_KV.items():
+            if raw.get(name) != getattr(self, name):
+                raise FieldError(f"{name} is left out where it equals {of_q}", name)

@@ -43,7 +43,7 @@ def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V with `num_keys` rows instead."""
+    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V of `Problem.kv_shape`."""
 
     problem: Problem
     q: RawArray

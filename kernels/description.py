@@ -24,7 +24,8 @@
     conflict_ways = 1                                  # may be left out: see there
     */
 
-`dtypes` (both where left out) and `arch_specific` (false) may be added. Formulas are those of
+`dtypes` (both where left out), `gqa` (false: query heads may not share K/V heads, whose number is
+`num_heads_kv`) and `arch_specific` (false) may be added. Formulas are those of
 `kernels.formula`. CUDA's limits of the grid need no constraint: they follow from the passes.
 """
 
@@ -58,7 +59,7 @@ from kernels.variant import (
 )
 
 TENSORS: Final = ("q", "k", "v", "out")
-INT_SCALARS: Final = ("batch", "num_heads", "seqlen", "seqlen_kv", "head_dim")
+INT_SCALARS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
 _ARGUMENTS: Final = (*TENSORS, *INT_SCALARS, "softmax_scale")
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # CUDA programming guide, technical specifications
 
@@ -138,8 +139,8 @@ class _Reader:
     def variant(self) -> Variant:
         path, block = self.block.place.path, self.block
         block.allow(
-            "idea", "head_dims", "dtypes", "min_compute_capability", "arch_specific", "tunables",
-            "let", "constraints", "scratch", "passes", "work",
+            "idea", "head_dims", "dtypes", "gqa", "min_compute_capability", "arch_specific",
+            "tunables", "let", "constraints", "scratch", "passes", "work",
         )  # fmt: skip
         on_ladder = _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -171,6 +172,7 @@ class _Reader:
             passes=tuple(passes),
             work=self._work(passes[0].threads),
             source=path,
+            gqa=block.get("gqa", bool, "true or false", False),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
         )
 

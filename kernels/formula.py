@@ -22,6 +22,7 @@ from kernels.variant import round_up
 PROBLEM_NAMES: Final[Mapping[str, str]] = {
     "batch": "batch",
     "num_heads": "num_heads",
+    "num_heads_kv": "kv_heads",  # heads of K and V, also where the problem has one number
     "seqlen": "seqlen",
     "seqlen_kv": "num_keys",  # rows of K and V, also where the problem has one length
     "head_dim": "head_dim",

@@ -10,6 +10,7 @@
 idea = "Tensor cores by mma.m16n8k16 and ldmatrix; P stays in registers and warps split Q."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 8.0
+gqa = true
 let.block_m = "16 * num_warps"
 
 [tunables]
@@ -22,7 +23,8 @@ grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
 threads = "32 * num_warps"
 # K and V in rows padded by 8 elements; Q lives in registers.
 smem_bytes = "2 * block_n * (head_dim + 8) * element_bytes"
-args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
+        "softmax_scale"]
 
 [work]
 math_unit = "tensor"
@@ -82,10 +84,10 @@ __device__ __forceinline__ float row_sum(float x) {
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* k_smem = reinterpret_cast<element*>(smem);  // [BLOCK_N, ROW_STRIDE]
     element* v_smem = k_smem + BLOCK_N * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -96,10 +98,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
     const int query0 = m0 + threadIdx.x / 32 * WARP_ROWS + lane / 4;  // this lane's first row
     const int pair = 2 * (lane % 4);                                  // first of its two columns
+    // GQA: so many neighbouring query heads read one K/V head; 1 where each has its own.
+    const int group = num_heads / num_heads_kv;
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
-    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
-    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
-    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const size_t q_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t kv_index = (size_t)blockIdx.y * num_heads_kv + blockIdx.x / group;
+    const size_t q_head = q_index * seqlen * HEAD_DIM;       // where this head's Q and O begin
+    const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
     // Q as the left operand, once for all tiles. Four lanes read 16 bytes of a row and its other
     // half comes with the next 8 columns, so no sector is read twice and Q needs no shared memory.

@@ -34,6 +34,8 @@ class ProblemLike(Protocol):
     @property
     def num_heads(self) -> int: ...
     @property
+    def kv_heads(self) -> int: ...
+    @property
     def seqlen(self) -> int: ...
     @property
     def num_keys(self) -> int: ...
@@ -146,6 +148,7 @@ class Variant:
     passes: tuple[Pass, ...]
     work: Work
     source: Path  # the `.cu` file
+    gqa: bool = False  # reads K and V of fewer heads than Q's, num_heads / num_heads_kv to each
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
 
     def default_config(self) -> dict[str, int]:
@@ -170,6 +173,12 @@ class Variant:
             )
         if problem.dtype not in self.dtypes:
             return f"{self.id} does not take {problem.dtype}: choose {' or '.join(self.dtypes)}."
+        if problem.kv_heads != problem.num_heads and not self.gqa:
+            return (
+                f"{self.id} gives every query head a K/V head of its own, and here "
+                f"{problem.num_heads:,} query heads share {problem.kv_heads:,} (GQA): choose a "
+                "variant that supports GQA, or as many K/V heads as query heads."
+            )
         for tunable in self.tunables:
             if tunable.name not in config:
                 return f"{self.id} needs a value for {tunable.name}."

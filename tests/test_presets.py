@@ -66,6 +66,12 @@ def test_decoding_has_one_query_of_the_same_model(keys: int) -> None:
     assert not problem.causal
 
 
+def test_llama_shares_its_kv_heads() -> None:
+    groups = {p.name: p.problem.head_group for p in presets() if p.problem.head_group > 1}
+    assert set(groups) == {p.name for p in presets() if p.group == "Llama 3"}
+    assert set(groups.values()) == {4}
+
+
 def test_every_preset_runs_on_some_variant() -> None:
     for preset in presets():
         assert any(v.unsupported(preset.problem, v.default_config()) is None for v in LADDER), (

@@ -98,6 +98,38 @@ def test_a_number_of_keys_that_is_none_is_refused(value: Any) -> None:
         Problem(**GOOD, seqlen_kv=value)
 
 
+@given(keys=st.integers(1, MAX_SEQLEN), shared=st.integers(1, 64), group=st.integers(1, 64))
+def test_query_heads_share_kv_heads(keys: int, shared: int, group: int) -> None:
+    heads = shared * group
+    problem = Problem(2, heads, 7, 64, seqlen_kv=keys, num_heads_kv=shared)
+    plain = Problem(2, heads, 7, 64, seqlen_kv=keys)
+    assert (problem.kv_heads, problem.head_group) == (shared, group)
+    assert problem.kv_shape == (2, shared, keys, 64)
+    assert problem.kv_bytes == 2 * math.prod(problem.kv_shape)
+    assert problem.io_bytes == 2 * problem.tensor_bytes + 2 * problem.kv_bytes
+    # Fewer bytes, and not one FLOP less.
+    assert problem.flops == plain.flops
+    assert problem.shape == plain.shape
+    assert (problem == plain) == (group == 1)
+    assert ("num_heads_kv" in encode(problem)) == (group > 1)
+    assert Problem(**encode(problem)) == problem
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "at least 1"),
+        (True, "whole number"),
+        ("2", "whole number"),
+        (2, "evenly"),
+        (6, "evenly"),
+    ],
+)
+def test_kv_heads_that_cannot_be_are_refused(value: Any, said: str) -> None:
+    with pytest.raises(InvalidProblem, match=said):
+        Problem(**GOOD, num_heads_kv=value)
+
+
 def test_causal_with_two_lengths_is_refused() -> None:
     with pytest.raises(InvalidProblem, match="where S = 1 and KV = 4,096"):
         Problem(1, 1, 1, 64, causal=True, seqlen_kv=4096)
@@ -113,3 +145,4 @@ def test_label() -> None:
     assert Problem(1, 8, 128, 64).label() == "B1 H8 S128 D64 fp16"
     assert Problem(2, 1, 1, 32, True, "bfloat16").label() == "B2 H1 S1 D32 bf16 causal"
     assert Problem(1, 32, 1, 128, seqlen_kv=16384).label() == "B1 H32 S1 KV16384 D128 fp16"
+    assert Problem(1, 32, 9, 128, num_heads_kv=8).label() == "B1 H32 HKV8 S9 D128 fp16"

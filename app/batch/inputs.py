@@ -126,6 +126,7 @@ def batch_request(
         seqlen_kv=problem.seqlen_kv,
         head_dim=problem.head_dim,
         heads=problem.num_heads,
+        heads_kv=problem.num_heads_kv,
         causal=problem.causal,
         dtype=problem.dtype,
         config=selection.config,

@@ -87,6 +87,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
             causal=bool(values["causal"]),
             dtype=values["dtype"],
             seqlen_kv=values["KV"],
+            num_heads_kv=values["HKV"],
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -98,6 +99,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
     return {
         "B": problem.batch,
         "H": problem.num_heads,
+        "HKV": problem.num_heads_kv,
         "S": problem.seqlen,
         "KV": problem.seqlen_kv,
         "D": problem.head_dim,

@@ -127,14 +127,21 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
             values[name] = _size(column, name, url_state.number)
     for name in draggable:
         values[name] = _size(st, name, url_state.stops, choices=STOPS[name])
-    values["KV"] = url_state.number_or_none(
-        st,
-        "KV, keys and values",
-        "KV",
-        low=1,
-        placeholder=f"as S: {values['S']}",
-        help=TERMS["seqlen_kv"],
-    )
+    for column, name, label, of_q in zip(
+        st.columns(2, gap="xsmall"),
+        ("KV", "HKV"),
+        ("KV, keys", "HKV, K/V heads"),
+        "SH",
+        strict=True,
+    ):
+        values[name] = url_state.number_or_none(
+            column,
+            label,
+            name,
+            low=1,
+            placeholder=f"as {of_q}: {values[of_q]}",
+            help=TERMS["seqlen_kv" if name == "KV" else "num_heads_kv"],
+        )
     left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
     values["dtype"] = url_state.segments(
         left,

@@ -15,6 +15,8 @@ TERMS: dict[str, str] = {
     "batch": "B, sequences in one call. The B × H heads are independent of each other.",
     "num_heads": "H, attention heads of each sequence.",
     "seqlen": "S, rows of Q, K and V per head. Work grows with S².",
+    "num_heads_kv": "Heads of K and V where query heads share them (grouped-query attention). "
+    "Empty: H. H must be a multiple of it.",
     "seqlen_kv": "Rows of K and V per head where they are not S, as in decoding: one query (S = 1) "
     "against a long KV cache. Empty: S. Cannot be combined with Causal.",
     "head_dim": "D, width of one head.",

@@ -29,6 +29,10 @@ _CAUSAL = {"no": (False,), "yes": (True,), "both": (False, True)}
 _OWN, _DEFAULTS = "every value", "the default"
 
 
+# What an empty size of K and V stands for.
+_AS_Q = {"seqlen_kv": "as S", "num_heads_kv": "as H"}
+
+
 class Axis(NamedTuple):
     """A size of the problem: its letter in the sidebar and its name in the engine."""
 
@@ -41,6 +45,7 @@ _AXES = (
     Axis("H", "num_heads"),
     Axis("S", "seqlen"),
     Axis("KV", "seqlen_kv"),
+    Axis("HKV", "num_heads_kv"),
     Axis("D", "head_dim"),
 )
 
@@ -129,7 +134,7 @@ def draw(selection: Selection) -> SweepRequest:
 def _sidebar_value(problem: Problem | None, name: str) -> str:
     """The value of an axis that is left empty, as text."""
     value = getattr(problem, name, None)
-    return str(value) if value is not None else "as S" if name == "seqlen_kv" else ""
+    return str(value) if value is not None else _AS_Q.get(name, "")
 
 
 def _variants(selection: Selection) -> list[Variant]:

@@ -193,7 +193,7 @@ def _keepable(
 
 def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     """One map at a time: of the other dimensions, one combination is chosen."""
-    dimensions = ["head_dim", "causal", "dtype", "seqlen_kv"]
+    dimensions = ["head_dim", "causal", "dtype", "seqlen_kv", "num_heads_kv"]
     groups = {_slice(*key): group for key, group in frame.groupby(dimensions, dropna=False)}
     name = next(iter(groups))
     if len(groups) > 1:
@@ -204,9 +204,12 @@ def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     point_links.draw(picked, rows, "map")
 
 
-def _slice(head_dim: int, causal: bool, dtype: str, seqlen_kv: float | None) -> str:
+def _slice(
+    head_dim: int, causal: bool, dtype: str, seqlen_kv: float | None, heads_kv: float | None
+) -> str:
     keys = "" if pd.isna(seqlen_kv) else f" KV={seqlen_kv:,.0f}"
-    return f"D={head_dim} {'causal' if causal else 'full'} {dtype}{keys}"
+    shared = "" if pd.isna(heads_kv) else f" HKV={heads_kv:,.0f}"
+    return f"D={head_dim} {'causal' if causal else 'full'} {dtype}{keys}{shared}"
 
 
 def _one_of(label: str, options: list[str], key: str) -> str:

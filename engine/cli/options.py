@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -39,9 +40,12 @@ def add_sizes(p: Options, parse: Callable[[str], Any] = int, metavar: str = "N")
         p.add_argument(f"--{name}", f"-{letter}", type=parse, metavar=metavar, help=meaning)
 
 
-def add_seqlen_kv(p: Options, parse: Callable[[str], Any] = int, metavar: str = "N") -> None:
+def add_kv_sizes(p: Options, parse: Callable[[str], Any] = int, metavar: str = "N") -> None:
+    """`--seqlen-kv` and `--heads-kv`; None where they are not given."""
     meaning = "length of K and V where it differs from the queries', as in decoding"
     p.add_argument("--seqlen-kv", type=parse, metavar=metavar, help=meaning)
+    meaning = "heads of K and V where query heads share them (grouped-query attention)"
+    p.add_argument("--heads-kv", type=parse, metavar=metavar, help=meaning)
 
 
 def add_dtype(p: Options, default: str | None = "fp16") -> None:
@@ -53,7 +57,7 @@ def add_problem(p: Options) -> None:
     """A preset, and the sizes that override it; see `problem_from`."""
     p.add_argument("--preset", help="a named shape, for instance gpt2; options below override it")
     add_sizes(p)
-    add_seqlen_kv(p)
+    add_kv_sizes(p)
     p.add_argument(
         "--causal", action=argparse.BooleanOptionalAction, default=None, help="causal mask"
     )
@@ -75,7 +79,11 @@ def problem_from(args: argparse.Namespace) -> Problem:
         "causal": args.causal,
         "dtype": DTYPES[args.dtype] if args.dtype else None,
         "seqlen_kv": args.seqlen_kv,
+        "num_heads_kv": args.heads_kv,
     }
+    if args.heads is not None and args.heads_kv is None and args.preset:
+        # Other heads than the preset's do not share its K/V heads.
+        base = replace(base, num_heads_kv=None)
     merged = {
         name: getattr(base, name) if value is None else value for name, value in given.items()
     }

@@ -10,7 +10,7 @@ from engine.cli.options import (
     add_config,
     add_defaults_only,
     add_dtype,
-    add_seqlen_kv,
+    add_kv_sizes,
     config_from,
 )
 from engine.cli.output import print_json, print_table
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("variant", help="for instance v01")
     p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
     p.add_argument("--seqlen", "-S", type=int, required=True, help="sequence length")
-    add_seqlen_kv(p)
+    add_kv_sizes(p)
     p.add_argument("--head-dim", "-D", type=int, default=64, help="head dimension (default 64)")
     p.add_argument("--heads", "-H", type=int, default=1, help="heads per batch element (default 1)")
     p.add_argument(
@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
             gpu=args.gpu,
             seqlen=args.seqlen,
             seqlen_kv=args.seqlen_kv,
+            heads_kv=args.heads_kv,
             head_dim=args.head_dim,
             heads=args.heads,
             heads_free=args.heads_free,
@@ -202,7 +203,7 @@ def _print_human(result: BatchResult) -> None:
 def _point_row(p: Point) -> tuple[object, ...]:
     return (
         p.batch,
-        p.heads,
+        p.heads if p.heads_kv is None else f"{p.heads} (KV {p.heads_kv:,})",
         p.seqlen if p.seqlen_kv is None else f"{p.seqlen} (KV {p.seqlen_kv:,})",
         p.ctas,
         format_us(p.predicted_us),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.options import (
     DTYPES,
     add_inputs,
-    add_seqlen_kv,
+    add_kv_sizes,
     add_sizes,
     add_target,
     positive_float,
@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("variants", nargs="*", help="for instance v01 v05 (default: all)")
     axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
     add_sizes(axes, str, "VALUES")
-    add_seqlen_kv(axes, str, "VALUES")
+    add_kv_sizes(axes, str, "VALUES")
     axes.add_argument("--causal", choices=("no", "yes", "both"), help="causal mask (default no)")
     axes.add_argument("--dtype", metavar="NAMES", help="fp16 (default), bf16, or fp16,bf16")
     axes.add_argument("--preset", action="append", default=[], help="a named shape; repeatable")
@@ -309,6 +309,7 @@ def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
         ("num_heads", "heads"),
         ("seqlen", "seqlen"),
         ("seqlen_kv", "seqlen_kv"),
+        ("num_heads_kv", "heads_kv"),
         ("head_dim", "head_dim"),
     ):
         if (text := getattr(args, option)) is not None:
@@ -331,7 +332,16 @@ def _dtype(name: str) -> Any:
 def _refuse_axes(args: argparse.Namespace) -> None:
     """A resumed sweep is what its journal says; options that would change it are a mistake."""
     given = [*("variants", "batch", "heads", "seqlen", "head_dim", "causal", "dtype", "preset")]
-    given += ["seqlen_kv", "tunable", "defaults_only", "gpu", "no_execute", "check", "full"]
+    given += [
+        "seqlen_kv",
+        "heads_kv",
+        "tunable",
+        "defaults_only",
+        "gpu",
+        "no_execute",
+        "check",
+        "full",
+    ]
     given += ["inputs"]
     named = next((name for name in given if getattr(args, name)), None)
     if named is not None:

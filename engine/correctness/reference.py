@@ -69,13 +69,15 @@ class Coverage:
         return flat[self.slices[:, None], self.rows[None, :]]
 
     def select(self, inputs: Inputs) -> Inputs:
-        """The covered slices as a problem of their own: batch 1, a head for each slice."""
+        """The covered slices as a problem of their own: batch 1, a head of Q, K and V for each."""
         if len(self.slices) == self.problem.batch * self.problem.num_heads:
             return inputs
         p = self.problem
-        problem = replace(p, batch=1, num_heads=len(self.slices))
+        problem = replace(p, batch=1, num_heads=len(self.slices), num_heads_kv=None)
+        of_kv = kv_slices(p, self.slices)
         q, k, v = (
-            x.reshape(-1, *x.shape[2:])[self.slices][None] for x in (inputs.q, inputs.k, inputs.v)
+            x.reshape(-1, *x.shape[2:])[slices][None]
+            for x, slices in ((inputs.q, self.slices), (inputs.k, of_kv), (inputs.v, of_kv))
         )
         return Inputs(problem, q, k, v)
 
@@ -186,6 +188,12 @@ def slice_groups(num_slices: int, problem: Problem) -> Iterator[slice]:
         yield slice(start, min(start + step, num_slices))
 
 
+def kv_slices(problem: Problem, slices: IntArray) -> IntArray:
+    """The slices of K and V (batch · kv_heads + K/V head) that (batch, head) slices read."""
+    # Whole groups of neighbouring heads, and batch · num_heads is batch · kv_heads of them.
+    return slices // problem.head_group
+
+
 def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Q, K and V of some (batch, head) slices in float64.
 
@@ -193,11 +201,12 @@ def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Ar
         `[slices, seqlen, head_dim]`, and twice `[slices, num_keys, head_dim]`.
     """
 
-    def of(raw: RawArray) -> Float64Array:
+    def of(raw: RawArray, slices: IntArray) -> Float64Array:
         flat = raw.reshape(-1, *raw.shape[2:])
         return decode(flat[slices], inputs.problem.dtype).astype(np.float64)
 
-    return of(inputs.q), of(inputs.k), of(inputs.v)
+    of_kv = kv_slices(inputs.problem, slices)
+    return of(inputs.q, slices), of(inputs.k, of_kv), of(inputs.v, of_kv)
 
 
 def score_blocks(

@@ -30,6 +30,7 @@ class Launches:
 
     batch: IntArray
     num_heads: IntArray
+    kv_heads: IntArray
     seqlen: IntArray
     num_keys: IntArray
     head_dim: IntArray
@@ -59,8 +60,8 @@ class Launches:
     @property
     def device_bytes(self) -> IntArray:
         """Global memory of the call: Q, K, V, O and scratch."""
-        rows = self.batch * self.num_heads * (2 * self.seqlen + 2 * self.num_keys)
-        return BYTES_PER_ELEMENT * rows * self.head_dim + self.scratch_bytes
+        rows = self.num_heads * self.seqlen + self.kv_heads * self.num_keys
+        return 2 * BYTES_PER_ELEMENT * self.batch * rows * self.head_dim + self.scratch_bytes
 
     @property
     def flops(self) -> IntArray:
@@ -71,11 +72,14 @@ class Launches:
 class BatchedShape:
     """A problem whose batch may change, or be an array: one object serves a curve of thousands."""
 
-    __slots__ = ("batch", "causal", "dtype", "head_dim", "num_heads", "num_keys", "seqlen")
+    __slots__ = (
+        *("batch", "causal", "dtype", "head_dim", "kv_heads", "num_heads", "num_keys", "seqlen"),
+    )
 
     def __init__(self, problem: ProblemLike) -> None:
         self.batch: Any = problem.batch
         self.num_heads: int = problem.num_heads
+        self.kv_heads: int = problem.kv_heads
         self.seqlen: int = problem.seqlen
         self.num_keys: int = problem.num_keys
         self.head_dim: int = problem.head_dim
@@ -121,7 +125,7 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """One problem's eleven figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """One problem's twelve figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -130,7 +134,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
     else:
         ways = work.conflict_ways(p, config)
     return (
-        *(p.batch, p.num_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
+        *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
         sum(4 * prod(s.shape(p, config)) for s in variant.scratch),
         *(query_rows, work.kv_rows(p, config), math_threads, ways),
         *(prod(x.grid(p, config)) for x in variant.passes),
@@ -140,13 +144,14 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[11 + 3 · passes, n]`, in the order of `_figures`."""
-    batch, num_heads, seqlen, num_keys, head_dim, causal = columns[:6]
-    scratch, rows, kv, math, ways = columns[6:11]
-    ctas, threads, smem = columns[11:].reshape(3, num_passes, -1)
+    """`columns` is `[12 + 3 · passes, n]`, in the order of `_figures`."""
+    batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
+    scratch, rows, kv, math, ways = columns[7:12]
+    ctas, threads, smem = columns[12:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
+        kv_heads=kv_heads,
         seqlen=seqlen,
         num_keys=num_keys,
         head_dim=head_dim,

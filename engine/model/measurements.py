@@ -1,7 +1,8 @@
 """Measured points: read from CSV, checked, every complaint naming its line and column.
 
 The columns are those of the project's reference series: `batch, num_heads, seqlen, head_dim,
-kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`, `seqlen_kv`.
+kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`, `seqlen_kv`,
+`num_heads_kv`.
 Lines that start with # are comments.
 """
 
@@ -20,7 +21,7 @@ from engine.problem import Problem
 MAX_ROWS = 10_000
 MAX_CHARS = 4_000_000
 REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
-OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv")
+OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv", "num_heads_kv")
 _LONGEST_MS = 3_600_000.0
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
@@ -118,8 +119,9 @@ class _Row:
         shape: dict[str, Any] = {
             c: self._whole(c) for c in ("batch", "num_heads", "seqlen", "head_dim")
         }
-        if self.cells.get("seqlen_kv"):
-            shape["seqlen_kv"] = self._whole("seqlen_kv")
+        for name in ("seqlen_kv", "num_heads_kv"):
+            if self.cells.get(name):
+                shape[name] = self._whole(name)
         if causal := self.cells.get("causal"):
             if causal.lower() not in _BOOLEANS:
                 raise self._wrong("causal", "is neither true nor false")

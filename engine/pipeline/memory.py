@@ -33,11 +33,13 @@ def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     num_slices, num_rows = coverage_size(problem)
     covered = 8 * num_slices * num_rows * problem.head_dim
     total = problem.batch * problem.num_heads
+    # As the slices have them, one K/V head each: with GQA more than there are.
+    repeated = output + 2 * kv * problem.head_group
     # SDPA runs on the covered slices: 16-bit copies of Q, K, V, its output, and that in float32.
-    sdpa = num_slices * (inputs + 3 * output) // total
+    sdpa = num_slices * (repeated + 3 * output) // total
     # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted; the
     # diagnosis keeps those of a few slices.
-    one_slice = (2 + MAX_CASES) * 4 * inputs // total
+    one_slice = (2 + MAX_CASES) * 4 * repeated // total
     # Reference and SDPA, computed while the kernel runs.
     expecting = sdpa + one_slice + 2 * covered
     # Reference, output, error and what the maps and statistics make of them.

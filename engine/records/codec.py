@@ -38,7 +38,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 # schema_version → the step to the next one, on the parsed JSON object. Version 1 is the first.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: lambda raw: raw,  # version 2 only adds a field that may be left out
+    # Each only adds a field that may be left out.
+    1: lambda raw: raw,
+    2: lambda raw: raw,
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())

@@ -3,8 +3,8 @@
 The file is one JSON object: `format`, `schema_version` and `summary` (written by
 `engine.records.codec`), then the fields of `Snapshot`.
 
-Version 2 adds `seqlen_kv` to problems. A file is written in the oldest version that can hold it, so
-that whoever has an older Attune can open what they could open before.
+Version 2 adds `seqlen_kv` to problems, version 3 `num_heads_kv`. A file is written in the oldest
+version that can hold it, so that whoever has an older Attune can open what they could open before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.schema import MAX_ERROR, Count, NotNegative
 from engine.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 2  # the newest
+SCHEMA_VERSION = 3  # the newest
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -183,6 +183,8 @@ class Snapshot(Record):
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    if any(p.num_heads_kv is not None for p in problems):
+        return 3
     return 1 if all(p.seqlen_kv is None for p in problems) else 2
 
 

@@ -26,7 +26,17 @@ OUTLIER_TIME = 0.05
 _CONFIG = "config."
 COLUMNS = (
     *("point", "status", "reason", "device", "variant", "problem"),
-    *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype", "seqlen_kv", "label"),
+    *(
+        "batch",
+        "num_heads",
+        "seqlen",
+        "head_dim",
+        "causal",
+        "dtype",
+        "seqlen_kv",
+        "num_heads_kv",
+        "label",
+    ),
     *("origin", "median_us", "low_us", "high_us", "tflops"),
     *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
     *("registers_per_thread", "smem_bytes", "spill_bytes"),
@@ -209,7 +219,8 @@ def parallel_coordinates(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, l
     import pandas as pd
 
     timed = _timed(frame)
-    names = ["variant", "batch", "num_heads", "seqlen", "seqlen_kv", "head_dim", "causal", "dtype"]
+    names = ["variant", "batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim"]
+    names += ["causal", "dtype"]
     names += [c for c in timed.columns if c.startswith(_CONFIG)]
     shown: dict[str, Any] = {}
     labels: dict[str, list[str]] = {}

@@ -69,18 +69,20 @@ class ProblemAxes:
     causal: tuple[bool, ...] = (False,)
     dtype: tuple[Dtype, ...] = ("float16",)
     seqlen_kv: tuple[int | None, ...] = (None,)  # None: as many keys as queries
+    num_heads_kv: tuple[int | None, ...] = (None,)  # None: a K/V head for each query head
 
     def problems(self) -> tuple[Problem, ...]:
         """Every combination once, batch slowest.
 
         Raises:
-            InvalidProblem: a size out of range, causal with two different lengths, or more
-                combinations than MAX_POINTS.
+            InvalidProblem: a size out of range, causal with two different lengths, heads that
+                cannot share the K/V heads evenly, or more combinations than MAX_POINTS.
         """
         names = [f.name for f in fields(self)]
         axes = [tuple(dict.fromkeys(getattr(self, name))) for name in names]
         _limit(prod(map(len, axes)), "problems")
-        # A key length given as equal to the query length is the same problem as none given.
+        # A key length given as equal to the query length is the same problem as none given, and
+        # so are K/V heads given as the query heads.
         made = (Problem(**dict(zip(names, values, strict=True))) for values in product(*axes))
         return tuple(dict.fromkeys(made))
 

@@ -50,6 +50,26 @@ def test_a_decode_preset_fills_it_and_another_one_empties_it(open_app):
     assert "KV" not in at.query_params
 
 
+def test_shared_kv_heads_have_a_field_and_a_place_in_the_url(open_app):
+    at = until(open_app(variant="v08", gpu="L4", H="8", HKV="2"), compiled)
+    assert not at.exception
+    assert not at.error
+    assert "B1 H8 HKV2 S128 D64 fp16" in texts(at)
+    at.number_input(key="HKV").set_value(3).run()
+    assert at.query_params["HKV"] == "3"
+    assert "8 query heads cannot share 3 K/V heads evenly" in at.error[0].value
+    at.number_input(key="HKV").set_value(None).run()
+    assert "HKV" not in at.query_params
+    assert "B1 H8 S128 D64 fp16" in texts(at)
+
+
+def test_a_variant_without_gqa_says_so(open_app):
+    at = open_app(variant="v01", gpu="L4")
+    at.menu_button(key="preset").click("llama3-8b-decode-1024").run()
+    assert at.number_input(key="HKV").value == 8
+    assert "32 query heads share 8 (GQA)" in texts(at)
+
+
 def test_the_batch_page_recommends_for_decoding(open_app):
     at = open_app("batch", variant="v05", gpu="L4", S="16", KV="4096", D="128")
     assert not at.exception

@@ -1,4 +1,4 @@
-"""Problems with two lengths in sessions: a new schema version for them, none for all others."""
+"""Problems with two lengths or fewer K/V heads: a schema version each, none for all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from engine.sessions.tables import batch_table
 from kernels.ladder import by_id
 
 V2 = Path(__file__).parent / "data" / "v2.json"
+V3 = V2.with_name("v3.json")
 DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)
+GQA = replace(DECODE, num_heads_kv=8)
 
 
 def decoding(**changes: Any) -> Snapshot:
@@ -55,18 +57,42 @@ def test_only_a_problem_with_two_lengths_makes_a_version_2_file() -> None:
     assert b"seqlen_kv" not in dumps(plain, compress=False)
 
 
+def test_version_3_stays_readable() -> None:
+    """The file was written once and is never written again. Its figures are spelled out here."""
+    snapshot = loads(V3.read_bytes(), name="v3.json")
+    assert snapshot.title == "Test data: grouped-query attention on an L4"
+    prefill = Problem(1, 32, 2048, 128, True, "bfloat16", num_heads_kv=8)
+    assert snapshot.problems == (GQA, prefill, Problem(1, 1, 128, 64))
+    first, second, third = snapshot.evaluations
+    assert (first.problem, second.problem, third.problem) == snapshot.problems
+    assert first.latency is not None
+    assert (first.latency.origin, first.latency.median_us) == ("measured", 31.5)
+    assert third.variant == "v05"
+
+
+def test_only_a_problem_with_shared_heads_makes_a_version_3_file() -> None:
+    snapshot = snapshot_maker(problems=[GQA])
+    assert version_of(snapshot) == 3
+    assert loads(dumps(snapshot), name="x") == snapshot
+    assert b"num_heads_kv" not in dumps(decoding(), compress=False)
+
+
 @pytest.mark.parametrize("compress", [True, False])
-def test_round_trip(compress: bool) -> None:
-    snapshot = decoding()
+@pytest.mark.parametrize(
+    ("problem", "label"),
+    [(DECODE, "B1 H32 S1 KV4096 D128 fp16"), (GQA, "B1 H32 HKV8 S1 KV4096 D128 fp16")],
+)
+def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
+    snapshot = snapshot_maker(evaluations=[evaluation_maker(problem=problem)])
     data = dumps(snapshot, compress=compress)
     assert loads(data, name="x") == snapshot
-    assert loads(data, name="x").evaluations[0].problem == DECODE
+    assert loads(data, name="x").evaluations[0].problem == problem
     assert read_summary(data[:HEAD_BYTES]) == summarise(snapshot)
-    assert summarise(snapshot).problems == ("B1 H32 S1 KV4096 D128 fp16",)
+    assert summarise(snapshot).problems == (label,)
 
 
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":3')
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":4')
     assert read_summary(data) is None
     with pytest.raises(SnapshotError, match="newer Attune"):
         loads(data, name="x.json")
@@ -80,28 +106,34 @@ def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
     loads(dumps(snapshot_maker()), name="x")
-    assert steps == [1]
+    assert steps == [1, 2]
     loads(dumps(decoding()), name="x")
-    assert steps == [1]
+    assert steps == [1, 2, 2]
+    loads(dumps(snapshot_maker(problems=[GQA])), name="x")
+    assert steps == [1, 2, 2]
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("name", "value", "said"),
     [
-        (1, "seqlen_kv is left out where it equals seqlen"),
-        (0, "seqlen_kv must be at least 1"),
-        ("4096", "must be a whole number"),
+        ("seqlen_kv", 1, "seqlen_kv is left out where it equals seqlen"),
+        ("seqlen_kv", 0, "seqlen_kv must be at least 1"),
+        ("seqlen_kv", "4096", "must be a whole number"),
+        ("num_heads_kv", 32, "num_heads_kv is left out where it equals num_heads"),
+        ("num_heads_kv", 5, "must be a multiple of num_heads_kv"),
     ],
 )
-def test_one_problem_has_one_form_in_a_file(value: Any, said: str) -> None:
+def test_one_problem_has_one_form_in_a_file(name: str, value: Any, said: str) -> None:
     raw = json.loads(dumps(decoding(), compress=False))
-    raw["problems"][0]["seqlen_kv"] = value
+    raw["problems"][0][name] = value
     with pytest.raises(SnapshotError, match=said):
         loads(json.dumps(raw).encode(), name="x.json")
 
 
 def test_the_file_name_says_both_lengths() -> None:
     assert "_b1-h32-s1-kv4096-d128." in next(names_for(decoding()))
+    shared = snapshot_maker(evaluations=[evaluation_maker(problem=GQA)])
+    assert "_b1-h32-hkv8-s1-kv4096-d128." in next(names_for(shared))
 
 
 def test_batches_are_compared_at_one_length_of_keys() -> None:
@@ -115,6 +147,8 @@ def test_a_table_with_both_lengths_is_imported() -> None:
     csv += "v05,1,32,64,,128,42\n"
     problems = [e.problem for e in imported(csv)]
     assert problems == [DECODE, Problem(1, 32, 64, 128), Problem(1, 32, 64, 128)]
+    csv = "variant,B,H,num_kv_heads,S,KV,D,median_us\nv08,1,32,8,1,4096,128,40\n"
+    assert [e.problem for e in imported(csv)] == [GQA]
     causal = "variant,B,H,S,seqlen_k,D,causal,median_us\nv05,1,1,1,64,64,true,40\n"
     assert "line 2: Causal is not defined here" in refusal(causal)
 

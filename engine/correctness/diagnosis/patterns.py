@@ -65,6 +65,15 @@ def _heads(region: Region) -> Sequence[Pattern]:
                 "the stride: look at the stride between heads.",
             ),
         )
+    groups = region.kv_head_words()
+    if groups:
+        return (
+            Pattern(
+                "kv_head",
+                f"Only {where} are wrong, which are all the query heads of {groups}: look at the "
+                "offset of K and V.",
+            ),
+        )
     return (
         Pattern(
             "some_heads",

@@ -63,6 +63,18 @@ class Region:
             return f"every head of {of_batches}"
         return f"{of_batches}, {span('head', heads, p.num_heads)}"
 
+    def kv_head_words(self) -> str:
+        """GQA: `K/V head 1 of every batch`, where the slices are all that read it; else empty."""
+        p = self.problem
+        group = p.head_group
+        shared = np.unique(self.slices // group)  # as `engine.correctness.reference.kv_slices`
+        batches, heads = np.unique(shared // p.kv_heads), np.unique(shared % p.kv_heads)
+        if group == 1 or not (
+            len(self.slices) == group * len(shared) == group * len(batches) * len(heads)
+        ):
+            return ""
+        return f"{span('K/V head', heads, p.kv_heads)} of {span('batch', batches, p.batch)}"
+
 
 def span(name: str, indices: IntArray, total: int) -> str:
     """Indices in words: `row 5`, `rows 0–63`, `every column`, `rows 1, 5, 9, …, 61 (every 4th)`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,10 +18,23 @@ _NEAR_HEADS = 4
 
 # Which query row a row's scores are really computed with, given the key's split: `[R, splits]`.
 QueryMap = Callable[[IntArray, IntArray], IntArray]
-# (batch, head) → the slice index that is read.
-HeadMap = Callable[[int, int], int]
-# (case, elements of one head of the operand) → the element from which on the operand is read.
-BaseMap = Callable[[Case, int], int]
+# (operand, batch, head) → the slice index that is read.
+HeadMap = Callable[["Operand", int, int], int]
+# operand → the element from which on it is read.
+BaseMap = Callable[["Operand"], int]
+# (case, batch, query head) → the slice index of K and V that is read.
+KvMap = Callable[[Case, int, int], int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """Q, K or V as the case's head should read it."""
+
+    case: Case
+    raw: RawArray
+    own: Float64Array  # [rows, head_dim]
+    slice_index: int  # batch · num_heads + head
+    num_heads: int  # its own: of K and V there may be fewer than of Q
 
 
 def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
@@ -28,8 +42,10 @@ def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
     if case.problem.seqlen > 1:
         yield from _queries(case)
     if case.problem.batch * case.problem.num_heads > 1:
+        if case.problem.head_group > 1:
+            yield from _groups()
         yield from _lengths(case)
-        yield from _heads(case)
+        yield from _heads()
     yield from _offsets(case)
 
 
@@ -96,24 +112,26 @@ def _lengths(case: Case) -> Iterator[SuspectedBug]:
         yield from _elsewhere(f"with {of_kv}", partial(_strided, by), ("q",))
 
 
-def _heads(case: Case) -> Iterator[SuspectedBug]:
+def _heads() -> Iterator[SuspectedBug]:
     """Some of Q, K and V read at another (batch, head)."""
-    num_heads, batches = case.problem.num_heads, case.problem.batch
     places: list[tuple[str, HeadMap]] = [
-        ("with an offset that leaves out the batch", lambda _, h: h),
-        ("with an offset that leaves out the head", lambda b, _: b * num_heads),
-        ("with the offset (batch + head) · seqlen · D, without num_heads", lambda b, h: b + h),
+        ("with an offset that leaves out the batch", lambda _, _b, h: h),
+        ("with an offset that leaves out the head", lambda x, b, _h: b * x.num_heads),
+        ("with the offset (batch + head) · seqlen · D, without num_heads", lambda _, b, h: b + h),
         (
             "with an offset that has batch and head in each other's place",
-            lambda b, h: h * batches + b,
+            lambda x, b, h: h * x.case.problem.batch + b,
         ),
-        ("where the first head of the first batch begins", lambda _b, _h: 0),
-        ("where the last head of the last batch begins", lambda _b, _h: batches * num_heads - 1),
+        ("where the first head of the first batch begins", lambda _x, _b, _h: 0),
+        (
+            "where the last head of the last batch begins",
+            lambda x, _b, _h: x.case.problem.batch * x.num_heads - 1,
+        ),
     ]
     for distance in range(1, _NEAR_HEADS + 1):
         heads = "one head" if distance == 1 else f"{distance} heads"
         for step, word in ((distance, "further on"), (-distance, "before")):
-            places.append((f"from {heads} {word}", partial(_head_at_distance, num_heads, step)))
+            places.append((f"from {heads} {word}", partial(_head_at_distance, step)))
     for where, head_of in places:
         yield from _elsewhere(where, partial(_head_base, head_of))
 
@@ -132,20 +150,48 @@ def _offsets(case: Case) -> Iterator[SuspectedBug]:
             yield from _elsewhere(f"{name} {word}", partial(_moved, step * p.head_dim))
 
 
-def _head_at_distance(num_heads: int, step: int, batch: int, head: int) -> int:
-    return batch * num_heads + head + step
+def _groups() -> Iterator[SuspectedBug]:
+    """GQA: a K/V head of other query heads, as a wrong map from query head to K/V head gives."""
+    maps: list[tuple[str, KvMap]] = [
+        # First, as it can be computed for every head: the others may read past the end.
+        (
+            "by head % num_heads_kv, where head / (num_heads / num_heads_kv) is meant",
+            lambda c, b, h: b * c.problem.kv_heads + h % c.problem.kv_heads,
+        ),
+        (
+            "by the query head, as if each had one of its own",
+            lambda c, b, h: b * c.problem.num_heads + h,
+        ),
+        (
+            "with a batch stride of num_heads heads, where K and V have num_heads_kv",
+            lambda c, b, h: b * c.problem.num_heads + h // c.problem.head_group,
+        ),
+    ]
+    for where, kv_slice_of in maps:
+        yield from _elsewhere(where, partial(_kv_base, kv_slice_of), ("kv", "k", "v"))
 
 
-def _head_base(head_of: HeadMap, case: Case, size: int) -> int:
-    return head_of(*case.batch_head) * size
+def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
+    case = operand.case
+    batch, head = divmod(case.slice_index, case.problem.num_heads)
+    return kv_slice_of(case, batch, head) * operand.own.size
 
 
-def _strided(by: int, case: Case, size: int) -> int:
-    return case.slice_index * (size + by)
+def _head_at_distance(step: int, operand: Operand, batch: int, head: int) -> int:
+    return batch * operand.num_heads + head + step
 
 
-def _moved(by: int, case: Case, size: int) -> int:
-    return case.slice_index * size + by
+def _head_base(head_of: HeadMap, operand: Operand) -> int:
+    batch, head = divmod(operand.slice_index, operand.num_heads)
+    return head_of(operand, batch, head) * operand.own.size
+
+
+def _strided(by: int, operand: Operand) -> int:
+    return operand.slice_index * (operand.own.size + by)
+
+
+def _moved(by: int, operand: Operand) -> int:
+    return operand.slice_index * operand.own.size + by
 
 
 def _elsewhere(
@@ -163,19 +209,20 @@ def _elsewhere(
 
 def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None:
     """Attention with some operands read from another element on; None where that lies outside."""
+    p, of_kv = case.problem, case.kv_slice_index
     read = []
-    for name, raw, own in (
-        ("q", case.inputs.q, case.q),
-        ("k", case.inputs.k, case.k),
-        ("v", case.inputs.v, case.v),
+    for name, operand in (
+        ("q", Operand(case, case.inputs.q, case.q, case.slice_index, p.num_heads)),
+        ("k", Operand(case, case.inputs.k, case.k, of_kv, p.kv_heads)),
+        ("v", Operand(case, case.inputs.v, case.v, of_kv, p.kv_heads)),
     ):
         if name not in operands:
-            read.append(own)
+            read.append(operand.own)
             continue
-        base = base_of(case, own.size)
-        if not 0 <= base <= raw.size - own.size:
+        base = base_of(operand)
+        if not 0 <= base <= operand.raw.size - operand.own.size:
             return None
-        read.append(_segment(raw, base, own, case))
+        read.append(_segment(operand.raw, base, operand.own, case))
     q, k, v = read
     return attend(case.problem.softmax_scale * q[case.rows] @ k.T, case.visible, v)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
-from engine.correctness.reference import Float64Array, IntArray, slice_qkv
+from engine.correctness.reference import Float64Array, IntArray, kv_slices, slice_qkv
 from engine.correctness.tiles import Tiles
 from engine.problem import Problem
 from engine.tensors import Inputs
@@ -28,6 +28,7 @@ class Case:
     inputs: Inputs
     tiles: Tiles
     slice_index: int  # batch · num_heads + head
+    kv_slice_index: int  # batch · kv_heads + K/V head
     rows: IntArray  # [R], ascending
     q: Float64Array  # [seqlen, head_dim]
     k: Float64Array  # [num_keys, head_dim]
@@ -55,10 +56,6 @@ class Case:
             reference=self.reference[picked],
             bad=self.bad[picked],
         )
-
-    @property
-    def batch_head(self) -> tuple[int, int]:
-        return divmod(self.slice_index, self.problem.num_heads)
 
     @cached_property
     def keys(self) -> IntArray:
@@ -116,6 +113,7 @@ def _case(
         inputs=inputs,
         tiles=tiles,
         slice_index=int(index),
+        kv_slice_index=int(kv_slices(inputs.problem, index)),
         rows=compared.coverage.rows[chosen],
         q=q,
         k=k,

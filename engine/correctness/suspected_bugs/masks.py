@@ -139,8 +139,8 @@ def _first_keys(count: int, case: Case) -> Float64Array:
 def _past_the_end(case: Case) -> Float64Array | None:
     """The last key tile filled up with the rows that follow in memory: the next head's."""
     problem, padding = case.problem, case.tiles.padding
-    begin = (case.slice_index + 1) * problem.num_keys
-    rows = problem.batch * problem.num_heads * problem.num_keys
+    begin = (case.kv_slice_index + 1) * problem.num_keys
+    rows = problem.batch * problem.kv_heads * problem.num_keys
     if begin + padding > rows:
         return None
     k, v = (

@@ -159,6 +159,11 @@ def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, ResolvedConfig
 
 
 def _problem(request: BatchRequest) -> Problem:
+    if request.heads_free and request.heads_kv not in (None, request.heads):
+        raise InvalidProblem(
+            "B · H cannot be the axis where query heads share K/V heads: a head more is not the "
+            "same work as a sequence more. Vary the batch alone, or leave the K/V heads out."
+        )
     return Problem(
         batch=1,
         num_heads=1 if request.heads_free else request.heads,
@@ -167,6 +172,7 @@ def _problem(request: BatchRequest) -> Problem:
         causal=request.causal,
         dtype=request.dtype,
         seqlen_kv=request.seqlen_kv,
+        num_heads_kv=None if request.heads_free else request.heads_kv,
     )
 
 
@@ -248,6 +254,7 @@ def _points(
             Point(
                 batch=problem.batch,
                 heads=problem.num_heads,
+                heads_kv=problem.num_heads_kv,
                 seqlen=problem.seqlen,
                 head_dim=problem.head_dim,
                 seqlen_kv=problem.seqlen_kv,

@@ -41,6 +41,7 @@ class BatchRequest:
     causal: bool = False
     dtype: Dtype = "float16"
     seqlen_kv: int | None = None  # where there are other keys than queries
+    heads_kv: int | None = None  # where query heads share K/V heads
     config: Mapping[str, int] = field(default_factory=dict)
     max_batch: int = DEFAULT_MAX_BATCH
     targets: tuple[float, ...] = DEFAULT_TARGETS
@@ -61,6 +62,7 @@ class Point:
 
     batch: int
     heads: int
+    heads_kv: int | None  # where query heads share K/V heads
     seqlen: int
     head_dim: int
     seqlen_kv: int | None  # where there are other keys than queries

@@ -36,8 +36,12 @@ _SIZE_NAMES = {
     "seqlen": {"s", "seqlen", "seqlength", "sequencelength", "seqlenq"},
     "head_dim": {"d", "headdim", "dhead", "headsize"},
 }
-# Given only where there are other keys than queries.
-_KEY_NAMES = {"kv", "skv", "kvlen", "seqlenkv", "seqlenk", "numkeys"}
+# Given only where K and V have other sizes than Q.
+_KV_SIZE_NAMES = {
+    "seqlen_kv": {"kv", "skv", "kvlen", "seqlenkv", "seqlenk", "numkeys"},
+    "num_heads_kv": {"hkv", "hk", "headskv", "kvheads", "numheadskv", "numkvheads", "nheadskv"}
+    | {"numkeyvalueheads", "nheadsk"},
+}
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _CAUSAL_NAMES = {"causal", "iscausal"}
 _DTYPE_NAMES = {"dtype", "datatype", "precision"}
@@ -89,11 +93,9 @@ class FileLocation:
 def field_kind(name: str) -> str | None:
     """The field of a problem that a name means: `batch`, `num_heads`, `seqlen` …; else None."""
     key = re.sub(r"[^a-z]", "", name.lower())
-    for kind, names in _SIZE_NAMES.items():
+    for kind, names in (_SIZE_NAMES | _KV_SIZE_NAMES).items():
         if key in names:
             return kind
-    if key in _KEY_NAMES:
-        return "seqlen_kv"
     if key in _CAUSAL_NAMES:
         return "causal"
     return "dtype" if key in _DTYPE_NAMES else None
@@ -109,8 +111,9 @@ def problem_from(
         if value is None or value == "":
             location.reject(f" does not say {name}: give it for the whole file")
         sizes[name] = whole_number(value, location, name)
-    if values.get("seqlen_kv") not in (None, ""):
-        sizes["seqlen_kv"] = whole_number(values["seqlen_kv"], location, "seqlen_kv")
+    for name in _KV_SIZE_NAMES:
+        if values.get(name) not in (None, ""):
+            sizes[name] = whole_number(values[name], location, name)
     causal = _causal(values.get("causal", options.causal), location)
     dtype = _DTYPES.get(str(values.get("dtype") or options.dtype).lower().removeprefix("torch."))
     if dtype is None:

@@ -55,8 +55,8 @@ def _stem(snapshot: Snapshot) -> str:
     ]
     if len(problems) == 1:
         p = problems[0]
-        lengths = p.lengths().lower().replace(" ", "-")
-        parts[-1] = f"b{p.batch}-h{p.num_heads}-{lengths}-d{p.head_dim}"
+        shape = f"b{p.batch} {p.heads()} {p.lengths()} d{p.head_dim}"
+        parts[-1] = shape.lower().replace(" ", "-")
     return "_".join(part for part in parts if part)
 
 

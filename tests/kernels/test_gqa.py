@@ -1,0 +1,72 @@
+"""Query heads that share K/V heads: kernels that support it are right, the others are skipped."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.cli import main
+from engine.evaluation import Status
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
+from kernels.ladder import LADDER
+
+SUPPORTING = [v.id for v in LADDER if v.gqa]
+# (query heads, K/V heads): two groups of two, of three with a mask, one of all heads in decoding.
+CASES: tuple[Problem, ...] = (
+    Problem(2, 4, 65, 64, num_heads_kv=2),
+    Problem(1, 6, 40, 32, causal=True, dtype="bfloat16", num_heads_kv=2),
+    Problem(2, 5, 1, 128, seqlen_kv=130, num_heads_kv=1),
+)
+
+
+@pytest.mark.parametrize("variant", SUPPORTING)
+@pytest.mark.parametrize("problem", CASES, ids=lambda p: p.label())
+def test_right_with_shared_heads(variant: str, problem: Problem) -> None:
+    request = EvaluationRequest(variant, problem, gpu="H100 SXM", backend="cpu")
+    made = evaluate(request).evaluation
+    assert made.status is Status.PASSED, made.reason
+    assert made.correctness is not None
+    assert made.correctness.baseline_name.startswith("PyTorch")
+
+
+@pytest.mark.parametrize("variant", [v for v in LADDER if not v.gqa], ids=lambda v: v.id)
+def test_the_others_are_skipped_with_a_sentence(variant: Any) -> None:
+    problem = Problem(1, 32, 16, variant.head_dims[-1], num_heads_kv=8)
+    made = evaluate(
+        EvaluationRequest(variant.id, problem, gpu="H100 SXM", backend="cpu")
+    ).evaluation
+    assert made.status is Status.SKIPPED
+    assert "32 query heads share 8 (GQA): choose a variant that supports GQA" in made.reason
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", "v08", "--heads", "8", "--heads-kv", "2", "--gpu", "L4", "--json"]
+    assert main([*argv, "--backend", "cpu"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert (out["status"], out["problem"]["num_heads_kv"]) == ("PASSED", 2)
+    assert main(["evaluate", "v08", "--heads", "8", "--heads-kv", "3", "--gpu", "L4"]) != 0
+    said = capsys.readouterr().err
+    assert "8 query heads cannot share 3 K/V heads evenly" in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_sweep_and_a_recommendation_take_them(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = str(tmp_path / "gqa.jsonl")
+    argv = ["sweep", "v08", "-H", "8", "--heads-kv", "8,2", "--gpu", "L4", "--no-execute"]
+    assert main([*argv, "--defaults-only", "--journal", journal, "--json"]) == 0
+    capsys.readouterr()
+    argv = ["recommend-batch", "v08", "--gpu", "L4", "--seqlen", "1", "--seqlen-kv", "16384"]
+    argv += ["--head-dim", "128", "--heads", "32", "--heads-kv", "8", "--max-batch", "64"]
+    assert main([*argv, "--json", "--curve"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["problem"]["num_heads_kv"] == 8
+    cache_bytes = 2 * 8 * 16_384 * 128 * 2
+    assert cache_bytes < out["curve"][0]["device_bytes"] < 1.01 * cache_bytes
+    assert main([*argv, "--heads-free"]) != 0
+    assert "query heads share K/V heads" in capsys.readouterr().err
