@@ -90,9 +90,10 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
     """
     path = path or tuned_path()
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
+        text = files.read(path, _MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES:
             raise ValueError("too large")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(text)
         if data["version"] != VERSION:
             raise ValueError("unknown version")
         return [decode(TunedConfig, entry) for entry in data["tuned"]]

@@ -33,7 +33,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +63,7 @@ from kernels.variant import (
 TENSORS: Final = ("q", "k", "v", "out")
 INT_SCALARS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
 _ARGUMENTS: Final = (*TENSORS, *INT_SCALARS, "softmax_scale")
+MAX_SOURCE_BYTES: Final = 1_000_000
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # CUDA programming guide, technical specifications
 
 _BLOCK = re.compile(r"^/\*[ \t]*attune[ \t]*\n(?P<toml>.*?)\*/", re.DOTALL | re.MULTILINE)
@@ -73,7 +76,15 @@ _ENTRY = re.compile(r"[A-Za-z_]\w*")
 def read_text(path: Path) -> str:
     """The file's text. Raises KernelDescriptionError if it cannot be read or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        # Without O_NONBLOCK the opening of a pipe would wait for a writer.
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise KernelDescriptionError(path, 1, "it is no regular file.")
+            data = file.read(MAX_SOURCE_BYTES + 1)
+        if len(data) > MAX_SOURCE_BYTES:
+            raise KernelDescriptionError(path, 1, f"it is larger than {MAX_SOURCE_BYTES:,} bytes.")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise KernelDescriptionError(path, 1, f"it is not UTF-8 (byte {error.start}).") from None
     except OSError as error:

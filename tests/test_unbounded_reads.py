@@ -11,11 +11,15 @@ import pytest
 from engine.cli import main
 from engine.compile.cache import read_entry, write_entry
 from engine.compile.sources import read_sources
-from engine.errors import CompileError
+from engine.errors import CompileError, InvalidProblem, StoreError
 from engine.jobs.layout import RunDir
 from engine.measure import device_lock
 from engine.measure.device_lock import Holder
+from engine.model.measurements import read_measurements
 from engine.text import MAX_SOURCE
+from engine.tuned import load_tuned
+from kernels.description import read_text
+from kernels.toml_block import KernelDescriptionError
 
 NO_FILES = ("/dev/zero", "fifo", "folder")
 
@@ -46,6 +50,17 @@ def test_a_sweep_is_resumed_from_regular_files_alone(
 def test_a_kernel_is_a_regular_file(no_file: Path) -> None:
     with pytest.raises(CompileError, match="cannot be read"):
         read_sources(no_file)
+    with pytest.raises(KernelDescriptionError, match=r"it is no regular file|cannot be read"):
+        read_text(no_file)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("no_file", NO_FILES, indirect=True)
+def test_measurements_and_tuned_configs_are_regular_files(no_file: Path) -> None:
+    with pytest.raises(InvalidProblem, match="cannot be read"):
+        read_measurements(no_file)
+    with pytest.raises(StoreError, match="cannot be read"):
+        load_tuned(no_file)
 
 
 def test_a_kernel_has_a_largest_size(tmp_path: Path) -> None:
@@ -68,6 +83,19 @@ def test_cache_entries_that_others_may_write_are_not_read(
     assert read_entry(entry) is None
     assert write_entry(entry, b"made again")
     assert read_entry(entry) == b"made again"
+
+
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_cache_entries_of_others_are_not_read(
+    tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = tmp_path / "cache" / "entry"
+    assert write_entry(entry, b"theirs")
+    if os.geteuid() == 0:
+        os.chown(entry if which == "file" else entry.parent, 12345, 12345)
+    else:  # files cannot be given away: it is somebody else who looks
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert read_entry(entry) is None
 
 
 @pytest.mark.parametrize(

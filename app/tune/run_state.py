@@ -9,7 +9,7 @@ from app.evaluation.view import EvaluationView
 from app.shared.runs import compile_job, error_maps_of, evaluation_of, runs_of
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
-from engine.compile.sources import read_sources
+from engine.compile.sources import read_source, read_sources
 from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
@@ -131,6 +131,6 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
 
 def _text(variant: Variant) -> str:
     try:
-        return variant.source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_source(variant.source)
+    except CompileError:
         return ""

@@ -7,8 +7,11 @@ error), 2 bad usage.
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from engine.cli import (
     bench,
@@ -27,6 +30,7 @@ from engine.cli import (
 )
 from engine.errors import AttuneError, InvalidProblem, UnknownName
 
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COMMANDS = (
     selfcheck,
     variants,
@@ -62,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         code: int = args.run(args)
+        sys.stdout.flush()  # what does not fit must fail here
     except (InvalidProblem, UnknownName) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -74,4 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `… | head`: the reader has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        print(f"error: The output cannot be written: {error.strerror}.", file=sys.stderr)
+        # The interpreter's own flush at exit would fail again, with a traceback.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        return 1
     return code

@@ -32,6 +32,21 @@ if TYPE_CHECKING:
     from engine.search.sweep.progress import Progress
     from engine.search.sweep.run import SweepEnd
 
+# The options that say which points a sweep has.
+_POINTS = (
+    *(
+        "variants",
+        "batch",
+        "heads",
+        "heads_kv",
+        "seqlen",
+        "seqlen_kv",
+        "head_dim",
+        "causal",
+        "dtype",
+    ),
+    *("preset", "tunable"),
+)
 _VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
 
 
@@ -106,6 +121,11 @@ def add_parser(commands: Any) -> None:
         "--resume", type=Path, metavar="FILE", help="continue the sweep of this journal"
     )
     files.add_argument("--keep", action="store_true", help="save the best as tuned configs")
+    files.add_argument(
+        "--all",
+        action="store_true",
+        help="run even where neither a variant nor a problem is named: the whole ladder",
+    )
     files.add_argument("--dry-run", action="store_true", help="count and estimate, run nothing")
     shape = files.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
@@ -142,6 +162,12 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_plan(points, estimate_s, sys.stdout)
         return 0
+    if not (args.resume or args.all or _first_given(args, _POINTS)):
+        print_plan(points, estimate_s, sys.stderr)
+        raise InvalidProblem(
+            "Nothing was named, so this would be every variant and config: name variants or "
+            "problems, or say --all."
+        )
     if not quiet:
         print_plan(points, estimate_s, sys.stderr)
         print(f"Journal: {book.path}", file=sys.stderr)
@@ -331,24 +357,17 @@ def _dtype(name: str) -> Any:
 
 def _refuse_axes(args: argparse.Namespace) -> None:
     """A resumed sweep is what its journal says; options that would change it are a mistake."""
-    given = [*("variants", "batch", "heads", "seqlen", "head_dim", "causal", "dtype", "preset")]
-    given += [
-        "seqlen_kv",
-        "heads_kv",
-        "tunable",
-        "defaults_only",
-        "gpu",
-        "no_execute",
-        "check",
-        "full",
-    ]
-    given += ["inputs"]
-    named = next((name for name in given if getattr(args, name)), None)
+    fixed = ("all", "defaults_only", "gpu", "no_execute", "check", "full", "inputs")
+    named = _first_given(args, (*_POINTS, *fixed))
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"
         raise InvalidProblem(
             f"--resume continues what its journal was started for: leave out {what}."
         )
+
+
+def _first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+    return next((name for name in names if getattr(args, name)), None)
 
 
 def _default_journal() -> Path:

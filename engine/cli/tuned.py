@@ -29,6 +29,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.variant is not None:
+        find_variant(args.variant)  # an unknown one is a mistake, also where nothing is kept
     found = [entry for entry in load_tuned() if _is_wanted(entry, args)]
     if args.forget:
         if args.variant is None and args.gpu is None and args.problem_class is None:

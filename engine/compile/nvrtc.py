@@ -30,6 +30,7 @@ from engine.compile.toolkit import INSTALL_HINT, find_include_dir, hint
 from engine.errors import CompileError, ToolMissing, UnknownName
 from engine.evaluation import Resources
 from engine.plan import LaunchPlan
+from engine.text import MAX_LOG
 
 # No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
 # Line information costs no instruction; it lets errors in inline PTX name their source line.
@@ -234,7 +235,7 @@ class _Build:
             arch=self.arch,
             cubin=cubin,
             entries=parse_ptxas(log),
-            log=log,
+            log=log[-MAX_LOG:],  # ptxas' report comes last
             flags=self.flags,
             source_sha256=self.sources.source_sha256,
             key=self.key,
@@ -251,11 +252,11 @@ class _Build:
             return CompileError(
                 f"{self.tools.name} does not compile for {self.arch}: it knows {plain}, which has "
                 "no such variant.",
-                log,
+                log[:MAX_LOG],
             )
         if ptx_error_lines(log):
             log = locate_ptx_errors(log, self._ptx())
-        return CompileError(first_error(log, self.sources.name), log)
+        return CompileError(first_error(log, self.sources.name), log[:MAX_LOG])
 
     def _ptx(self) -> str:
         """The PTX that ptxas refused, with line information."""

@@ -43,7 +43,7 @@ def read_sources(source: Path) -> Sources:
     Raises:
         CompileError: a file cannot be read or is not UTF-8.
     """
-    text = _read(source)
+    text = read_source(source)
     headers: dict[str, str] = {}
     pending = _INCLUDE.findall(text)
     while pending:
@@ -51,12 +51,17 @@ def read_sources(source: Path) -> Sources:
         path = source.parent / name
         if name in headers or not path.is_file():
             continue
-        headers[name] = _read(path)
+        headers[name] = read_source(path)
         pending += _INCLUDE.findall(headers[name])
     return Sources(source.name, text, tuple(sorted(headers.items())))
 
 
-def _read(path: Path) -> str:
+def read_source(path: Path) -> str:
+    """One file's text.
+
+    Raises:
+        CompileError: it is no regular file, too large, unreadable or not UTF-8.
+    """
     try:
         data = files.read(path, MAX_SOURCE + 1)
         if len(data) > MAX_SOURCE:

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.compile.sources import read_source
 from engine.devices import find_device
-from engine.errors import InvalidKernel, SnapshotError, UnknownName
+from engine.errors import CompileError, InvalidKernel, SnapshotError, UnknownName
 from engine.evaluation import Evaluation
 from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
@@ -110,8 +111,8 @@ def headers(snapshot: Snapshot) -> list[Source]:
 def our_text(path: Path) -> str:
     """This machine's file; empty where there is none."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_source(path)
+    except CompileError:
         return ""
 
 

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from engine.backends.base import DEFAULT_ARCH
 from engine.backends.cpu.ptx import has_asm, translate_asm
@@ -37,6 +38,7 @@ from engine.records import files
 _PACKAGE = Path(__file__).resolve().parent
 NATIVE_DIR = _PACKAGE / "native"
 COMPILE_TIMEOUT_S = 300.0
+MAX_COMPILER_LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +98,16 @@ def build_kernels(
         if any(has_asm(file.text) for file in files):
             headers += ["-include", str(NATIVE_DIR / "ptx.h")]
             preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
-            _run_compiler([*preprocess, "-o", "asm.ii"], folder, source.name)
+            _run_compiler(preprocess, folder, "asm.ii", source.name)
             text = (folder / "asm.ii").read_text(encoding="utf-8")
             translated = translate_asm(text, {file.name for file in files})
             (folder / "kernels.ii").write_text(translated, encoding="utf-8")
             compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
         else:
             compile_command += [*headers, "-x", "c++", main.name]
-        _run_compiler([*compile_command, "-c", "-o", "kernels.o"], folder, source.name)
-        link_command = [*toolchain.command, "-shared", "-o", "kernels.so", "kernels.o"]
-        _run_compiler([*link_command, str(runtime)], folder, source.name)
+        _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name)
+        link_command = [*toolchain.command, "-shared", "kernels.o", str(runtime)]
+        _run_compiler(link_command, folder, "kernels.so", source.name)
         return folder / "kernels.so"
 
     path, build_s = _find_or_build(f"{source.stem}-{key}", build)
@@ -137,14 +139,13 @@ def build_runtime(toolchain: Toolchain) -> Path:
         naming = [f"-Wl,-soname,{name}.so"]
 
     def build(folder: Path) -> Path:
-        library = folder / "runtime.so"
         source = str(NATIVE_DIR / "runtime.cpp")
         command = [
             *toolchain.command, *toolchain.runtime_flags(), f"-ffile-prefix-map={folder}=.",
-            "-shared", *naming, source, "-o", str(library), "-lpthread", "-lm",
+            "-shared", *naming, source, "-lpthread", "-lm",
         ]  # fmt: skip
-        _run_compiler(command, folder, "runtime.cpp")
-        return library
+        _run_compiler(command, folder, "runtime.so", "runtime.cpp")
+        return folder / "runtime.so"
 
     return _find_or_build(name, build)[0]
 
@@ -181,21 +182,33 @@ def _own_digest() -> str:
 # ---- the compiler's run ----
 
 
-def _run_compiler(command: Sequence[str], folder: Path, source: str) -> None:
+def _run_compiler(command: Sequence[str], folder: Path, output: str, source: str) -> None:
+    """Run the compiler so that it writes the file `output` of the folder.
+
+    Raises:
+        CompileError: it fails, does not end, or ends without the file. `source` is what to name.
+    """
+    log = bytearray()
+
+    def keep_head(stream: IO[bytes]) -> None:
+        while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
+            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # what follows is dropped
+
     # A group of its own, because a compiler driver's passes outlive the driver when it is killed.
     with subprocess.Popen(
-        command,
+        [*command, "-o", output],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         process_group=0,
         env=os.environ | {"LC_ALL": "C"},
     ) as process:
+        reader = threading.Thread(target=keep_head, args=(process.stdout,), daemon=True)
+        reader.start()
         try:
-            log = process.communicate(timeout=COMPILE_TIMEOUT_S)[0]
+            process.wait(COMPILE_TIMEOUT_S)
+            reader.join(COMPILE_TIMEOUT_S)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -205,8 +218,15 @@ def _run_compiler(command: Sequence[str], folder: Path, source: str) -> None:
                     f"{COMPILE_TIMEOUT_S:.0f} s."
                 ) from None
             raise
+    text = log.decode(errors="replace")
     if process.returncode != 0:
-        raise CompileError(_first_error(log, source), log=log)
+        raise CompileError(_first_error(text, source), log=text)
+    if not (folder / output).is_file():
+        raise CompileError(
+            f"The C++ compiler {command[0]} reported success for {source} and wrote no file: set "
+            "ATTUNE_CXX to a compiler that works.",
+            log=text,
+        )
 
 
 def _first_error(log: str, source: str) -> str:

@@ -17,6 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.compile.sources import read_source
 from engine.errors import CompileError
 from kernels.description import without_block
 
@@ -46,10 +47,7 @@ def translate(source: Path) -> tuple[TranslatedFile, ...]:
         names[path] = name
         position = len(files)
         files.append(TranslatedFile(name, ""))
-        try:
-            text = without_block(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise CompileError(f"The kernel source {path.name} cannot be read: {error}.") from error
+        text = without_block(read_source(path))
 
         def include(match: re.Match[str]) -> str:
             included = path.parent / match["path"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.jobs.status import JobProgress, JobState, JobStatus
-from engine.records.files import is_locked
+from engine.records import files
 from engine.search.rows import SweepRow
 from engine.search.sweep.journal import SweepJournal
 from engine.search.sweep.progress import SweepCounts, Tally
@@ -124,7 +124,7 @@ class SweepFiles:
             return True
         probed_at, held = self._held.get(path.name, (float("-inf"), False))
         if time.monotonic() - probed_at > _PROBED_S:
-            held = is_locked(path)
+            held = files.is_locked(path)
             self._held[path.name] = (time.monotonic(), held)
         return held
 
@@ -191,7 +191,7 @@ class _Opened:
 
 def _read_head(path: Path) -> _Head | None:
     """What the first line says; None where it is no sweep's (yet)."""
-    with path.open("rb") as file:
+    with files.open_regular(path) as file:
         for _ in range(4):  # a journal's lines have empty ones between them
             line = file.readline(_MAX_HEAD_BYTES)
             if not line.strip():
@@ -209,7 +209,7 @@ def _read_head(path: Path) -> _Head | None:
 
 def _ending(path: Path, size: int) -> str:
     """How the last run ended: `finished`, `budget` or `cancelled`; empty where it did not."""
-    with path.open("rb") as file:
+    with files.open_regular(path) as file:
         file.seek(max(0, size - _TAIL_BYTES))
         lines = [line for line in file.read().splitlines() if line.strip()]
     try:
@@ -222,7 +222,8 @@ def _ending(path: Path, size: int) -> str:
 def _last_begin(path: Path) -> float | None:
     """When the last run of it began."""
     try:
-        data = path.read_bytes()
+        with files.open_regular(path) as file:
+            data = file.read()
         start = data.rfind(b'{"event":"sweep"')
         return float(json.loads(data[start : data.index(b"\n", start)])["t"])
     except (OSError, ValueError, KeyError, TypeError):

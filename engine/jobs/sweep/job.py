@@ -33,6 +33,7 @@ from engine.search.sweep.run import SweepEnd, run_sweep
 
 MAX_DEATHS = 2  # of the worker, at one point
 _PROGRESS_S = 0.25
+_MAX_MARKER_BYTES = 4096
 
 
 def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
@@ -178,7 +179,7 @@ class _PointEvaluator:
 def _read_marker(marker: Path) -> tuple[str, int]:
     """(point, how often the worker has died during it)."""
     try:
-        data = json.loads(marker.read_text())
+        data = json.loads(files.read(marker, _MAX_MARKER_BYTES))
         return str(data["point"]), int(data["deaths"])
     except (OSError, ValueError, KeyError):
         return "", 0

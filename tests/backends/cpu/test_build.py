@@ -157,11 +157,34 @@ def test_a_warning_is_no_error():
     assert build_kernels(KERNELS / "faults.cu", ["null_pointer"], [("IS_BF16", "0")]).path.exists()
 
 
-def test_a_compiler_that_hangs_is_stopped(source, tmp_path, monkeypatch):
-    pretend = tmp_path / "slow-c++"
-    pretend.write_text('#!/bin/sh\n[ "$1" = --version ] && echo g++ 12 && exit\nsleep 100\n')
-    pretend.chmod(0o755)
-    monkeypatch.setenv("ATTUNE_CXX", str(pretend))
+@pytest.fixture
+def pretend_compiler(tmp_path, monkeypatch):
+    """Makes a C++ compiler that does what a line of shell says."""
+
+    def make(line):
+        path = tmp_path / "pretend-c++"
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo g++ 12 && exit\n{line}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("ATTUNE_CXX", str(path))
+
+    return make
+
+
+def test_a_compiler_that_writes_nothing_is_named(source, pretend_compiler):
+    pretend_compiler("exit 0")
+    with pytest.raises(CompileError, match=r"pretend-c.. reported success .* wrote no file"):
+        build_kernels(source, ["k"])
+
+
+def test_a_compilers_output_is_capped(source, pretend_compiler):
+    pretend_compiler("echo 'small.cu:7:1: error: first'; yes x | head -c 9000000; exit 1")
+    with pytest.raises(CompileError, match=r"^small\.cu:7: first$") as caught:
+        build_kernels(source, ["k"])
+    assert len(caught.value.log) == build.MAX_COMPILER_LOG_BYTES
+
+
+def test_a_compiler_that_hangs_is_stopped(source, pretend_compiler, monkeypatch):
+    pretend_compiler("sleep 100")
     monkeypatch.setattr(build, "COMPILE_TIMEOUT_S", 0.3)
     with pytest.raises(CompileError, match="did not finish within"):
         build_kernels(source, ["k"])

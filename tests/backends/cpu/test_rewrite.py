@@ -102,5 +102,5 @@ def test_headers_of_one_name_stay_apart(tmp_path):
 
 
 def test_missing_source(tmp_path):
-    with pytest.raises(CompileError, match=r"kernel source gone\.cu cannot be read"):
+    with pytest.raises(CompileError, match=r"gone\.cu cannot be read"):
         translate(tmp_path / "gone.cu")
