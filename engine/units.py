@@ -49,6 +49,21 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def format_speedup(speedup: float) -> str:
+    """A ratio of times as words: `1.31× faster`, `45× slower`, `as fast` within half a per cent."""
+    if abs(speedup - 1) < 0.005:
+        return "as fast"
+    if speedup > 1:
+        return f"{_short(speedup)}× faster"
+    return f"{_short(1 / speedup)}× slower"
+
+
+def format_speedup_over(speedup: float, other: str) -> str:
+    """`45× slower than SDPA`, `as fast as v05`."""
+    words = format_speedup(speedup)
+    return f"{words} {'as' if words == 'as fast' else 'than'} {other}"
+
+
 def _short(value: float) -> str:
     """Three significant digits without trailing zeros or exponents; whole from 100 on."""
     if abs(value) >= 99.95:

@@ -1,4 +1,4 @@
-"""Compare: snapshots beside each other; what differs first, then what got slower."""
+"""Compare: kernels beside each other, problem by problem: what got worse, before and after."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def page() -> None:
     collect()
     choices = inputs.choices(infos)
     selected = inputs.sessions(choices, infos)
-    if len(choices) < 2:
+    if not choices:
         empty(
             "nothing yet",
             "Nothing to compare yet",
-            "A comparison needs two sessions: save one on the Tune or Sessions page, or upload one "
-            "on the Sessions page.",
+            "Save a session on the Tune or Sessions page, or upload one on the Sessions page. Two "
+            "kernels of one session can be compared, or those of several.",
         )
         return
-    if len(selected) < 2:
-        empty("nothing yet", "Select two sessions or more", "Select them in the first field.")
+    if not selected:
+        empty("nothing yet", "Select a session", "Select it in the first field.")
         return
     options = inputs.options(selected, infos)
     opened = {}
@@ -41,11 +41,27 @@ def page() -> None:
             opened[name] = inputs.open_session(store, name)
         except AttuneError as error:
             problem(str(error))
-    if options.baseline in opened and len(opened) >= 2:
-        with errors_as_sentences():
-            results.draw(
-                compare_sessions(opened, options.baseline, across=options.across, kind=options.kind)
+    if options.baseline not in opened:
+        return
+    picked = inputs.pairs(opened, options.baseline) if options.picks else []
+    if options.picks and not picked:
+        empty(
+            "nothing yet",
+            "There is one kernel here",
+            "Select a second session, or one in which several kernels or configs were run.",
+        )
+        return
+    with errors_as_sentences():
+        results.draw(
+            compare_sessions(
+                opened,
+                options.baseline,
+                pairing=options.pairing,
+                pairs=picked,
+                across=options.across,
+                kind=options.kind,
             )
+        )
 
 
 page()

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, variant_color
 from app.shared.terms import baseline_label
-from engine.units import format_us
+from engine.units import format_speedup_over, format_us
 from kernels.ladder import LADDER
 
 MAX_ROWS = 60  # more problems are in the table below
@@ -20,9 +20,8 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """One bar per problem and device, in the winner's colour; a tie is hatched and says with whom.
 
     Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
-    speedup_high, sdpa, speedup_over_sdpa` (`engine.sessions.compare.output.winners_frame`). The
-    bar's length is how many times longer the next variant takes that is slower for sure; 1 where
-    there is none.
+    speedup_high, sdpa, speedup_over_sdpa, caveat` (`engine.sessions.compare.output.winners_frame`).
+    The bar's length is how many times longer the runner-up takes; 1 where there is none.
     """
     rows = frame.head(MAX_ROWS)
     colors = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
@@ -50,7 +49,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         theme,
         80 + ROW_PX * max(len(rows), 1),
         [bars],
-        xaxis=axis(theme, "time of the next slower variant / time of the fastest", range=[0, room]),
+        xaxis=axis(theme, "time of the runner-up / time of the fastest", range=[0, room]),
         yaxis=axis(theme, autorange="reversed", showgrid=False, tickvals=positions, ticktext=names),
     )
 
@@ -60,11 +59,12 @@ def _label(row: Any) -> str:
     if tied:
         text = f"{winner} tied with {tied}"
     elif row.runner_up:
-        text = f"{winner}, {row.speedup:.3g}× over {plain(str(row.runner_up))}"
+        text = f"{winner}, {format_speedup_over(row.speedup, plain(str(row.runner_up)))}"
     else:
         text = f"{winner}, the only one timed"
     if not pd.isna(row.speedup_over_sdpa):
-        text += f"; {row.speedup_over_sdpa:.3g}× over {plain(baseline_label(str(row.sdpa)))}"
+        sdpa = plain(baseline_label(str(row.sdpa)))
+        text += f"; {format_speedup_over(row.speedup_over_sdpa, sdpa)}"
     return text
 
 
@@ -73,5 +73,8 @@ def _hover(row: Any) -> str:
     lines = [f"<b>{_label(row)}</b>", f"{time} {plain(str(row.origin))}"]
     if not pd.isna(row.speedup):
         low, high = row.speedup_low, row.speedup_high
-        lines.append(f"{low:.3g}× to {high:.3g}×, 95 % interval")
+        if not pd.isna(low):
+            lines.append(f"{low:.3g}× to {high:.3g}×, 95 % interval")
+    if row.caveat:
+        lines.append(f"no verdict: {plain(str(row.caveat))}")
     return "<br>".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
@@ -11,6 +12,8 @@ from app.shared import url_state, working_session
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
 from engine.records.snapshot import Snapshot
+from engine.sessions.compare import Pairing, Pick
+from engine.sessions.importers.table import SDPA
 from engine.sessions.store.store import SnapshotInfo, Store
 
 _WORKING = "working session"  # stands in the list beside the snapshots' names
@@ -18,6 +21,13 @@ _KINDS = {
     "device_warm": "on the device, warm",
     "device_cold": "on the device, cold L2",
     "end_to_end": "end to end",
+}
+_PICK = "picked"
+_BY = {
+    "auto": "the same kernel, else the best",
+    "same": "the same variant and config",
+    "best": "the best of each session",
+    _PICK: "two kernels that I pick",
 }
 _MOST_LISTED = 500  # a longer list makes the field slow
 
@@ -29,6 +39,8 @@ class Options:
     baseline: str
     kind: str
     across: bool  # verdicts across environments
+    pairing: Pairing
+    picks: bool  # two kernels are picked on the page, whatever `pairing` is
 
 
 def choices(infos: Mapping[str, SnapshotInfo]) -> list[str]:
@@ -63,7 +75,7 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
         choices,
         format_func=lambda name: _label(name, infos),
         key="compare_sessions",
-        placeholder="Select two or more",
+        placeholder="Select two or more, or one that holds several kernels",
         help=f"The {_MOST_LISTED} newest snapshots. The Sessions page searches all of them.",
         on_change=lambda: st.session_state.pop("compare_missing", None),
     )
@@ -96,7 +108,38 @@ def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
         bind="query-params",
     )
     url_state.write("baseline", baseline)
-    return Options(baseline, kind, across)
+    if len(selected) == 1:
+        return Options(baseline, kind, across, "auto", picks=True)
+    by = url_state.segments(
+        st, "On each problem, compare", "compare_by", list(_BY), "auto", format_func=_BY.__getitem__
+    )
+    return Options(baseline, kind, across, "auto" if by == _PICK else by, by == _PICK)
+
+
+def pairs(opened: Mapping[str, Snapshot], baseline: str) -> list[tuple[Pick, Pick]]:
+    """The two kernels that are picked; at first the last two."""
+    kernels: dict[str, Pick] = {}
+    for name in (baseline, *(name for name in opened if name != baseline)):
+        for e in opened[name].evaluations:
+            if e.variant != SDPA:
+                pick = Pick(e.variant, dict(e.config), name)
+                kernels[f"{pick.label} · {opened[name].title} · {name}"] = pick
+    if len(kernels) < 2:
+        return []
+    labels = list(kernels)
+    left, right = st.columns(2)
+    before = _kernel(left, "Before", "compare_before", labels, labels[-2])
+    after = _kernel(right, "After", "compare_after", labels, labels[-1])
+    return [(kernels[before], kernels[after])]
+
+
+def _kernel(container: Any, label: str, key: str, labels: list[str], default: str) -> str:
+    if st.session_state.get(key) not in labels:  # of sessions that were selected before
+        linked = st.query_params.get(key)
+        st.session_state[key] = linked if linked in labels else default
+    chosen: str = container.selectbox(label, labels, key=key)
+    url_state.write(key, chosen)
+    return chosen
 
 
 def open_session(store: Store, name: str) -> Snapshot:

@@ -1,6 +1,8 @@
-"""A comparison on the page: what differs, regressions, all rows, the winner map."""
+"""A comparison on the page: what got worse, before and after, what differs, who wins where."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -8,57 +10,84 @@ import streamlit as st
 from app.compare import charts
 from app.shared import plot, tables
 from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
-from engine.sessions.compare import Differences, SessionComparison
+from engine.sessions.compare import ComparedRow, Differences, SessionComparison
 from engine.sessions.compare.output import (
+    changes_table,
     differences_frame,
+    figure_records,
+    findings_table,
     rows_frame,
     to_markdown,
     unmatched_frame,
     winners_frame,
+    winners_table,
 )
-from engine.units import format_us
+from engine.units import format_speedup, format_us
 
 _ROWS = 10  # a longer table scrolls
 _DIFF_HEIGHT_PX = 320
 
 
 def draw(comparison: SessionComparison) -> None:
-    """The whole comparison; differences first, then what got slower."""
+    """The whole comparison; what got worse first."""
     _counts(comparison)
-    st.markdown("#### What differs")
+    if comparison.findings:
+        st.markdown("#### :material/trending_down: What got worse")
+        tables.draw(
+            findings_table(comparison).frame(),
+            rows=_ROWS,
+            columns={"finding": st.column_config.TextColumn(width="large")},
+        )
+    _side_by_side(comparison)
+    _winners(comparison)
+    if comparison.differences:
+        st.markdown("#### What differs besides")
     for differences in comparison.differences:
         _differences(comparison, differences)
-    rows = rows_frame(comparison)
-    if comparison.regressions:
-        st.markdown("#### :material/trending_down: Slower or broken")
-        _rows(rows[rows["regressed"]], "regressions")
-    st.markdown("#### Evaluations")
-    if rows.empty:
-        empty(
-            "nothing yet",
-            "No evaluation is in both sessions",
-            "Evaluations are matched by variant, config and problem: repeat one session's on the "
-            "other machine, for instance with `python -m engine rerun`.",
-        )
-    else:
-        _rows(rows, "rows")
-        _downloads(comparison, rows)
-    _winners(comparison)
     _unmatched(comparison)
 
 
 def _counts(comparison: SessionComparison) -> None:
+    """How many of each; what there is none of has no tile."""
     verdicts = [str(row.verdict) if row.verdict else "" for row in comparison.rows]
-    with tile_row():
-        for label, count in (
-            ("Slower", verdicts.count("SLOWER")),
-            ("Broken", sum(row.broken for row in comparison.rows)),
-            ("Faster", verdicts.count("FASTER")),
-            ("Same", verdicts.count("SAME")),
-            ("Undecided", verdicts.count("UNDECIDED")),
-            ("No verdict", verdicts.count("")),
-        ):
-            tile(label, f"{count:,}")
+    counts = {
+        "Slower": verdicts.count("SLOWER"),
+        "Broken": sum(row.broken for row in comparison.rows),
+        "Resources worse": sum(
+            any(not f.is_failure for f in row.findings) for row in comparison.rows
+        ),
+        "Faster": verdicts.count("FASTER"),
+        "Same": verdicts.count("SAME"),
+        "Undecided": verdicts.count("UNDECIDED"),
+        "No verdict": verdicts.count(""),
+    }
+    if any(counts.values()):
+        with tile_row():
+            for label, count in counts.items():
+                if count:
+                    tile(label, f"{count:,}")
+
+
+def _side_by_side(comparison: SessionComparison) -> None:
+    st.markdown("#### Before and after")
+    rows = comparison.rows
+    if not rows:
+        empty(
+            "nothing yet",
+            "No problem is in both sessions",
+            "Kernels are compared on the same problem: repeat one session's on the other machine, "
+            "for instance with `python -m engine rerun`.",
+        )
+        return
+    chosen = 0
+    if len(rows) > 1:
+        chosen = _rows(rows)
+    row = rows[chosen]
+    with st.container(border=True):
+        st.text(f"{row.problem.label()} on {row.device}")
+        st.caption(plain_markdown(row.reason))
+        tables.draw(changes_table(row).frame(), rows=20)
+    _downloads(comparison, rows_frame(comparison))
 
 
 def _differences(comparison: SessionComparison, differences: Differences) -> None:
@@ -89,42 +118,45 @@ def _differences(comparison: SessionComparison, differences: Differences) -> Non
             st.text(remark)
 
 
-def _rows(rows: pd.DataFrame, key: str) -> None:
-    table = pd.DataFrame(
+def _rows(rows: Sequence[ComparedRow]) -> int:
+    """All rows; the index of the one that is selected."""
+    records = [
         {
-            "verdict": [
-                "BROKEN" if v == "BROKEN" else f"{v}, across" if across and v else v or "–"
-                for v, across in zip(rows["verdict"], rows["across"], strict=True)
-            ],
-            "speed-up": rows["speedup"],
-            "95 % interval": [
-                f"{low:.4g} to {high:.4g}" if pd.notna(low) else ""
-                for low, high in zip(rows["speedup_low"], rows["speedup_high"], strict=True)
-            ],
-            "baseline": [format_us(t) if pd.notna(t) else "" for t in rows["baseline_us"]],
-            "time": [format_us(t) if pd.notna(t) else "" for t in rows["time_us"]],
-            "origin": rows["origin"],
-            "variant": rows["variant"],
-            "config": rows["config"],
-            "problem": rows["problem"],
-            "GPU": rows["device"],
-            "session": rows["session"],
-            "why": rows["reason"],
+            "verdict": _verdict(row),
+            "change": format_speedup(row.speedup) if row.speedup is not None else "",
+            "time before": format_us(row.baseline_us) if row.baseline_us is not None else "",
+            "time after": format_us(row.time_us) if row.time_us is not None else "",
+            "origin": row.origin
+            if row.origin == row.baseline_origin
+            else f"{row.baseline_origin or '–'} → {row.origin or '–'}",
+            **record,
+            "GPU": row.device,
+            "session": row.session,
+            "why": row.reason,
         }
-    )
-    if rows["session"].nunique() == 1:
-        table = table.drop(columns="session")  # the heading above names it
-    tables.draw(
+        for row, record in zip(rows, figure_records(rows), strict=True)
+    ]
+    table = pd.DataFrame(records)
+    if table["session"].nunique() == 1:
+        table = table.drop(columns="session")
+    event = tables.draw(
         table,
         rows=_ROWS,
-        key=f"compare_{key}",
-        columns={
-            "speed-up": st.column_config.NumberColumn(
-                format="%.3f×", help="Time of the baseline / time: above 1 is faster."
-            ),
-            "why": st.column_config.TextColumn(width="large"),
-        },
+        key="compare_rows",
+        on_select="rerun",
+        selection_mode="single-row-required",
+        columns={"why": st.column_config.TextColumn(width="large")},
     )
+    selected = event["selection"]["rows"]
+    return int(selected[0]) if selected and selected[0] < len(rows) else 0
+
+
+def _verdict(row: ComparedRow) -> str:
+    if row.broken:
+        return "BROKEN"
+    if row.verdict is None:
+        return "–"
+    return f"{row.verdict}, across" if row.across else str(row.verdict)
 
 
 def _downloads(comparison: SessionComparison, rows: pd.DataFrame) -> None:
@@ -139,22 +171,19 @@ def _downloads(comparison: SessionComparison, rows: pd.DataFrame) -> None:
 
 
 def _winners(comparison: SessionComparison) -> None:
-    st.markdown("#### Fastest variant per problem")
+    st.markdown("#### Fastest kernel per problem")
     frame = winners_frame(comparison)
     if frame.empty:
         empty(
             "nothing yet",
-            "No variant was timed",
+            "No kernel was timed",
             "Predictions are not ranked here: measure on a GPU, or import measurements.",
         )
         return
-    st.caption(
-        "Over all sessions selected, within the same GPU, driver and clocks. Hatched: a tie of "
-        "the variants that are named."
-    )
-    plot.draw(charts.winner_map(frame, theme()), key="winner_map")
-    with st.expander("As a table", icon=":material/table:"):
-        tables.draw(frame)
+    if (frame["runner_up"] != "").sum() > 1:
+        st.caption("Over all sessions selected. Hatched: a tie of the kernels that are named.")
+        plot.draw(charts.winner_map(frame, theme()), key="winner_map")
+    tables.draw(winners_table(comparison).frame(), rows=_ROWS)
 
 
 def _unmatched(comparison: SessionComparison) -> None:

@@ -1,4 +1,8 @@
-"""`compare`: snapshots beside each other; exit code 1 when something got slower or broke."""
+"""`compare`: kernels of snapshots beside each other, problem by problem.
+
+Exit code 1: something is wrong that was right, further off, or slower. 3: only resources got worse
+(spills, registers, occupancy). 0: neither.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,31 @@ _KINDS = {"warm": "device_warm", "cold": "device_cold", "end-to-end": "end_to_en
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser(
-        "compare", help="compare snapshots; exit code 1 when something got slower"
+        "compare",
+        help="compare kernels of snapshots; exit code 1 when something got slower or wrong",
+        description="Compare kernels of snapshots, problem by problem. Exit code 1: something is "
+        "wrong that was right, further off, or slower; 3: only spills, registers or occupancy got "
+        "worse; 0: neither.",
     )
     p.add_argument("files", nargs="+", metavar="FILE", help="snapshot files, or names in the store")
     p.add_argument("--baseline", metavar="FILE", help="compare with this one (default: the first)")
+    which = p.add_mutually_exclusive_group()
+    which.add_argument(
+        "--by",
+        choices=("auto", "same", "best"),
+        default="auto",
+        help="on a problem, compare the same variant and config, the best of each session, or the "
+        "same where both have it and else the best (auto, the default)",
+    )
+    which.add_argument(
+        "--pair",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("BEFORE", "AFTER"),
+        help="compare these two kernels, for instance --pair v01 v05,num_splits=4; 2:v05 is that "
+        "of the second file; repeatable, and one file is enough",
+    )
     p.add_argument(
         "--across",
         action="store_true",
@@ -41,23 +66,33 @@ def add_format_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.sessions.compare import compare_sessions
+    from engine.sessions.compare import compare_sessions, parse_pick
     from engine.sessions.files import open_sessions
 
     # A pinned baseline may be one of the files, or one more.
     files = list(args.files)
     if args.baseline is not None and args.baseline not in files:
         files.insert(0, args.baseline)
-    if len(files) < 2:
-        print("error: compare takes at least two sessions.", file=sys.stderr)
+    if len(files) < 2 and not args.pair:
+        print(
+            "error: compare takes at least two sessions, or one and --pair BEFORE AFTER.",
+            file=sys.stderr,
+        )
         return 2
     sessions = open_sessions(files)
     labels = dict(zip(reversed(files), reversed(sessions), strict=True))
     comparison = compare_sessions(
-        sessions, labels.get(args.baseline), across=args.across, kind=_KINDS[args.time]
+        sessions,
+        labels.get(args.baseline),
+        pairing=args.by,
+        pairs=[
+            (parse_pick(a, list(sessions)), parse_pick(b, list(sessions))) for a, b in args.pair
+        ],
+        across=args.across,
+        kind=_KINDS[args.time],
     )
     print_comparison(comparison, args)
-    return 1 if comparison.regressions else 0
+    return comparison.exit_code
 
 
 def print_comparison(comparison: SessionComparison, args: argparse.Namespace) -> None:
@@ -78,7 +113,7 @@ def print_comparison(comparison: SessionComparison, args: argparse.Namespace) ->
         for table in output.comparison_tables(comparison):
             print_table(table.title, table.columns, table.rows)
         if not comparison.rows:
-            print("Nothing to compare: the sessions share no variant, config and problem.")
+            print("Nothing to compare: the sessions share no problem.")
 
 
 def _print_differences(differences: Differences) -> None:

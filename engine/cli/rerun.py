@@ -81,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"Saved as {default_store().save(here)}", file=sys.stderr)
     name = file_label(args.file)
     sessions = {name: _only(snapshot, repeats), HERE: here}
-    comparison = compare_sessions(sessions, name, across=args.across, measured_now=HERE)
+    comparison = compare_sessions(
+        sessions, name, pairing="same", across=args.across, measured_now=HERE
+    )
     print_comparison(comparison, args)
     worse = comparison.regressions or any(_failed(o.evaluation) for o in outcomes)
     return 1 if worse else 0

@@ -14,7 +14,7 @@ def frame(*rows: dict[str, object]) -> pd.DataFrame:
         **{"problem": "B1 H1 S64 D64 fp16", "device": "L4", "winner": "v01", "tied": ""},
         **{"origin": "recorded", "median_us": 10.0, "runner_up": "v02"},
         **{"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6},
-        **{"sdpa": "", "speedup_over_sdpa": np.nan},
+        **{"sdpa": "", "speedup_over_sdpa": np.nan, "caveat": ""},
     }
     return pd.DataFrame([base | row for row in rows])
 
@@ -22,7 +22,7 @@ def frame(*rows: dict[str, object]) -> pd.DataFrame:
 def test_a_winner_says_over_whom_and_by_how_much() -> None:
     [bar] = winner_map(frame({}), LIGHT).data
     assert list(bar.x) == [1.5]
-    assert list(bar.text) == ["v01, 1.5× over v02"]
+    assert list(bar.text) == ["v01, 1.5× faster than v02"]
     assert bar.marker.color == (variant_color(0),)
     assert "10 µs recorded" in bar.hovertext[0]
     assert "1.4× to 1.6×" in bar.hovertext[0]
@@ -30,7 +30,7 @@ def test_a_winner_says_over_whom_and_by_how_much() -> None:
 
 def test_how_it_stands_beside_sdpa_is_said() -> None:
     [bar] = winner_map(frame({"sdpa": "flash", "speedup_over_sdpa": 0.5}), LIGHT).data
-    assert list(bar.text) == ["v01, 1.5× over v02; 0.5× over SDPA flash"]
+    assert list(bar.text) == ["v01, 1.5× faster than v02; 2× slower than SDPA flash"]
 
 
 def test_a_tie_is_hatched_and_named_and_a_lone_variant_says_so() -> None:

@@ -234,3 +234,25 @@ def test_what_is_not_on_the_ladder_is_said(
     assert "no variant called 'sdpa'" in capsys.readouterr().err
     assert main(["rerun", name, "--only", "nothing like it"]) == 1
     assert "no evaluation matches" in capsys.readouterr().err
+
+
+def test_compare_by_problem_picks_pairs_and_exits_3_for_resources_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
+) -> None:
+    other = replace(passed, variant="v05", config={"num_splits": 4})
+    first = file_of(tmp_path, "v01.json", snapshot_of(passed))
+    second = file_of(tmp_path, "v05.json", snapshot_of(other))
+    both = file_of(tmp_path, "both.json", snapshot_of(passed, other))
+    assert main(["compare", first, second, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["baseline_variant"], row["variant"]) == ("v01", "v05")
+    assert main(["compare", both, "--pair", "v01", "v05,num_splits=4"]) == 0
+    assert "registers per thread" in capsys.readouterr().out
+    assert main(["compare", both, "--pair", "v01", "v07"]) == 2
+    assert "No session here has v07" in capsys.readouterr().err
+    main_pass = passed.passes[0]
+    more = replace(main_pass.resources, registers_per_thread=255)
+    grown = replace(passed, passes=(replace(main_pass, resources=more),))
+    after = file_of(tmp_path, "after.json", snapshot_of(grown))
+    assert main(["compare", first, after]) == 3
+    assert "255 registers per thread" in capsys.readouterr().out

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from compare_data import evaluation, latency, session, source
 
-from engine.errors import AttuneError, UnknownName
-from engine.evaluation import BaselineTiming, Evaluation, Status
+from engine.errors import AttuneError, InvalidProblem, UnknownName
+from engine.evaluation import BaselineTiming, Evaluation, PassReport, Status
 from engine.measure.verdict import Verdict
-from engine.sessions.compare import ComparedRow, SessionComparison, compare_sessions
-from engine.sessions.compare.output import unmatched_frame
+from engine.records.snapshot import Snapshot
+from engine.sessions.compare import (
+    ComparedRow,
+    Pick,
+    SessionComparison,
+    changes,
+    compare_sessions,
+    parse_pick,
+)
+from engine.sessions.compare.output import comparison_tables, unmatched_frame, winners_frame
 
 
 def the_row(comparison: SessionComparison) -> ComparedRow:
@@ -207,6 +216,112 @@ class TestAlignment:
         assert compare_sessions({"a": session(evaluation())}).rows == ()
 
 
+class TestPairing:
+    """Sessions align by problem; what is compared within one can be chosen."""
+
+    V01 = evaluation(100.0, "v01", config={"block_n": 64})
+
+    def test_two_variants_on_one_problem_are_compared(self) -> None:
+        sessions = {"a": session(self.V01), "b": session(evaluation(50.0))}
+        row = the_row(compare_sessions(sessions))
+        assert (row.baseline_variant, row.variant) == ("v01", "v05")
+        assert row.verdict is Verdict.FASTER
+        assert compare_sessions(sessions).unmatched == ()
+        assert compare_sessions(sessions, pairing="same").rows == ()
+
+    def test_two_configs_of_one_variant_are_compared(self) -> None:
+        a, b = (
+            session(evaluation(t, config={"num_splits": n})) for t, n in ((100.0, 4), (50.0, 8))
+        )
+        row = the_row(compare_sessions({"a": a, "b": b}))
+        assert (row.baseline_config, row.config) == ({"num_splits": 4}, {"num_splits": 8})
+        assert row.verdict is Verdict.FASTER
+
+    def test_best_takes_the_fastest_right_kernel_of_each(self) -> None:
+        a = session(self.V01, evaluation(60.0), evaluation(None, "sdpa", config={}))
+        wrong = evaluation(10.0, "v02", status=Status.INCORRECT, reason="wrong", latency=None)
+        b = session(evaluation(40.0, "v03", config={}), evaluation(55.0), wrong)
+        row = the_row(compare_sessions({"a": a, "b": b}, pairing="best"))
+        assert (row.baseline_variant, row.variant) == ("v05", "v03")
+        same = compare_sessions({"a": a, "b": b})
+        assert [(r.baseline_variant, r.variant) for r in same.rows] == [("v05", "v05")]
+
+    def test_a_pair_may_be_picked_within_one_session(self) -> None:
+        sessions = {"a": session(self.V01, evaluation(50.0), evaluation(seqlen=256))}
+        row = the_row(compare_sessions(sessions, pairs=[(Pick("v01"), Pick("v05"))]))
+        assert (row.baseline_variant, row.variant, row.problem.seqlen) == ("v01", "v05", 128)
+        assert row.verdict is Verdict.FASTER
+
+    def test_a_pick_is_read_from_text(self) -> None:
+        pick = parse_pick("2:v05,num_splits=8", ["a", "b"])
+        assert pick == Pick("v05", {"num_splits": 8}, "b")
+        with pytest.raises(UnknownName, match="there are 2"):
+            parse_pick("3:v05", ["a", "b"])
+        with pytest.raises(InvalidProblem, match="NAME=VALUE"):
+            parse_pick("v05,num_splits", ["a"])
+        with pytest.raises(UnknownName, match=r"has v09: known are v05 \(num_splits=4\)"):
+            compare_sessions({"a": session(evaluation())}, pairs=[(Pick("v09"), Pick("v05"))])
+
+
+def rebuilt(registers: int = 96, spills: int = 12, occupancy: float = 1 / 3) -> Evaluation:
+    """The evaluation with other figures of its passes."""
+    base = evaluation()
+    main = base.passes[0]
+    resources = replace(
+        main.resources,
+        registers_per_thread=registers,
+        spill_store_bytes=spills,
+        spill_load_bytes=0,
+    )
+    return replace(
+        base, passes=(PassReport(resources, replace(main.occupancy, occupancy=occupancy)),)
+    )
+
+
+class TestFindings:
+    """What got worse besides the time."""
+
+    def test_registers_spills_and_occupancy_are_findings_of_their_own(self) -> None:
+        before, after = session(rebuilt(64, 0, 0.5)), session(rebuilt(71, 16, 0.25))
+        comparison = compare_sessions({"a": before, "b": after})
+        row = the_row(comparison)
+        assert row.verdict is Verdict.SAME
+        assert not row.regressed
+        assert [f.kind for f in row.findings] == ["spills", "registers", "occupancy"]
+        assert "71 registers per thread, 64 before" in row.findings[1].sentence
+        assert comparison.exit_code == 3
+        assert compare_sessions({"a": after, "b": before}).exit_code == 0
+        changed = {c.figure: (c.before, c.after, c.change) for c in changes(row.before, row.after)}
+        assert changed["registers per thread"] == ("64", "71", "+7")
+        assert changed["occupancy"] == ("50 %", "25 %", "−25 %")
+
+    def test_another_variant_may_take_more_registers(self) -> None:
+        other = replace(rebuilt(128), variant="v06")
+        comparison = compare_sessions({"a": session(rebuilt(64)), "b": session(other)})
+        assert comparison.exit_code == 0
+
+    def test_an_error_that_takes_more_of_the_tolerance_is_one_of_correctness(self) -> None:
+        worse = evaluation()
+        assert worse.correctness is not None
+        worse = replace(worse, correctness=replace(worse.correctness, max_abs_err=8.0e-4))
+        comparison = compare_sessions({"a": session(evaluation()), "b": session(worse)})
+        (finding,) = the_row(comparison).findings
+        assert finding.kind == "correctness"
+        assert "96% of the tolerance, 59% before" in finding.sentence
+        assert comparison.exit_code == 1
+
+    def test_a_row_has_every_time_that_the_sessions_hold_with_its_origin(self) -> None:
+        guess = evaluation(
+            latency=latency(130.0, origin="predicted"), when="2025-12-31T00:00:00+00:00"
+        )
+        row = the_row(compare_sessions({"a": session(guess, evaluation()), "b": session(guess)}))
+        assert {o: t.median_us for o, t in row.before.times.items()} == {
+            "predicted": 130.0,
+            "recorded": 100.0,
+        }
+        assert list(row.after.times) == ["predicted"]
+
+
 class TestDifferences:
     def test_environment_flags_and_source(self) -> None:
         a = session(evaluation(), sources=[source("one\ntwo\nthree\n", flags=("-O2", "-G"))])
@@ -284,13 +399,47 @@ class TestWinners:
         assert winner.speedup == pytest.approx(1.8)
         assert winner.speedup_low is None
 
-    def test_different_conditions_do_not_compete(self) -> None:
+    def test_one_winner_a_problem_and_it_is_said_where_that_is_no_verdict(self) -> None:
         a, b = session(evaluation(100.0)), session(evaluation(50.0, variant="v01"), driver="580.2")
-        found = compare_sessions({"a": a, "b": b}).winners
-        assert [(w.best.variant, w.sessions) for w in found] == [("v05", ("a",)), ("v01", ("b",))]
+        (winner,) = compare_sessions({"a": a, "b": b}).winners
+        assert (winner.best.variant, winner.sessions) == ("v01", ("a", "b"))
+        assert winner.caveat == "the driver is 570.1, not 580.2"
         same = session(evaluation(50.0, variant="v01"))
-        pooled = compare_sessions({"a": a, "b": same}).winners
-        assert [(w.best.variant, w.sessions) for w in pooled] == [("v01", ("a", "b"))]
+        (pooled,) = compare_sessions({"a": a, "b": same}).winners
+        assert (pooled.best.variant, pooled.caveat) == ("v01", "")
+
+    def test_imported_times_of_two_variants_have_one_winner_and_a_runner_up(self) -> None:
+        def imported(time_us: float, variant: str) -> Snapshot:
+            only = latency(time_us, samples=0, low_us=time_us, high_us=time_us, origin="recorded")
+            e = evaluation(variant=variant, latency=only, status=Status.SKIPPED, reason="elsewhere")
+            return session(e, driver=None)
+
+        sessions = {"a": imported(543.0, "v01"), "b": imported(12.0, "v05")}
+        (winner,) = compare_sessions(sessions).winners
+        assert winner.best.variant == "v05"
+        assert winner.runner_up is not None
+        assert winner.runner_up.variant == "v01"
+        assert winner.speedup == pytest.approx(543 / 12)
+        assert "the driver was not recorded" in winner.caveat
+
+    def test_of_one_variant_the_next_config_is_the_runner_up(self) -> None:
+        a = session(evaluation(70.0, config={"num_splits": 2}), evaluation(50.0))
+        (winner,) = compare_sessions({"a": a}).winners
+        assert winner.runner_up is not None
+        assert winner.runner_up.config == {"num_splits": 2}
+        assert winners_frame(compare_sessions({"a": a}))["runner_up"][0] == "v05 num_splits=2"
+
+    def test_a_session_of_baselines_alone_says_how_far_a_kernel_is_from_sdpa(self) -> None:
+        sdpa = evaluation(
+            None, "sdpa", config={}, baselines=(BaselineTiming("flash", latency(2.0)),)
+        )
+        sessions = {"a": session(evaluation(90.0)), "b": session(sdpa)}
+        (winner,) = compare_sessions(sessions).winners
+        assert winner.speedup_over_sdpa == pytest.approx(2 / 90)
+        (table,) = [
+            t for t in comparison_tables(compare_sessions(sessions)) if "Fastest" in t.title
+        ]
+        assert "45× slower than SDPA flash" in table.texts[0]
 
     def test_the_best_sdpa_stands_beside_it(self) -> None:
         timed = (

@@ -79,9 +79,12 @@ class TestOutput:
         assert headings[0].endswith(" against monday")
         assert [h.split(":")[0] for h in headings[1:]] == [
             "## What differs",
-            "## Regressions",
+            "## What got worse",
             "## Evaluations",
-            "## Fastest variant",
+            "## B1 H1 S512 D64 fp16 on L4",
+            "## B1 H1 S256 D64 fp16 on L4",
+            "## B1 H1 S128 D64 fp16 on L4",
+            "## Fastest kernel",
             "## In one session only",
         ]
         assert "    -a | b" in text
@@ -89,10 +92,10 @@ class TestOutput:
         assert "<b>boom" not in text
         widths = {
             line.replace("\\|", "").count("|")
-            for line in text.split("## Regressions")[1].split("## Evaluations")[0].splitlines()
+            for line in text.split("## What got worse")[1].split("## Evaluations")[0].splitlines()
             if line.startswith("|")
         }
-        assert widths == {9}
+        assert widths == {6}
 
     def test_markdown_says_when_nothing_differs(self) -> None:
         same = compare_sessions({"a": session(evaluation()), "b": session(evaluation())})

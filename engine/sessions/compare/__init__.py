@@ -7,13 +7,23 @@ from engine.sessions.compare.comparison import (
     compare_sessions,
 )
 from engine.sessions.compare.environment import Differences
+from engine.sessions.compare.kernel_figures import Change, KernelFigures, changes
+from engine.sessions.compare.pairing import Pairing, Pick, parse_pick
+from engine.sessions.compare.regressions import Regression
 from engine.sessions.compare.winners import Winner
 
 __all__ = [
+    "Change",
     "ComparedRow",
     "Differences",
+    "KernelFigures",
+    "Pairing",
+    "Pick",
+    "Regression",
     "SessionComparison",
     "Unmatched",
     "Winner",
+    "changes",
     "compare_sessions",
+    "parse_pick",
 ]

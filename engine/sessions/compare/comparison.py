@@ -1,12 +1,13 @@
-"""Sessions beside each other: the same variant, config and problem, then and now.
+"""Sessions beside each other, problem by problem: a kernel before, and one after.
 
-A comparison is derived and never stored. A verdict is given where both times were really taken, on
-the same GPU, driver and clocks; across those only when it is asked for, and then it says so.
+Which kernel stands against which is `engine.sessions.compare.pairing`'s. A comparison is derived
+and never stored. A verdict is given where both times were really taken, on the same GPU, driver and
+clocks; across those only when it is asked for, and then it says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import AttuneError, UnknownName
@@ -15,12 +16,16 @@ from engine.measure.verdict import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
 from engine.records.snapshot import Snapshot
 from engine.sessions.compare.environment import Differences, differences, environment_blockers
+from engine.sessions.compare.kernel_figures import KernelFigures, kernel_figures
+from engine.sessions.compare.pairing import Pair, Pairing, Pick, pairs_between, picked_pairs
+from engine.sessions.compare.regressions import Regression, is_broken, regressions_of
 from engine.sessions.compare.times import (
     DEVICE_WARM,
+    Key,
     interval_of,
+    key_of,
     latency_of_kind,
     may_be_compared,
-    newest_by_question,
     was_checked,
 )
 from engine.sessions.compare.winners import Winner, winners
@@ -28,9 +33,9 @@ from engine.sessions.compare.winners import Winner, winners
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One evaluation beside the baseline session's evaluation of the same question.
+    """One kernel beside the one that it is compared with, on the same problem.
 
-    `speedup` is baseline time / time, above 1 where the session is faster; None where a time is
+    `speedup` is baseline time / time, above 1 where the kernel is faster; None where a time is
     missing. `verdict` is None where none may be given; `reason` says why, or what it rests on.
     """
 
@@ -39,9 +44,12 @@ class ComparedRow:
     config: Mapping[str, int]
     problem: Problem
     device: str
+    baseline_session: str
+    baseline_variant: str
+    baseline_config: Mapping[str, int]
     baseline_device: str
-    baseline_status: str
-    status: str
+    before: KernelFigures
+    after: KernelFigures
     baseline_us: float | None
     time_us: float | None
     baseline_origin: str
@@ -52,20 +60,28 @@ class ComparedRow:
     verdict: Verdict | None
     reason: str
     across: bool  # the verdict was asked for across GPUs, drivers or clocks
+    findings: tuple[Regression, ...]  # what got worse, failures first
+
+    @property
+    def same_kernel(self) -> bool:
+        """The same variant and config on both sides."""
+        ours = (self.variant, dict(self.config))
+        return ours == (self.baseline_variant, dict(self.baseline_config))
 
     @property
     def broken(self) -> bool:
-        """It passed in the baseline session and does not any more."""
-        return self.baseline_status == "PASSED" and self.status not in ("PASSED", "SKIPPED")
+        """The baseline passed and this one does not."""
+        return is_broken(self.before, self.after)
 
     @property
     def regressed(self) -> bool:
-        return self.broken or self.verdict is Verdict.SLOWER
+        """It is wrong where the baseline was right, further off, or slower."""
+        return any(finding.is_failure for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A question that only one of the two sessions asked."""
+    """An evaluation of one session that stands against none of the other."""
 
     session: str  # the one that has it
     missing_in: str
@@ -90,11 +106,26 @@ class SessionComparison:
     def regressions(self) -> tuple[ComparedRow, ...]:
         return tuple(row for row in self.rows if row.regressed)
 
+    @property
+    def findings(self) -> tuple[tuple[ComparedRow, Regression], ...]:
+        """Everything that got worse, failures first."""
+        found = [(row, finding) for row in self.rows for finding in row.findings]
+        return tuple(sorted(found, key=lambda pair: not pair[1].is_failure))
+
+    @property
+    def exit_code(self) -> int:
+        """1: something is wrong or slower; 3: nothing but resources got worse; else 0."""
+        if self.regressions:
+            return 1
+        return 3 if self.findings else 0
+
 
 def compare_sessions(
     sessions: Mapping[str, Snapshot],
     baseline: str | None = None,
     *,
+    pairing: Pairing = "auto",
+    pairs: Sequence[tuple[Pick, Pick]] = (),
     across: bool = False,
     kind: str = DEVICE_WARM,
     measured_now: str = "",
@@ -104,6 +135,10 @@ def compare_sessions(
     Args:
         sessions: snapshots by the name they are shown under.
         baseline: the name of the pinned one; by default the first.
+        pairing: which kernels stand against each other on a problem: "same" variant and config,
+            the "best" of each session, or "auto": the same where both have it, else the best.
+        pairs: kernels picked to stand against each other, (before, after), instead of `pairing`.
+            Both may be of one session.
         across: give verdicts across different GPUs, drivers and clocks too.
         kind: which of an evaluation's times is compared: "device_warm", "device_cold" or
             "end_to_end".
@@ -112,7 +147,7 @@ def compare_sessions(
 
     Raises:
         AttuneError: there is no session at all.
-        UnknownName: `baseline` is none of the sessions.
+        UnknownName: `baseline` is none of the sessions, or a pick is in none of them.
     """
     if not sessions:
         raise AttuneError("There is nothing to compare: name at least one session.")
@@ -126,23 +161,17 @@ def compare_sessions(
         name: snapshot.evaluations if name == measured_now else snapshot.opened()
         for name, snapshot in sessions.items()
     }
-    rows: list[ComparedRow] = []
-    unmatched: list[Unmatched] = []
-    for name in others:
-        blockers = environment_blockers(base.environment, sessions[name].environment)
-        ours, theirs = (newest_by_question(evaluations[side]) for side in (pinned, name))
-        for key, by_device in theirs.items():
-            for device, after in by_device.items():
-                if key in ours:
-                    # On the same device if there is such a one, else on whichever came last.
-                    before = ours[key].get(device) or list(ours[key].values())[-1]
-                    rows.append(_row(name, before, after, blockers, across, kind))
-        for here, there, have, lack in ((pinned, name, ours, theirs), (name, pinned, theirs, ours)):
-            unmatched += [
-                Unmatched(here, there, variant, dict(config), problem)
-                for variant, config, problem in have
-                if (variant, config, problem) not in lack
-            ]
+    matched: list[Pair] = []
+    if pairs:
+        for before, after in pairs:
+            matched += picked_pairs(evaluations, pinned, before, after, kind)
+    else:
+        for name in others:
+            matched += pairs_between(
+                pinned, name, evaluations[pinned], evaluations[name], pairing, kind
+            )
+    times = {name: _times_of_each(es, kind) for name, es in evaluations.items()}
+    rows = [_row(pair, sessions, times, across, kind) for pair in matched]
     environments = {name: snapshot.environment for name, snapshot in sessions.items()}
     return SessionComparison(
         baseline=pinned,
@@ -150,19 +179,54 @@ def compare_sessions(
         across=across,
         differences=tuple(differences(name, base, sessions[name]) for name in others),
         rows=tuple(sorted(rows, key=_order)),
-        unmatched=tuple(unmatched),
+        unmatched=() if pairs else tuple(_unmatched(pinned, others, evaluations, matched)),
         winners=winners(evaluations, environments, kind),
     )
 
 
+def _times_of_each(
+    evaluations: Sequence[Evaluation], kind: str
+) -> dict[tuple[Key, str], list[Latency]]:
+    """Every time of each question and device, the oldest first."""
+    times: dict[tuple[Key, str], list[Latency]] = {}
+    for e in sorted(evaluations, key=lambda e: e.when):
+        if (latency := latency_of_kind(e, kind)) is not None:
+            times.setdefault((key_of(e), e.device), []).append(latency)
+    return times
+
+
+def _unmatched(
+    pinned: str,
+    others: Sequence[str],
+    evaluations: Mapping[str, Sequence[Evaluation]],
+    matched: Sequence[Pair],
+) -> Iterator[Unmatched]:
+    """What stands against nothing, of every session and the baseline."""
+    for name in others:
+        pairs = [pair for pair in matched if pair.after_session == name]
+        sides = (
+            (pinned, name, {key_of(pair.before) for pair in pairs}),
+            (name, pinned, {key_of(pair.after) for pair in pairs}),
+        )
+        for here, there, used in sides:
+            for key in dict.fromkeys(key_of(e) for e in evaluations[here]):
+                if key not in used:
+                    variant, config, problem = key
+                    yield Unmatched(here, there, variant, dict(config), problem)
+
+
 def _row(
-    session: str,
-    before: Evaluation,
-    after: Evaluation,
-    blockers: Sequence[str],
+    pair: Pair,
+    sessions: Mapping[str, Snapshot],
+    times: Mapping[str, Mapping[tuple[Key, str], Sequence[Latency]]],
     across: bool,
     kind: str,
 ) -> ComparedRow:
+    before, after = pair.before, pair.after
+    blockers: list[str] = []  # two kernels of one session ran under the same conditions
+    if pair.before_session != pair.after_session:
+        ours, theirs = (sessions[name] for name in (pair.before_session, pair.after_session))
+        blockers = environment_blockers(ours.environment, theirs.environment)
     if before.device != after.device:
         blockers = [f"the GPU is {after.device}, not {before.device}", *blockers]
     first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
@@ -172,15 +236,22 @@ def _row(
         speedup = first.median_us / second.median_us
     if interval is not None:
         speedup, low, high = (1 / x for x in (interval.ratio, interval.high, interval.low))
+    figures = [
+        kernel_figures(e, times[session].get((key_of(e), e.device), ()))
+        for session, e in ((pair.before_session, before), (pair.after_session, after))
+    ]
     return ComparedRow(
-        session=session,
+        session=pair.after_session,
         variant=after.variant,
         config=after.config,
         problem=after.problem,
         device=after.device,
+        baseline_session=pair.before_session,
+        baseline_variant=before.variant,
+        baseline_config=before.config,
         baseline_device=before.device,
-        baseline_status=str(before.status),
-        status=str(after.status),
+        before=figures[0],
+        after=figures[1],
         baseline_us=first.median_us if first else None,
         time_us=second.median_us if second else None,
         baseline_origin=first.origin if first else "",
@@ -191,6 +262,12 @@ def _row(
         verdict=verdict,
         reason=reason,
         across=across and bool(blockers) and verdict is not None,
+        findings=regressions_of(
+            *figures,
+            verdict=verdict,
+            same_kernel=key_of(before)[:2] == key_of(after)[:2],
+            why=reason,
+        ),
     )
 
 
@@ -230,12 +307,14 @@ def _judge(
 
 
 def _order(row: ComparedRow) -> tuple[int, float]:
-    """Broken ones, then slower ones by how much, faster ones by how much, the rest."""
+    """Broken ones, then slower ones by how much, other findings, faster ones, the rest."""
     speedup = row.speedup or 1.0
     if row.broken:
         return 0, 0.0
     if row.verdict is Verdict.SLOWER:
         return 1, speedup
+    if row.findings:
+        return 2, 0.0
     if row.verdict is Verdict.FASTER:
-        return 2, -speedup
-    return 3 + (row.verdict is None), 0.0
+        return 3, -speedup
+    return 4 + (row.verdict is None), 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -11,21 +12,54 @@ import pandas as pd
 from engine.records.encoding import encode
 from engine.sessions.compare.comparison import ComparedRow, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
+from engine.sessions.compare.kernel_figures import (
+    FIGURES,
+    Change,
+    KernelFigures,
+    changes,
+)
+from engine.sessions.compare.regressions import Regression
 from engine.sessions.compare.times import config_label
-from engine.sessions.compare.winners import Winner
+from engine.sessions.compare.winners import Entry, Winner
 from engine.table import Table, csv_text
-from engine.units import format_us
+from engine.units import format_speedup, format_speedup_over, format_us
 
+_FEW = 3  # rows that have a table of their own
+
+
+def _of(
+    side: Callable[[ComparedRow], KernelFigures], get: Callable[[KernelFigures], Any]
+) -> Callable[[ComparedRow], Any]:
+    return lambda row: get(side(row))
+
+
+# Figures that a row has twice: before and after.
+_BOTH: dict[str, Callable[[KernelFigures], Any]] = {
+    "status": lambda f: f.status,
+    "max_abs_err": lambda f: f.max_abs_err,
+    "error_share": lambda f: f.error_share,
+    "registers": lambda f: f.registers,
+    "spill_bytes": lambda f: f.spill_bytes,
+    "smem_bytes": lambda f: f.smem_bytes,
+    "occupancy": lambda f: f.occupancy,
+    "limiter": lambda f: f.limiter,
+    "waves": lambda f: f.waves,
+    "predicted_us": lambda f: f.time_us("predicted"),
+    "recorded_us": lambda f: f.time_us("recorded"),
+    "measured_us": lambda f: f.time_us("measured"),
+}
 _ROW_COLUMNS: dict[str, Callable[[ComparedRow], Any]] = {
     "session": lambda row: row.session,
     "variant": lambda row: row.variant,
     "config": lambda row: config_label(row.config),
     "problem": lambda row: row.problem.label(),
     "device": lambda row: row.device,
-    "baseline_status": lambda row: row.baseline_status,
-    "status": lambda row: row.status,
+    "baseline_session": lambda row: row.baseline_session,
+    "baseline_variant": lambda row: row.baseline_variant,
+    "baseline_config": lambda row: config_label(row.baseline_config),
     "baseline_us": lambda row: row.baseline_us,
     "time_us": lambda row: row.time_us,
+    "baseline_origin": lambda row: row.baseline_origin,
     "origin": lambda row: row.origin,
     "speedup": lambda row: row.speedup,
     "speedup_low": lambda row: row.speedup_low,
@@ -33,6 +67,9 @@ _ROW_COLUMNS: dict[str, Callable[[ComparedRow], Any]] = {
     "verdict": lambda row: _verdict(row) or "",
     "across": lambda row: row.across,
     "regressed": lambda row: row.regressed,
+    **{f"{name}_before": _of(attrgetter("before"), get) for name, get in _BOTH.items()},
+    **{f"{name}_after": _of(attrgetter("after"), get) for name, get in _BOTH.items()},
+    "findings": lambda row: " ".join(f.sentence for f in row.findings),
     "reason": lambda row: row.reason,
 }
 _WINNER_COLUMNS: dict[str, Callable[[Winner], Any]] = {
@@ -43,13 +80,14 @@ _WINNER_COLUMNS: dict[str, Callable[[Winner], Any]] = {
     "session": lambda w: w.best.session,
     "origin": lambda w: w.best.origin,
     "median_us": lambda w: w.best.median_us,
-    "tied": lambda w: ", ".join(e.variant for e in w.tied),
-    "runner_up": lambda w: w.runner_up.variant if w.runner_up else "",
+    "tied": lambda w: ", ".join(_rival(w, e) for e in w.tied),
+    "runner_up": lambda w: _rival(w, w.runner_up) if w.runner_up else "",
     "speedup": lambda w: w.speedup,
     "speedup_low": lambda w: w.speedup_low,
     "speedup_high": lambda w: w.speedup_high,
     "sdpa": lambda w: w.best.sdpa_name,
     "speedup_over_sdpa": lambda w: w.speedup_over_sdpa,
+    "caveat": lambda w: w.caveat,
 }
 _UNMATCHED_COLUMNS: dict[str, Callable[[Unmatched], Any]] = {
     "session": lambda u: u.session,
@@ -89,11 +127,16 @@ def differences_frame(comparison: SessionComparison) -> pd.DataFrame:
 
 
 def comparison_tables(comparison: SessionComparison) -> list[Table]:
-    """Regressions first, all rows, the winner map, what had no counterpart; without empty ones."""
+    """What got worse first, the kernels side by side, winners, what had no counterpart; no empty
+    ones. A few rows have a table of their own, figure by figure."""
+    rows = comparison.rows
+    few = len(rows) <= _FEW
     tables = [
-        Table.of("Regressions", map(_row_record, comparison.regressions)),
-        Table.of("Evaluations", map(_row_record, comparison.rows)),
-        Table.of("Fastest variant", map(_winner_record, comparison.winners)),
+        findings_table(comparison),
+        Table.of("Evaluations", map(_row_record, rows)),
+        *(changes_table(row) for row in rows if few),
+        Table.of("Before → after", () if few else figure_records(rows)),
+        winners_table(comparison),
         Table.of(
             "In one session only",
             (
@@ -103,6 +146,46 @@ def comparison_tables(comparison: SessionComparison) -> list[Table]:
         ),
     ]
     return [table for table in tables if table.rows]
+
+
+def findings_table(comparison: SessionComparison) -> Table:
+    """Everything that got worse, failures first."""
+    return Table.of("What got worse", (_finding_record(*found) for found in comparison.findings))
+
+
+def winners_table(comparison: SessionComparison) -> Table:
+    """The fastest kernel of every problem and GPU, with the runner-up and SDPA."""
+    return Table.of("Fastest kernel", map(_winner_record, comparison.winners))
+
+
+def changes_table(row: ComparedRow) -> Table:
+    """Every figure of one row: before, after, change."""
+    return Table(
+        f"{row.problem.label()} on {row.device}",
+        ("figure", f"before: {before_label(row)}", f"after: {after_label(row)}", "change"),
+        tuple(
+            (c.figure, c.before or None, c.after or None, c.change)
+            for c in changes(row.before, row.after)
+        ),
+    )
+
+
+def before_label(row: ComparedRow) -> str:
+    """`v01 block_n=64`; of one variant's two configs, the tunables that differ."""
+    return _kernel(row.baseline_variant, _own(row, row.baseline_config, row.config))
+
+
+def after_label(row: ComparedRow) -> str:
+    """The same of the kernel that is compared."""
+    return _kernel(row.variant, _own(row, row.config, row.baseline_config))
+
+
+def _own(
+    row: ComparedRow, config: Mapping[str, int], other: Mapping[str, int]
+) -> Mapping[str, int]:
+    if row.variant != row.baseline_variant or row.same_kernel:
+        return config
+    return {name: value for name, value in config.items() if other.get(name) != value}
 
 
 def environment_table(differences: Differences) -> Table:
@@ -128,6 +211,11 @@ def to_dict(comparison: SessionComparison) -> dict[str, Any]:
         "sessions": list(comparison.sessions),
         "across": comparison.across,
         "differences": [asdict(d) for d in comparison.differences],
+        "findings": [
+            asdict(finding)
+            | {"session": row.session, "variant": row.variant, "problem": encode(row.problem)}
+            for row, finding in comparison.findings
+        ],
         "regressions": [_row_dict(row) for row in comparison.regressions],
         "rows": [_row_dict(row) for row in comparison.rows],
         "unmatched": [_with_problem(u) for u in comparison.unmatched],
@@ -162,9 +250,12 @@ def _frame(nouns: Iterable[Any], columns: dict[str, Callable[[Any], Any]]) -> pd
 
 def _row_dict(row: ComparedRow) -> dict[str, Any]:
     return _with_problem(row) | {
+        "baseline_status": row.before.status,
+        "status": row.after.status,
         "verdict": str(row.verdict) if row.verdict else None,
         "broken": row.broken,
         "regressed": row.regressed,
+        "findings": [asdict(f) for f in row.findings],
     }
 
 
@@ -173,44 +264,101 @@ def _with_problem(noun: ComparedRow | Unmatched | Winner) -> dict[str, Any]:
     return asdict(noun) | {"problem": encode(noun.problem)}
 
 
+def _finding_record(row: ComparedRow, finding: Regression) -> dict[str, object]:
+    return {
+        "what": finding.kind,
+        "session": row.session,
+        "kernel": after_label(row),
+        "problem": row.problem.label(),
+        "finding": finding.sentence,
+    }
+
+
 def _row_record(row: ComparedRow) -> dict[str, object]:
     return {
         "session": row.session,
-        "variant": row.variant,
-        "config": config_label(row.config),
         "problem": row.problem.label(),
-        "time": None if row.time_us is None else f"{format_us(row.time_us)} {row.origin}",
-        "speed-up": _speedup(row.speedup, row.speedup_low, row.speedup_high),
+        "before": before_label(row),
+        "after": after_label(row),
+        "time before": _time(row.baseline_us, row.baseline_origin),
+        "time after": _time(row.time_us, row.origin),
+        "change": _change(row.speedup, row.speedup_low, row.speedup_high),
         "verdict": _verdict(row),
         "why": row.reason,
     }
 
 
+def figure_records(rows: Sequence[ComparedRow]) -> list[dict[str, object]]:
+    """Every figure as `before → after` under its name, a record per row; figures that none of the
+    rows has are left out."""
+    found = [{c.figure: c for c in changes(row.before, row.after)} for row in rows]
+    names = [name for name in FIGURES if any(name in known for known in found)]
+    return [
+        {
+            "problem": row.problem.label(),
+            "before": before_label(row),
+            "after": after_label(row),
+            **{name: arrow(known[name]) if name in known else None for name in names},
+        }
+        for row, known in zip(rows, found, strict=True)
+    ]
+
+
+def arrow(change: Change) -> str:
+    """`64 → 71 (+7)`, or the one value where both are equal."""
+    if change.before == change.after:
+        return change.before
+    text = f"{change.before or '–'} → {change.after or '–'}"
+    return f"{text} ({change.change})" if change.change and "→" not in change.change else text
+
+
 def _winner_record(w: Winner) -> dict[str, object]:
     best, over_sdpa = w.best, w.speedup_over_sdpa
     runner_up = None
-    if w.runner_up:
-        speedup = _speedup(w.speedup, w.speedup_low, w.speedup_high)
-        runner_up = f"{w.runner_up.variant} {speedup}"
+    if w.runner_up and w.speedup:
+        runner_up = f"{_rival(w, w.runner_up)}, {_change(1 / w.speedup, w.speedup_low, None)}"
     return {
         "problem": w.problem.label(),
-        "device": w.device,
-        "fastest": f"{best.variant} ({config_label(best.config)})",
-        "time": f"{format_us(best.median_us)} {best.origin}",
-        "tied with": ", ".join(e.variant for e in w.tied) or None,
-        "next": runner_up,
-        "against SDPA": f"{over_sdpa:.3g}× ({best.sdpa_name})" if over_sdpa else None,
+        "GPU": w.device,
+        "fastest": _kernel(best.variant, best.config),
+        "time": _time(best.median_us, best.origin),
+        "tied with": ", ".join(_rival(w, e) for e in w.tied) or None,
+        "runner-up": runner_up,
+        "against SDPA": format_speedup_over(over_sdpa, f"SDPA {best.sdpa_name}")
+        if over_sdpa
+        else None,
+        "no verdict, because": w.caveat or None,
     }
+
+
+def _rival(winner: Winner, entry: Entry) -> str:
+    """The variant, or the config where it is the winner's variant."""
+    if entry.variant != winner.best.variant:
+        return entry.variant
+    return _kernel(entry.variant, entry.config)
+
+
+def _kernel(variant: str, config: Mapping[str, int]) -> str:
+    return f"{variant} {config_label(config)}" if config else variant
+
+
+def _time(time_us: float | None, origin: str) -> str | None:
+    return None if time_us is None else f"{format_us(time_us)} {origin}"
 
 
 def _verdict(row: ComparedRow) -> str | None:
     return "BROKEN" if row.broken else str(row.verdict) if row.verdict else None
 
 
-def _speedup(value: float | None, low: float | None, high: float | None) -> str | None:
-    if value is None or low is None or high is None:
-        return None if value is None else f"{value:.3g}×"
-    return f"{value:.3g}× ({low:.3g} to {high:.3g})"
+def _change(speedup: float | None, low: float | None, high: float | None) -> str | None:
+    """`1.31× faster (1.28 to 1.33)`; the interval is that of time before / time after."""
+    if speedup is None:
+        return None
+    words = format_speedup(speedup)
+    if low is None or high is None:
+        return words
+    ends = (low, high) if speedup >= 1 else (1 / high, 1 / low)
+    return f"{words} ({ends[0]:.3g} to {ends[1]:.3g})"
 
 
 def _known(value: object) -> str:

@@ -20,12 +20,16 @@ def config_label(config: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(config.items())) or "default"
 
 
+def key_of(evaluation: Evaluation) -> Key:
+    """The question that an evaluation answers."""
+    return evaluation.variant, tuple(sorted(evaluation.config.items())), evaluation.problem
+
+
 def newest_by_question(evaluations: Iterable[Evaluation]) -> dict[Key, dict[str, Evaluation]]:
     """The newest evaluation of each question by device."""
     newest: dict[Key, dict[str, Evaluation]] = {}
     for e in sorted(evaluations, key=lambda e: e.when):
-        key = (e.variant, tuple(sorted(e.config.items())), e.problem)
-        newest.setdefault(key, {})[e.device] = e
+        newest.setdefault(key_of(e), {})[e.device] = e
     return newest
 
 

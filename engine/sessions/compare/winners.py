@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.evaluation import Evaluation
 from engine.measure.statistics import MedianInterval
@@ -45,10 +45,12 @@ class SlowerBy:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest variant for one problem on one device, under one driver and clock.
+    """The fastest kernel for one problem on one GPU, and the next one.
 
-    `tied` lists the variants of which it cannot be said that they are slower. `speedup` is the time
-    of the next variant that is slower for sure over the winner's; None where there is none.
+    `runner_up` is the next variant, or another config where one variant alone was timed; None where
+    there is one kernel. `speedup` is its time over the winner's. `tied` lists those of which it
+    cannot be said that they are slower. `caveat` says why the ranking is no verdict; empty where
+    all were timed under the same conditions.
     """
 
     problem: Problem
@@ -60,6 +62,7 @@ class Winner:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
+    caveat: str
 
     @property
     def speedup_over_sdpa(self) -> float | None:
@@ -73,34 +76,41 @@ def winners(
 ) -> tuple[Winner, ...]:
     """The winner map of some sessions, in the order in which the problems first appear.
 
-    Only times that were really taken count, of kernels that passed or were recorded elsewhere.
-    Sessions are pooled where GPU, driver and clocks are the same; others never compete.
+    Only times that were really taken count, of kernels that passed or were recorded elsewhere. A
+    problem has one winner on a GPU: times of different drivers or clocks are ranked, and it is said
+    that they are.
     """
-    result = []
-    for names in _pools(environments):
-        entries: dict[tuple[Problem, str], list[Entry]] = {}
-        for name in names:
-            for by_device in newest_by_question(evaluations[name]).values():
-                for e in by_device.values():
-                    if (entry := _entry(name, e, kind)) is not None:
-                        entries.setdefault((e.problem, e.device), []).append(entry)
-        result += [
-            _winner(problem, device, names, group) for (problem, device), group in entries.items()
-        ]
-    return tuple(result)
+    entries: dict[tuple[Problem, str], list[Entry]] = {}
+    sdpa: dict[tuple[Problem, str], list[tuple[float, str]]] = {}
+    for name, session in evaluations.items():
+        for e in session:
+            sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(e))
+        for by_device in newest_by_question(session).values():
+            for e in by_device.values():
+                at = (e.problem, e.device)
+                if (entry := _entry(name, e, kind)) is not None:
+                    entries.setdefault(at, []).append(entry)
+    return tuple(
+        _winner(problem, device, _beside(group, sdpa[problem, device]), environments)
+        for (problem, device), group in entries.items()
+    )
 
 
-def _pools(environments: Mapping[str, Environment]) -> list[tuple[str, ...]]:
-    """Sessions grouped so that the times within a group may be compared."""
-    pools: list[list[str]] = []
-    for name, environment in environments.items():
-        for pool in pools:
-            if not environment_blockers(environments[pool[0]], environment):
-                pool.append(name)
-                break
-        else:
-            pools.append([name])
-    return [tuple(pool) for pool in pools]
+def _sdpa(e: Evaluation) -> list[tuple[float, str]]:
+    return [
+        (b.latency.median_us, b.name)
+        for b in e.baselines
+        if b.latency is not None and b.latency.origin != "predicted"
+    ]
+
+
+def _beside(entries: list[Entry], sdpa: list[tuple[float, str]]) -> list[Entry]:
+    """Entries that were timed without SDPA take the fastest one known for the problem and GPU."""
+    sdpa_us, sdpa_name = min(sdpa, default=(None, ""))
+    return [
+        e if e.sdpa_us is not None else replace(e, sdpa_us=sdpa_us, sdpa_name=sdpa_name)
+        for e in entries
+    ]
 
 
 def _entry(session: str, e: Evaluation, kind: str) -> Entry | None:
@@ -108,8 +118,7 @@ def _entry(session: str, e: Evaluation, kind: str) -> Entry | None:
     if latency is None or latency.origin == "predicted" or not may_be_compared(e, latency):
         return None
     interval, samples = interval_of(latency)
-    timed = [(b.latency.median_us, b.name) for b in e.baselines if b.latency is not None]
-    sdpa_us, sdpa_name = min(timed, default=(None, ""))
+    sdpa_us, sdpa_name = min(_sdpa(e), default=(None, ""))
     return Entry(
         variant=e.variant,
         config=e.config,
@@ -123,40 +132,53 @@ def _entry(session: str, e: Evaluation, kind: str) -> Entry | None:
     )
 
 
-def _winner(problem: Problem, device: str, names: tuple[str, ...], entries: list[Entry]) -> Winner:
-    best_of: dict[str, Entry] = {}
-    for entry in sorted(entries, key=lambda e: e.median_us):
-        best_of.setdefault(entry.variant, entry)
-    best, *others = best_of.values()
-    tied: list[Entry] = []
-    runner_up, speedup = None, None
+def _winner(
+    problem: Problem, device: str, entries: list[Entry], environments: Mapping[str, Environment]
+) -> Winner:
+    best, *others = sorted(entries, key=lambda e: e.median_us)
+    rivals: dict[str, Entry] = {}
     for other in others:
-        ratio = _slower_by(best, other)
-        if ratio is None:
-            tied.append(other)
-        elif runner_up is None:
-            runner_up, speedup = other, ratio
+        if other.variant != best.variant:
+            rivals.setdefault(other.variant, other)
+    ranked = list(rivals.values()) or [e for e in others if dict(e.config) != dict(best.config)]
+    tied = [e for e in ranked if not _is_slower(best, e, environments)]
+    runner_up = next((e for e in ranked if e not in tied), ranked[0] if ranked else None)
+    ratio = _ratio(best, runner_up) if runner_up else None
     return Winner(
         problem=problem,
         device=device,
-        sessions=names,
+        sessions=tuple(dict.fromkeys(e.session for e in entries)),
         best=best,
         tied=tuple(tied),
         runner_up=runner_up,
-        speedup=speedup.ratio if speedup else None,
-        speedup_low=speedup.low if speedup else None,
-        speedup_high=speedup.high if speedup else None,
+        speedup=ratio.ratio if ratio else None,
+        speedup_low=ratio.low if ratio else None,
+        speedup_high=ratio.high if ratio else None,
+        caveat="; ".join(
+            dict.fromkeys(why for e in ranked for why in _conditions(best, e, environments))
+        ),
     )
 
 
-def _slower_by(best: Entry, other: Entry) -> SlowerBy | None:
-    """How much slower `other` is, or None where that cannot be said."""
+def _conditions(a: Entry, b: Entry, environments: Mapping[str, Environment]) -> list[str]:
+    """Why the times of two entries cannot be judged against each other."""
+    if a.session == b.session:
+        return []
+    return environment_blockers(environments[a.session], environments[b.session])
+
+
+def _ratio(best: Entry, other: Entry) -> SlowerBy:
     if best.interval is None or other.interval is None:
+        return SlowerBy(other.median_us / best.median_us, None, None)
+    compared = interval_verdict(best.interval, other.interval)
+    return SlowerBy(compared.ratio, compared.low, compared.high)
+
+
+def _is_slower(best: Entry, other: Entry, environments: Mapping[str, Environment]) -> bool:
+    """Whether it can be said that `other` is slower."""
+    if best.interval is None or other.interval is None or _conditions(best, other, environments):
         # Single figures: only what identical kernels do not show from run to run is a difference.
-        ratio = other.median_us / best.median_us
-        return SlowerBy(ratio, None, None) if ratio > 1 + RUN_TO_RUN_FLOOR else None
+        return other.median_us / best.median_us > 1 + RUN_TO_RUN_FLOOR
     samples = min(best.samples, other.samples)
     compared = interval_verdict(best.interval, other.interval, samples=samples)
-    if compared.verdict is not Verdict.SLOWER:
-        return None
-    return SlowerBy(compared.ratio, compared.low, compared.high)
+    return compared.verdict is Verdict.SLOWER

@@ -1,0 +1,145 @@
+"""What a comparison sets side by side of two kernels: figures before, after, and the change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.evaluation import Evaluation, Latency, Origin
+from engine.units import format_bytes, format_speedup, format_us
+
+ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
+# The figures of `changes`, in the order in which a person reads them.
+FIGURES = (
+    "status",
+    "max |error|",
+    "share of the tolerance",
+    "registers per thread",
+    "spills",
+    "shared memory per CTA",
+    "occupancy",
+    "limited by",
+    "CTAs per SM",
+    "waves",
+    *(f"{origin} time" for origin in ORIGINS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFigure:
+    """One time with its interval, µs; of a single figure the interval has no width."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFigures:
+    """One kernel of one session on one problem. None where the session does not hold it.
+
+    Resources and occupancy are those of the main pass. `times` is by origin: what the session has
+    predicted, recorded and measured of this very variant, config, problem and GPU.
+    """
+
+    status: str
+    max_abs_err: float | None
+    tolerance: float | None
+    registers: int | None  # per thread
+    spill_bytes: int | None  # per thread
+    smem_bytes: int | None  # per CTA
+    occupancy: float | None  # 0..1
+    limiter: str
+    ctas_per_sm: int | None
+    waves: float | None
+    arch: str
+    times: Mapping[str, TimeFigure]
+
+    def time_us(self, origin: Origin) -> float | None:
+        """The median of this origin."""
+        time = self.times.get(origin)
+        return time.median_us if time is not None else None
+
+    @property
+    def error_share(self) -> float | None:
+        """Largest error / tolerance."""
+        if self.max_abs_err is None or not self.tolerance:
+            return None
+        return self.max_abs_err / self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure before and after, as text; `change` is empty where there is none."""
+
+    figure: str
+    before: str
+    after: str
+    change: str
+
+
+def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFigures:
+    """The figures of an evaluation; `times` are all that its session has of it, oldest first."""
+    main, c = evaluation.main_pass, evaluation.correctness
+    r, o = (main.resources, main.occupancy) if main else (None, None)
+    return KernelFigures(
+        status=str(evaluation.status),
+        max_abs_err=c.max_abs_err if c else None,
+        tolerance=c.tolerance if c else None,
+        registers=r.registers_per_thread if r else None,
+        spill_bytes=r.spill_bytes if r else None,
+        smem_bytes=r.smem_bytes if r else None,
+        occupancy=o.occupancy if o else None,
+        limiter=str(o.limiter) if o else "",
+        ctas_per_sm=o.ctas_per_sm if o else None,
+        waves=o.waves if o else None,
+        arch=r.arch if r else "",
+        times={t.origin: TimeFigure(t.median_us, t.low_us, t.high_us) for t in times},
+    )
+
+
+def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
+    """Every figure that one of the two has, in the order of `FIGURES`."""
+    rows = [
+        Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
+        _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),
+        _number("share of the tolerance", before.error_share, after.error_share, _percent),
+        _number("registers per thread", before.registers, after.registers, str),
+        _number("spills", before.spill_bytes, after.spill_bytes, format_bytes),
+        _number("shared memory per CTA", before.smem_bytes, after.smem_bytes, format_bytes),
+        _number("occupancy", before.occupancy, after.occupancy, _percent),
+        Change("limited by", before.limiter, after.limiter, ""),
+        _number("CTAs per SM", before.ctas_per_sm, after.ctas_per_sm, str),
+        _number("waves", before.waves, after.waves, lambda x: f"{x:.3g}"),
+        *(_time(origin, before.times.get(origin), after.times.get(origin)) for origin in ORIGINS),
+    ]
+    return tuple(row for row in rows if row.before or row.after)
+
+
+def _number(
+    figure: str, before: float | None, after: float | None, text: Callable[[Any], str]
+) -> Change:
+    first, second = ("" if value is None else text(value) for value in (before, after))
+    change = ""
+    if before is not None and after is not None and before != after:
+        change = f"{'+' if after > before else '−'}{text(abs(after - before))}"
+        if before > 0 and figure == "max |error|":
+            change = f"{after / before:.3g}×"
+    return Change(figure, first, second, change)
+
+
+def _time(origin: str, before: TimeFigure | None, after: TimeFigure | None) -> Change:
+    first, second = ("" if t is None else format_us(t.median_us) for t in (before, after))
+    change = ""
+    if before is not None and after is not None and before != after:
+        change = format_speedup(before.median_us / after.median_us)
+    return Change(f"{origin} time", first, second, change)
+
+
+def _if_unequal(before: str, after: str) -> str:
+    return "" if before == after else f"{before} → {after}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.3g} %" if (share := 100 * share) < 1 else f"{share:.0f} %"
