@@ -83,9 +83,13 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
 
 def _device(request: EvaluationRequest) -> tuple[DeviceSpec | None, str]:
     """The target GPU, or the sentence why there is none."""
-    if request.gpu is not None:
-        return find_device(request.gpu), ""
     from engine.devices.detect import detect_local
 
     local = detect_local()
-    return (None, local) if isinstance(local, str) else (local.spec, "")
+    if request.gpu is None:
+        return (None, local) if isinstance(local, str) else (local.spec, "")
+    named = find_device(request.gpu)
+    # Of this machine's own GPU the driver knows more than the table.
+    if not isinstance(local, str) and local.spec.name == named.name:
+        return local.spec, ""
+    return named, ""

@@ -5,18 +5,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from app_driver import charts, metric
-from hostile import NUMBERS, VALID, filled, probe_snapshot
+from hostile import NUMBERS, PROBE, VALID, filled, probe_snapshot
 from streamlit.testing.v1.element_tree import Block, Element, Node
+from tuned_data import ENTRY as TUNED
 
 from app.evaluation import tabs
 from app.shared.widgets import plain_markdown
+from app.sweep.results import TABS as SWEEP_TABS
+from engine.evaluation import Status
+from engine.problem import Problem
 from engine.records.codec import dumps, loads
 from engine.records.snapshot import Snapshot
+from engine.search.location import Location
+from engine.search.rows import SweepRow
+from engine.search.space import Space, SweepOptions
+from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.sessions.store import store as store_module
+from engine.tuned import keep_tuned, problem_class
 
 # What of the probe is alive where it stands unescaped in Markdown.
 ALIVE = re.compile(
@@ -156,3 +167,44 @@ def test_a_view_that_fails_is_a_sentence_in_its_tab(open_app, monkeypatch, view_
     view_errors.clear()
     assert any("cannot be shown" in e.value for e in at.error)
     assert metric(at, "Registers")
+
+
+@pytest.fixture
+def hostile_files(hostile: Snapshot, cache_dir: Path) -> Iterator[Path]:
+    """The probe in all that Tune, Batch and Sweep read: sessions, tuned configs, a sweep."""
+    save(hostile)
+    recorded = hostile.opened()[0]
+    gpu, variant, problem = "L4", "v05", Problem(1, 1, 128, 64)
+    texts = {"reason": PROBE, "log": PROBE, "notes": (PROBE,), "device": PROBE, "flags": (PROBE,)}
+    described = {"problem": PROBE, "when": PROBE, "strategy": PROBE}
+    known = replace(TUNED, problem_class=problem_class(problem), **described)
+    keep_tuned(replace(known, gpu=gpu, variant=variant))
+    spec = SweepSpec(Space((variant,), (problem,)), SweepOptions(gpu=gpu))
+    book = SweepJournal(cache_dir / "sweeps" / "hostile.jsonl")
+    place = Location(host=PROBE, gpu=PROBE)
+    with book.claim():
+        book.begin(spec)
+        for point in spec.space.points(spec.options):
+            request = point.request
+            made = replace(recorded, **texts, variant=variant, problem=problem)
+            made = replace(made, config=dict(request.config))
+            failed = replace(made, status=Status.CRASHED, latency=None)
+            for evaluation in (made, failed):
+                book.add(point, SweepRow.make(point, evaluation, 0.1, place))
+        book.end("finished")
+    yield book.path
+    book.path.unlink()
+
+
+@pytest.mark.usefixtures("hostile_files")
+@pytest.mark.parametrize("page", ["", "batch", "devices"])
+def test_no_text_of_a_file_acts_on_the_other_pages(open_app, page) -> None:
+    assert check(open_app(page, gpu="L4", variant="v05", S="128")) >= (page != "devices")
+
+
+@pytest.mark.usefixtures("hostile_files")
+@pytest.mark.parametrize("tab", SWEEP_TABS)
+def test_no_text_of_a_journal_acts_on_the_sweep_page(open_app, tab) -> None:
+    at = open_app("sweep", gpu="L4", sweep="cli-hostile", sweep_tab=tab)
+    assert check(at) >= (tab not in ("Table", "Without a time"))  # those are dataframes
+    assert metric(at, "Done")

@@ -6,6 +6,7 @@ import re
 import sys
 import types
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from fake_nvml import FakeNvml
 
 from engine.devices import find_device, nvml
 from engine.devices.detect import DetectedDevice, detect_local
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.problem import Problem
 
 MEMORY = types.SimpleNamespace(total=23034 * 2**20, used=2**20, free=0)
 L4 = {
@@ -54,6 +57,10 @@ def test_the_driver_counts_sms_better_than_the_table(monkeypatch: pytest.MonkeyP
     assert isinstance(local, DetectedDevice)
     assert local.spec.num_sms == 60
     assert "driver" in local.spec.source
+    # Naming this machine's own GPU makes no other GPU of it; naming another one does.
+    request = EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4")
+    assert resolve(request).device == local.spec
+    assert resolve(replace(request, gpu="T4")).device == find_device("T4")
 
 
 def test_an_unknown_gpu_keeps_what_nobody_knows_empty(monkeypatch: pytest.MonkeyPatch) -> None:
