@@ -31,6 +31,7 @@ from engine.schema import (
     Tolerance,
 )
 from engine.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
+from engine.units import format_count
 
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
@@ -101,15 +102,38 @@ class Occupancy(Stored):
         Mapping[Line, Count], MaxLen(16)
     ]  # CTAs per SM each resource alone would allow
     num_sms: SmCount | None
-    waves: NotNegative | None  # ctas / (ctas_per_sm · num_sms)
+    waves: NotNegative | None  # useful CTAs / (ctas_per_sm · num_sms)
     tail_ctas: Count | None  # CTAs in the last, incomplete wave; 0 when it is full
     wave_efficiency: NotNegative | None  # waves / ⌈waves⌉
-    sm_fill: NotNegative | None  # SMs that get at least one CTA in the first wave, 0..1
+    sm_fill: NotNegative | None  # SMs that get at least one useful CTA in the first wave, 0..1
     thread_fill: (
         NotNegative | None
-    )  # launched threads / (num_sms · max threads per SM), may exceed 1
+    )  # threads of useful CTAs / (num_sms · max threads per SM), may exceed 1
     ctas_to_fill: Count | None  # CTAs of this size whose threads fill every SM's thread capacity
     reason: Sentence  # one sentence: what limits it and what would help
+    idle_ctas: Count = 0  # of those launched: splits that have no key to visit
+
+    @property
+    def useful_ctas(self) -> int:
+        """CTAs that have keys to visit."""
+        return self.ctas - self.idle_ctas
+
+    def launched(self) -> str:
+        """`64 CTAs`, or `4 of 64 CTAs with keys` where splits are empty."""
+        word = "CTA" if self.ctas == 1 else "CTAs"
+        if not self.idle_ctas:
+            return f"{format_count(self.ctas)} {word}"
+        return f"{format_count(self.useful_ctas)} of {format_count(self.ctas)} {word} with keys"
+
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """`idle_ctas` only where there are some: versions 1 and 2 of the format lack it."""
+        if not self.idle_ctas:
+            del fields["idle_ctas"]
+        return fields
+
+    def _check_file(self, raw: Mapping[str, Any]) -> None:
+        if raw.get("idle_ctas", 1) < 1 or self.idle_ctas >= max(self.ctas, 1):
+            raise FieldError("it is left out where it is 0, and less than ctas", "idle_ctas")
 
 
 @dataclass(frozen=True, slots=True)

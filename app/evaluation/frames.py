@@ -41,7 +41,7 @@ def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
     if occupancy.num_sms is None or occupancy.ctas_per_sm == 0:
         return None
     capacity = occupancy.ctas_per_sm * occupancy.num_sms
-    full, rest = divmod(occupancy.ctas, capacity)
+    full, rest = divmod(occupancy.useful_ctas, capacity)
     sizes = [(str(i + 1), capacity, False) for i in range(min(full, _WAVES_SHOWN))]
     if full > _WAVES_SHOWN:
         half = _WAVES_SHOWN // 2
@@ -57,7 +57,7 @@ def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
     if occupancy.num_sms is None:
         return None
     capacity = occupancy.num_sms * occupancy.max_warps_per_sm * WARP_SIZE
-    resident = min(occupancy.ctas, occupancy.ctas_per_sm * occupancy.num_sms)
+    resident = min(occupancy.useful_ctas, occupancy.ctas_per_sm * occupancy.num_sms)
     rows = [
         ("launched", occupancy.ctas * resources.threads_per_cta, "launch"),
         ("resident at once", resident * resources.threads_per_cta, "launch"),

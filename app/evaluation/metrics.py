@@ -7,7 +7,7 @@ from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
 from engine.evaluation import Evaluation, Occupancy, Resources
-from engine.units import format_bytes, format_count, format_us
+from engine.units import format_bytes, format_us
 
 _UNKNOWN = "–"
 
@@ -95,7 +95,7 @@ def _waves(occupancy: Occupancy | None, is_compiling: bool) -> None:
     tile(
         "Waves",
         f"{occupancy.waves:.3g}",
-        f"{format_count(occupancy.ctas)} CTA{'s' if occupancy.ctas != 1 else ''}",
+        occupancy.launched(),
         tail,
         term=TERMS["waves"],
     )

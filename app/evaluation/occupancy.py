@@ -16,7 +16,6 @@ from app.shared.widgets import empty, plain_markdown, theme
 from engine.devices import limits_for
 from engine.evaluation import PassReport
 from engine.model.whatif import whatif
-from engine.units import format_count
 
 _AXES = {
     "threads": "threads per CTA",
@@ -97,7 +96,7 @@ def _threads(report: PassReport) -> None:
         return
     _plot(charts.thread_capacity(frame, theme()), "threads")
     st.caption(
-        f"{format_count(occupancy.ctas)} CTAs of {report.resources.threads_per_cta} threads are "
+        f"{occupancy.launched()}, of {report.resources.threads_per_cta} threads each, are "
         f"{occupancy.thread_fill:.1%} of what the GPU holds; {occupancy.ctas_to_fill:,} CTAs "
         "would fill it."
     )

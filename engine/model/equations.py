@@ -3,7 +3,8 @@
 One pass takes its launch floor plus the slowest of three: the SMs, L2, DRAM. The SMs work as
 follows. A CTA alone on an SM takes `cta_us`. A second one beside it overlaps with all but
 `shared_us` of it, what they contend for (the shared-memory pipe, the tensor cores). The busiest SM
-gets ⌈CTAs / SMs⌉ of them and holds `ctas_per_sm` at once, so it works in rounds:
+gets ⌈CTAs / SMs⌉ of them and holds `ctas_per_sm` at once, so it works in rounds (CTAs count here
+that have keys to visit: those of empty splits end at once):
 
     time(n resident) = cta_us + (n − 1) · shared_us, never under n CTAs at the math or exp peak
     compute = rounds · time(ctas_per_sm) + time(rest)
@@ -174,7 +175,7 @@ class Terms:
     floor_us: FloatArray  # of all passes
     cta_us: FloatArray  # one CTA alone on an SM
     shared_us: FloatArray  # what another resident CTA adds to it
-    ctas: IntArray  # of the main pass
+    ctas: IntArray  # of the main pass, those with keys to visit
     ctas_per_sm: IntArray
     load_per_sm: IntArray  # ⌈CTAs / SMs⌉
     compute_us: FloatArray
@@ -237,7 +238,8 @@ def evaluate(
     exp_cta_us = rows * kv_rows / (_EXP_PER_CYCLE * m.cycles_per_us)
 
     per_sm = resident[0]
-    load = -(-launches.ctas[0] // m.num_sms)
+    useful = launches.useful_ctas
+    load = -(-useful // m.num_sms)
     rounds, rest = np.divmod(load, per_sm)
     least = np.maximum(peak_cta_us, exp_cta_us)
 
@@ -248,13 +250,15 @@ def evaluate(
     whole = rounds * together(per_sm) + together(rest)
     # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile.
     share = np.where(launches.causal, np.minimum(1.0, 0.5 * (1.0 + rows / launches.seqlen)), 1.0)
+    # The keys that CTAs of empty splits do not visit are visited by the others all the same.
+    share = np.where(launches.causal, np.minimum(1.0, share * launches.ctas[0] / useful), share)
     compute_us = np.maximum(share * whole, together(np.minimum(load, 1)))
     peak_us, exp_us = share * load * peak_cta_us, share * load * exp_cta_us
 
     # Each CTA reads its Q and K/V rows and writes O; partial results go through scratch.
     cta_bytes = BYTES_PER_ELEMENT * launches.head_dim * (2 * rows + 2 * share * kv_rows)
     port = _L2_BYTES_PER_CYCLE * m.cycles_per_us * parameters.bandwidth
-    main_bytes = launches.ctas[0] * cta_bytes + launches.scratch_bytes
+    main_bytes = useful * cta_bytes + launches.scratch_bytes
     l2_us = np.maximum(
         main_bytes / (_L2_SHARED_EFFICIENCY * port * m.num_sms),
         load * cta_bytes / (_L2_PORT_EFFICIENCY * port),
@@ -282,7 +286,7 @@ def evaluate(
         floor_us=floor_us,
         cta_us=cta_us,
         shared_us=shared_us,
-        ctas=launches.ctas[0],
+        ctas=useful,
         ctas_per_sm=per_sm,
         load_per_sm=load,
         compute_us=compute_us,

@@ -125,6 +125,8 @@ def estimate(
         UnknownName: the SM limits of the device's compute capability are not known.
     """
     limits = limits_for(device.compute_capability)
+    launches = collect(variant, plan.config, [plan.problem])
+    idle = [int(launches.ctas[0, 0] - launches.useful_ctas[0]), *[0] * (len(plan.passes) - 1)]
     passes = tuple(
         PassReport(
             r,
@@ -135,9 +137,10 @@ def estimate(
                 launch.threads,
                 r.registers_per_thread,
                 r.static_smem_bytes + launch.dynamic_smem_bytes,
+                idle_ctas,
             ),
         )
-        for launch, r in zip(plan.passes, resources, strict=True)
+        for launch, r, idle_ctas in zip(plan.passes, resources, idle, strict=True)
     )
     for p in passes:
         if p.occupancy.ctas_per_sm == 0:
@@ -148,7 +151,6 @@ def estimate(
     except InvalidProblem as error:
         return Estimate(variant, device, plan, passes, "", None, None, str(error))
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
-    launches = collect(variant, plan.config, [plan.problem])
     spread = predict_arrays(variant, launches, resident, m, calibration)
     reason = f"{_binding_sentence(spread.terms, device)} {_calibration_note(calibration)}"
     if spilled := sum(r.spill_bytes for r in resources):

@@ -36,6 +36,7 @@ class Launches:
     head_dim: IntArray
     causal: npt.NDArray[np.bool_]
     ctas: IntArray  # [passes, n]
+    useful_ctas: IntArray  # of the main pass: those that have keys to visit
     threads: IntArray  # [passes, n]
     dynamic_smem_bytes: IntArray  # [passes, n]
     scratch_bytes: IntArray
@@ -125,7 +126,7 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """One problem's twelve figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """One problem's thirteen figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -136,7 +137,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
     return (
         *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
         sum(4 * prod(s.shape(p, config)) for s in variant.scratch),
-        *(query_rows, work.kv_rows(p, config), math_threads, ways),
+        *(query_rows, work.kv_rows(p, config), math_threads, ways, config.get("num_splits", 1)),
         *(prod(x.grid(p, config)) for x in variant.passes),
         *(x.threads(p, config) for x in variant.passes),
         *(x.dynamic_smem_bytes(p, config) for x in variant.passes),
@@ -144,10 +145,10 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[12 + 3 · passes, n]`, in the order of `_figures`."""
+    """`columns` is `[13 + 3 · passes, n]`, in the order of `_figures`."""
     batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
-    scratch, rows, kv, math, ways = columns[7:12]
-    ctas, threads, smem = columns[12:].reshape(3, num_passes, -1)
+    scratch, rows, kv, math, ways, splits = columns[7:13]
+    ctas, threads, smem = columns[13:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
@@ -157,6 +158,9 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         head_dim=head_dim,
         causal=causal.astype(bool),
         ctas=ctas,
+        useful_ctas=_useful_ctas(
+            ctas[0], splits, batch * num_heads, -(-seqlen // rows), num_keys, rows, kv, causal
+        ),
         threads=threads,
         dynamic_smem_bytes=smem,
         scratch_bytes=scratch,
@@ -165,6 +169,35 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         math_threads=math,
         conflict_ways=ways,
     )
+
+
+def _useful_ctas(
+    ctas: IntArray,
+    splits: IntArray,
+    slices: IntArray,
+    tiles: IntArray,
+    num_keys: IntArray,
+    query_rows: IntArray,
+    kv_rows: IntArray,
+    causal: IntArray,
+) -> IntArray:
+    """CTAs with keys to visit: of a split K/V, chunks that begin past the last key have none.
+
+    A causal query tile ends at its own rows, so that later chunks are empty for early tiles. What
+    does not launch a CTA for each split of each query tile is not looked into: all are useful.
+
+    Args:
+        slices: batch · num_heads; tiles: query tiles of each.
+    """
+    useful = np.zeros_like(ctas)
+    for split in range(int(splits.max(initial=1))):
+        first_key = split * kv_rows
+        # Causal: the tiles that end before the chunk begins do not see it.
+        before = np.where(causal > 0, np.minimum(first_key // query_rows, tiles), 0)
+        has_keys = (split < splits) & (first_key < num_keys)
+        useful += np.where(has_keys, slices * (tiles - before), 0)
+    per_split = slices * tiles * splits
+    return np.where(per_split == ctas, useful, ctas)
 
 
 def unpadded_conflict_ways(head_dim: int, math_threads: int, query_rows: int) -> int:

@@ -119,6 +119,7 @@ def occupancy(
     threads: int,
     registers: int,
     smem_bytes: int,
+    idle_ctas: int = 0,
 ) -> Occupancy:
     """Occupancy of one launch.
 
@@ -129,6 +130,8 @@ def occupancy(
         threads: threads per CTA.
         registers: registers per thread.
         smem_bytes: static + dynamic shared memory per CTA.
+        idle_ctas: of those launched, the ones that find no key to visit and end at once. Waves and
+            fills count the others.
 
     Raises:
         InvalidProblem: a launch no CUDA device takes (see `check_launch`), no CTA, or no SM.
@@ -139,6 +142,7 @@ def occupancy(
     if num_sms is not None and num_sms < 1:
         raise InvalidProblem(f"A GPU has at least one SM, not {num_sms:,}.")
 
+    useful = ctas - idle_ctas
     per_sm = ctas_per_sm(limits, threads, registers, smem_bytes)
     allowed: dict[str, int] = {
         "warps": int(per_sm.warps),
@@ -159,15 +163,15 @@ def occupancy(
     ctas_to_fill: int | None = None
     if num_sms is not None:
         capacity = num_sms * limits.max_threads_per_sm
-        thread_fill = ctas * threads / capacity
+        thread_fill = useful * threads / capacity
         ctas_to_fill = -(-capacity // threads)
-        sm_fill = min(ctas, num_sms) / num_sms if resident else 0.0
+        sm_fill = min(useful, num_sms) / num_sms if resident else 0.0
         if resident:
             per_wave = resident * num_sms
-            whole_waves = -(-ctas // per_wave)
-            waves = ctas / per_wave
-            tail = ctas % per_wave
-            wave_efficiency = ctas / (whole_waves * per_wave)
+            whole_waves = -(-useful // per_wave)
+            waves = useful / per_wave
+            tail = useful % per_wave
+            wave_efficiency = useful / (whole_waves * per_wave)
 
     return Occupancy(
         ctas=int(ctas),
@@ -185,6 +189,7 @@ def occupancy(
         thread_fill=thread_fill,
         ctas_to_fill=ctas_to_fill,
         reason=_reason(limits, binding, resident, warps_per_cta, registers, smem_bytes),
+        idle_ctas=int(idle_ctas),
     )
 
 

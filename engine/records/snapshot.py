@@ -3,8 +3,9 @@
 The file is one JSON object: `format`, `schema_version` and `summary` (written by
 `engine.records.codec`), then the fields of `Snapshot`.
 
-Version 2 adds `seqlen_kv` to problems, version 3 `num_heads_kv`. A file is written in the oldest
-version that can hold it, so that whoever has an older Attune can open what they could open before.
+Version 2 adds `seqlen_kv` to problems, version 3 `num_heads_kv`, and `idle_ctas` to occupancies. A
+file is written in the oldest version that can hold it, so that whoever has an older Attune can open
+what they could open before.
 """
 
 from __future__ import annotations
@@ -183,7 +184,10 @@ class Snapshot(Record):
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
-    if any(p.num_heads_kv is not None for p in problems):
+    passes = (p for e in snapshot.evaluations for p in e.passes)
+    if any(p.num_heads_kv is not None for p in problems) or any(
+        p.occupancy.idle_ctas for p in passes
+    ):
         return 3
     return 1 if all(p.seqlen_kv is None for p in problems) else 2
 

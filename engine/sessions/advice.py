@@ -195,11 +195,11 @@ def _launched(now: Occupancy, then: Occupancy) -> str:
     """How the launch changes, where it does."""
     if now.sm_fill is None or then.sm_fill is None or now.ctas == then.ctas:
         return ""
+    launched = f"It launches {then.launched()} in place of {now.launched()}"
     return (
-        f"It launches {then.ctas:,} CTAs in place of {now.ctas:,}: {then.sm_fill:.0%} of the SMs "
-        f"get work, not {now.sm_fill:.0%}."
+        f"{launched}: {then.sm_fill:.0%} of the SMs get work, not {now.sm_fill:.0%}."
         if now.sm_fill != then.sm_fill
-        else f"It launches {then.ctas:,} CTAs in place of {now.ctas:,}."
+        else f"{launched}."
     )
 
 
@@ -209,8 +209,8 @@ def _fill(now: _Predicted, footprint_of: FootprintOf) -> Iterator[Suggestion]:
     if main.waves is None or main.wave_efficiency is None or main.wave_efficiency > 0.95:
         return
     capacity = main.ctas_per_sm * (main.num_sms or 0)
-    full = -(-main.ctas // capacity) * capacity
-    batch = now.problem.batch * full // main.ctas
+    full = -(-main.useful_ctas // capacity) * capacity
+    batch = now.problem.batch * full // main.useful_ctas
     if batch <= now.problem.batch:
         return
     try:
@@ -232,10 +232,11 @@ def _fill(now: _Predicted, footprint_of: FootprintOf) -> Iterator[Suggestion]:
 
 
 def _unfilled(main: Occupancy, capacity: int) -> str:
-    if main.ctas < capacity:
-        return f"The GPU has room for {capacity:,} CTAs at once and gets {main.ctas:,}"
-    waves = main.ctas / capacity
-    return f"{main.ctas:,} CTAs are {waves:.3g} waves of {capacity:,}, and the last is not full"
+    if main.useful_ctas < capacity:
+        keys = " that have keys" if main.idle_ctas else ""
+        return f"The GPU has room for {capacity:,} CTAs at once and gets {main.useful_ctas:,}{keys}"
+    waves = main.useful_ctas / capacity
+    return f"{main.launched()} are {waves:.3g} waves of {capacity:,}, and the last is not full"
 
 
 def _limiter(now: _Predicted) -> Iterator[Suggestion]:

@@ -195,6 +195,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
         "spill loads": format_bytes(r.spill_load_bytes),
         "stack": format_bytes(r.stack_bytes),
         "CTAs": o.ctas,
+        "useful CTAs": o.useful_ctas,
         "CTAs per SM": o.ctas_per_sm,
         "occupancy": f"{o.occupancy:.0%}",
         "limiter": o.limiter,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.evaluation import Resources
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Curve:
     """Predictions over many batches.
 
-    `table` has one row per batch: `batch`, `ctas`, `ctas_per_sm`, `load_per_sm`, `waves`,
+    `table` has one row per batch: `batch`, `ctas`, `useful_ctas` (with keys to visit: waves and
+    fills are those), `thread_fill`, `ctas_per_sm`, `load_per_sm`, `waves`,
     `wave_efficiency`, `sm_fill`, `predicted_us`, `low_us`, `high_us`, `binds`, `device_bytes`,
     `flops`.
     """
@@ -68,16 +69,20 @@ def predict_curve(
     launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))
     resident = resident_ctas(variant, launches, resources, device)
     spread = predict_arrays(variant, launches, resident, m, calibration)
-    waves = launches.ctas[0] / (resident[0] * m.num_sms)
+    useful = launches.useful_ctas
+    waves = useful / (resident[0] * m.num_sms)
+    thread_slots = m.num_sms * limits_for(device.compute_capability).max_threads_per_sm
     table = pd.DataFrame(
         {
             "batch": launches.batch,
             "ctas": launches.ctas[0],
+            "useful_ctas": useful,
             "ctas_per_sm": resident[0],
             "load_per_sm": spread.terms.load_per_sm,
             "waves": waves,
             "wave_efficiency": waves / np.ceil(waves),
-            "sm_fill": np.minimum(launches.ctas[0], m.num_sms) / m.num_sms,
+            "sm_fill": np.minimum(useful, m.num_sms) / m.num_sms,
+            "thread_fill": useful * launches.threads[0] / thread_slots,
             "predicted_us": spread.terms.total_us,
             "low_us": spread.low_us,
             "high_us": spread.high_us,

@@ -1,0 +1,104 @@
+"""CTAs of empty splits are launched and do no work: fills, waves and predictions leave them out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sessions_data import evaluation_maker, snapshot_maker
+
+from engine.devices import find_device
+from engine.evaluation import Occupancy
+from engine.model.estimate import Estimate, estimate_compiled
+from engine.model.launches import collect
+from engine.problem import Problem
+from engine.records.codec import dumps, loads
+from engine.records.snapshot import version_of
+from kernels.ladder import by_id
+from kernels.variant import ceil_div
+
+L4 = find_device("L4")
+V05 = by_id("v05")
+
+
+def with_splits(num_splits: int) -> dict[str, int]:
+    return V05.default_config() | {"num_splits": num_splits}
+
+
+def by_hand(problem: Problem, num_splits: int) -> int:
+    """CTA by CTA, as the kernel's own loop bounds have it."""
+    chunk = ceil_div(ceil_div(problem.num_keys, 64), num_splits) * 64
+    useful = 0
+    for first_query in range(0, problem.seqlen, 64):
+        end = min(problem.num_keys, first_query + 64) if problem.causal else problem.num_keys
+        useful += sum(split * chunk < end for split in range(num_splits))
+    return problem.batch * problem.num_heads * useful
+
+
+@given(
+    seqlen=st.integers(1, 900),
+    keys=st.integers(1, 900),
+    splits=st.sampled_from([1, 2, 4, 8, 16, 32]),
+    causal=st.booleans(),
+)
+def test_useful_ctas_are_those_whose_loop_runs(
+    seqlen: int, keys: int, splits: int, causal: bool
+) -> None:
+    problem = Problem(2, 3, seqlen, 64, causal, seqlen_kv=None if causal else keys)
+    launches = collect(V05, with_splits(splits), [problem])
+    assert launches.useful_ctas.tolist() == [by_hand(problem, splits)]
+    assert launches.useful_ctas[0] <= launches.ctas[0, 0]
+
+
+def test_without_splits_every_cta_is_useful() -> None:
+    for variant in (by_id("v01"), by_id("v08"), by_id("v12")):
+        problem = Problem(2, 3, 65, 64, causal=True)
+        launches = collect(variant, variant.default_config(), [problem])
+        assert launches.useful_ctas.tolist() == launches.ctas[0].tolist()
+
+
+def estimated(num_splits: int, footprint_of) -> tuple[Estimate, Occupancy]:
+    made = estimate_compiled(V05, Problem(1, 1, 128, 64), with_splits(num_splits), L4, footprint_of)
+    return made, made.passes[0].occupancy
+
+
+def test_empty_splits_fill_nothing(footprint_of) -> None:
+    two, few = estimated(2, footprint_of)
+    thirty_two, many = estimated(32, footprint_of)
+    assert (many.ctas, many.useful_ctas) == (64, 4)
+    assert many.launched() == "4 of 64 CTAs with keys"
+    assert (many.sm_fill, many.waves) == (few.sm_fill, few.waves) == (4 / 58, few.waves)
+    assert many.thread_fill == few.thread_fill
+    assert (few.ctas, few.idle_ctas, few.launched()) == (4, 0, "4 CTAs")
+    # More splits to fuse, and not one more that works: no faster.
+    assert two.latency is not None
+    assert thirty_two.latency is not None
+    assert thirty_two.latency.median_us >= two.latency.median_us
+    assert "54 of 58 SMs idle" in two.reason
+
+
+def test_a_file_holds_idle_ctas_in_version_3() -> None:
+    evaluation = evaluation_maker()
+    report = evaluation.passes[0]
+    idle = replace(report, occupancy=replace(report.occupancy, idle_ctas=60))
+    snapshot = snapshot_maker(evaluations=[replace(evaluation, passes=(idle, report))])
+    assert version_of(snapshot) == 3
+    assert loads(dumps(snapshot), name="x") == snapshot
+    assert b"idle_ctas" not in dumps(snapshot_maker(), compress=False)
+
+
+@pytest.mark.parametrize("num_splits", [1, 32])
+def test_the_recommendation_counts_what_works(num_splits: int, footprint_of) -> None:
+    from engine.model.batch.recommend import BatchRequest, recommend_batch
+
+    request = BatchRequest(
+        "v05", "L4", seqlen=128, head_dim=64, config=with_splits(num_splits), max_batch=256
+    )
+    table = recommend_batch(request, footprint_of).table
+    useful = 2 if num_splits == 1 else 4
+    assert table["useful_ctas"].iloc[0] == useful
+    assert table["ctas"].iloc[0] == 2 * num_splits
+    assert table["sm_fill"].iloc[0] == pytest.approx(useful / 58)
+    assert table["thread_fill"].iloc[0] == pytest.approx(useful * 256 / (58 * 1536))
