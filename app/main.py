@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `streamlit run` puts only app/ there
 
-from app.access import AccessControl, access_token, announce  # noqa: E402  (after the path is set)
+# After the path is set:
+from app.access import AccessControl, access_token, announce  # noqa: E402
+from app.shared.widgets import show_error  # noqa: E402
 
 TOKEN = access_token(sys.argv[1:])
 
@@ -20,4 +22,5 @@ app = App(
     "page_table.py",
     middleware=[Middleware(AccessControl, token=TOKEN)],
     lifespan=announce(TOKEN),
+    on_script_error=show_error,  # what fails outside of a tab: a sentence too, and no traceback
 )

@@ -98,14 +98,25 @@ def errors_as_sentences() -> Iterator[None]:
     """Whatever fails inside becomes a sentence there; the rest of the page is drawn."""
     try:
         yield
-    except AttuneError as error:
-        problem(str(error))
     except Exception as error:
-        _LOG.exception("a view failed")
+        show_error(error)
+
+
+def show_error(error: Exception) -> bool:
+    """Show an error as a sentence, and log it where it is none that was meant.
+
+    Returns:
+        True: nothing else is to be shown for it (what Streamlit asks its error handlers).
+    """
+    if isinstance(error, AttuneError):
+        problem(str(error))
+    else:
+        _LOG.exception("a view failed", exc_info=error)
         problem(
             f"This part cannot be shown ({type(error).__name__}): its file may hold figures that "
             "no kernel has. The server's log says more."
         )
+    return True
 
 
 def show_log(log: str, label: str = "Full log") -> None:
