@@ -111,7 +111,7 @@ def show_error(error: Exception) -> bool:
     if isinstance(error, AttuneError):
         problem(str(error))
     else:
-        _LOG.exception("a view failed", exc_info=error)
+        _LOG.exception("a view failed")  # callers are in its `except`
         problem(
             f"This part cannot be shown ({type(error).__name__}): its file may hold figures that "
             "no kernel has. The server's log says more."
