@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from engine.backends.cpu.job import Job
 
-_SHADOW_BYTES_PER_BYTE = 8  # of what a kernel writes, in the check build: native/runtime.h
+# In the check build, of what a kernel writes and of what it reads among that: native/runtime.h.
+_BYTES_PER_WRITTEN_BYTE = 8
+_BYTES_PER_READ_BYTE = 16
 
 
 def bytes_needed(job: Job) -> int:
@@ -17,5 +19,7 @@ def bytes_needed(job: Job) -> int:
         if buffer.returned:
             needed += 2 * buffer.bytes
         if job.library.check and not buffer.read_only:
-            needed += _SHADOW_BYTES_PER_BYTE * buffer.bytes
+            needed += _BYTES_PER_WRITTEN_BYTE * buffer.bytes
+            if not buffer.returned:  # an output is only written
+                needed += _BYTES_PER_READ_BYTE * buffer.bytes
     return needed

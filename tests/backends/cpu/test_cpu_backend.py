@@ -202,7 +202,7 @@ def test_more_memory_than_there_is(backend, tmp_path, inputs, monkeypatch, check
         assert result.status is Status.PASSED
         return
     assert result.status is Status.OUT_OF_MEMORY  # with the race detector's records they do not
-    assert "takes 288." in result.reason
+    assert "takes 800." in result.reason
     assert "100.0 MiB are free: choose a smaller problem." in result.reason
 
 

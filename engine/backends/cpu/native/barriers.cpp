@@ -7,12 +7,11 @@ inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
         // named barrier, one that merely arrived is ordered after nobody.
         if (!barrier.expected || barrier.waiting.size() == w->num_threads) {
             order_whole_cta(w);
+            for (Fiber *f : barrier.waiting) take_over_order(w, barrier.handover, f->linear);
         } else {
-            for (Fiber *fiber : barrier.waiting) {
-                join_clock(clocks_of(w, fiber->linear), barrier.clock.data(), w->num_threads);
-            }
+            for (Fiber *f : barrier.waiting) take_over(w, barrier.handover, f->linear);
         }
-        std::fill(barrier.clock.begin(), barrier.clock.end(), 0);
+        reset(w, barrier.handover);
     }
     // The last to arrive runs on, except in the random schedule, which draws anew.
     const bool everyone = w->settings->schedule == random_order;
@@ -57,9 +56,10 @@ static inline void arrive(int id, int threads, Site site, bool wait) {
                     barrier.expected);
     }
     if (w->settings->check) {
-        if (barrier.clock.size() != w->num_threads) barrier.clock.assign(w->num_threads, 0);
         if (threads) {
-            join_clock(barrier.clock.data(), released_clocks(w, me->linear), w->num_threads);
+            hand_over(w, barrier.handover, me->linear);
+        } else {
+            hand_over_order(w, barrier.handover, me->linear);  // the floor stands for the clocks
         }
         advance_clock(w, me->linear);
     }

@@ -5,8 +5,9 @@
 // `floor_clock` stands for all threads at once: a barrier of the whole CTA (or a new CTA) lifts it
 // above every clock handed out so far, and nothing has to be joined or cleared.
 //
-// Global memory: every granule remembers its last write in this run, which finds reads of what
-// nobody wrote and conflicts between CTAs or threads that no barrier and no atomic orders.
+// Global memory (buffers and __device__ variables): every granule remembers its last write in this
+// run and two reads since. That finds reads of what nobody wrote, and conflicts between threads, of
+// one CTA or two, that no barrier orders and no fences with an atomic (ordering.h).
 namespace coh {
 
 void join_clock(uint32_t *into, const uint32_t *from, unsigned n) {
@@ -53,19 +54,17 @@ void prepare_checks(Worker *w) {
         w->top_clock = w->cta_serial = 0;
     }
     w->clocks.assign((size_t)w->num_threads * w->num_threads, 0);
-    for (Barrier &barrier : w->barriers) barrier.clock.assign(w->num_threads, 0);
+    w->orders.assign(w->num_threads, MemoryOrder());
 }
 
 void start_cta_checks(Worker *w) {
     order_whole_cta(w);
     w->cta_serial++;
-    w->release_epoch = 0;
-    w->fenced = false;
-    w->acquired.clear();
-    w->atomic_addresses.clear();
-    for (Barrier &barrier : w->barriers) {
-        std::fill(barrier.clock.begin(), barrier.clock.end(), 0);
-    }
+    w->shared_locations.clear();
+    w->own_atomics.clear();
+    for (Barrier &barrier : w->barriers) reset(w, barrier.handover);
+    if (w->uses_fences) w->orders.assign(w->num_threads, MemoryOrder());
+    w->uses_fences = false;
 }
 
 static bool is_atomic(AccessKind kind) {
@@ -260,69 +259,149 @@ void check_proxy_fence(const void *pointer, size_t bytes, Site site) {
     });
 }
 
-static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, AccessKind kind,
-                                 Place place) {
-    GlobalShadow &shadow = b.shadow[g];
-    const GlobalShadow last = shadow;
-    if (needs_a_value(kind) && b.uninitialised && !last.launch) {
-        fail_at("uninitialised global memory", place,
-                "buffer '%s' is read at byte %zu, which no thread has written", b.name, byte);
+// ---- global memory ----
+// CTAs on several host threads look at a granule's records at once.
+class GranuleLock {
+public:
+    explicit GranuleLock(size_t granule) : flag_(flags_[(granule >> 4) % NUM_FLAGS]) {
+        while (flag_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
     }
-    const bool both_atomic = is_atomic(kind) && (last.epoch_and_atomic & 1);
-    if (last.launch == launch.serial && !both_atomic) {
-        const char *earlier = (last.epoch_and_atomic & 1) ? "changed atomically" : "wrote";
-        if (last.cta != w->cta) {
-            const auto known = w->acquired.find(last.cta);
-            const bool ordered = known != w->acquired.end() &&
-                                 known->second >= last.epoch_and_atomic >> 1;
-            const bool own_atomic = (last.epoch_and_atomic & 1) &&
-                                    w->atomic_addresses.count((uintptr_t)b.base + byte);
-            if (!ordered && !own_atomic) {
-                const uint32_t *grid = w->settings->grid;
-                fail_at("global memory race", place,
-                        "%s of buffer '%s' at byte %zu, which CTA (%u,%u,%u) %s in this launch",
-                        verb(kind), b.name, byte, last.cta % grid[0], last.cta / grid[0] % grid[1],
-                        last.cta / (grid[0] * grid[1]), earlier);
-            }
-        } else if (last.thread != self->linear && last.clock > w->floor_clock &&
-                   clocks_of(w, self->linear)[last.thread] < last.clock) {
-            const uint3 &other = w->fibers[last.thread].thread_idx;
-            fail_at("global memory race", place,
-                    "%s of buffer '%s' at byte %zu, which thread (%u,%u,%u) of the same CTA %s "
+    ~GranuleLock() { flag_.clear(std::memory_order_release); }
+
+private:
+    static constexpr size_t NUM_FLAGS = 1024;
+    static std::atomic_flag flags_[NUM_FLAGS];
+    std::atomic_flag &flag_;
+};
+std::atomic_flag GranuleLock::flags_[NUM_FLAGS];
+
+// By what this thread knows of a CTA's writes.
+static bool knows(const KnownCtas &known, const GlobalAccess &access) {
+    return covers(known, access.cta, access.thread, access.clock);
+}
+
+static bool happened_before(Worker *w, const GlobalAccess &access) {
+    const unsigned me = self->linear;
+    if (access.cta != w->cta) return knows(w->orders[me].acquired, access);
+    return access.thread == me || access.clock <= w->floor_clock ||
+           clocks_of(w, me)[access.thread] >= access.clock;
+}
+
+static bool conflict(Worker *w, const GlobalAccess &earlier, const GlobalAccess &now) {
+    if (earlier.launch != now.launch || !(earlier.bytes & now.bytes)) return false;
+    const bool reach_each_other =
+        earlier.cta == now.cta || !(earlier.of_cta_scope || now.of_cta_scope);
+    if (earlier.atomic && now.atomic && reach_each_other) return false;
+    return !happened_before(w, earlier);
+}
+
+[[noreturn]] static void global_race(Worker *w, const Buffer &b, size_t byte,
+                                     const GlobalAccess &earlier, const char *earlier_verb,
+                                     const GlobalAccess &now, AccessKind kind, Place place) {
+    const dim3 &block = self->block_dim;
+    const uint3 thread{earlier.thread % block.x, earlier.thread / block.x % block.y,
+                       earlier.thread / (block.x * block.y)};
+    if (earlier.cta == w->cta) {
+        fail_at_two("global memory race", place, expand(earlier.place),
+                    "%s of %s at byte %zu, which thread (%u,%u,%u) of the same CTA %s at {other} "
                     "with no barrier since",
-                    verb(kind), b.name, byte, other.x, other.y, other.z, earlier);
+                    verb(kind), b.name, byte, thread.x, thread.y, thread.z, earlier_verb);
+    }
+    const MemoryOrder &mine = w->orders[self->linear];
+    const char *missing =
+        "no fences (__threadfence()) with an atomic between them order the two";
+    if (earlier.atomic && now.atomic) {
+        missing = "atomics of CTA scope do not reach another CTA";
+    } else if (knows(mine.observed, earlier)) {
+        missing = "the reader needs a __threadfence() between the atomic that told it and this "
+                  "access";
+    } else if (find_cta(mine.observed, earlier.cta) || find_cta(mine.acquired, earlier.cta)) {
+        missing = "that thread executed no __threadfence() between its access and the atomic "
+                  "that told of it";
+    }
+    const uint32_t *grid = w->settings->grid;
+    fail_at_two("global memory race", place, expand(earlier.place),
+                "%s of %s at byte %zu, which thread (%u,%u,%u) of CTA (%u,%u,%u) %s at {other} in "
+                "this launch: %s",
+                verb(kind), b.name, byte, thread.x, thread.y, thread.z, earlier.cta % grid[0],
+                earlier.cta / grid[0] % grid[1], earlier.cta / (grid[0] * grid[1]), earlier_verb,
+                missing);
+}
+
+static void keep_read(GlobalReads &reads, const GlobalAccess &now) {
+    auto is_same_thread = [&](const GlobalAccess &read) {
+        return read.launch == now.launch && read.cta == now.cta && read.thread == now.thread;
+    };
+    const bool replaces_first = reads.last[0].launch != now.launch || is_same_thread(reads.last[0]);
+    reads.last[replaces_first ? 0 : 1] = now;
+}
+
+static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, GlobalAccess now,
+                                 AccessKind kind, Place place) {
+    const bool is_write = kind != AccessKind::read && kind != AccessKind::atomic_read;
+    GlobalAccess earlier{};
+    const char *earlier_verb = nullptr;  // of a conflict, which is reported without the lock
+    bool initialised;
+    {
+        GranuleLock lock(g);
+        GlobalAccess &write = b.writes[g];
+        initialised = write.launch != 0;
+        if (conflict(w, write, now)) {
+            earlier = write;
+            earlier_verb = write.atomic ? "changed atomically" : "wrote";
+        }
+        if (is_write && b.is_read) {
+            for (GlobalAccess &read : b.reads[g].last) {
+                if (!read.launch) continue;
+                if (conflict(w, read, now)) earlier = read, earlier_verb = "read";
+                read = GlobalAccess{};
+            }
+        }
+        if (is_write) {
+            write = now;
+        } else {
+            b.is_read = true;
+            keep_read(b.reads[g], now);
         }
     }
-    if (kind == AccessKind::read || kind == AccessKind::atomic_read) return;
-    GlobalShadow now{};
-    now.cta = w->cta;
-    now.thread = (uint16_t)self->linear;
-    now.launch = launch.serial;
-    now.clock = clock_of(w, self->linear);
-    now.epoch_and_atomic = w->release_epoch << 1 | is_atomic(kind);
-    shadow = now;
+    if (needs_a_value(kind) && b.uninitialised && !initialised) {
+        fail_at("uninitialised global memory", place,
+                "%s is read at byte %zu, which no thread has written", b.name, byte);
+    }
+    if (!earlier_verb) return;
+    if (earlier.atomic && last_change_is_own(w, (uintptr_t)b.base + byte)) return;
+    global_race(w, b, byte, earlier, earlier_verb, now, kind, place);
 }
 
 static void check_global(Worker *w, Buffer &b, uintptr_t address, size_t bytes, AccessKind kind,
-                         Place place) {
+                         Place place, Scope scope) {
     const long long offset = (long long)(address - (uintptr_t)b.base);
     if (offset < 0 || offset + (long long)bytes > (long long)b.size) {
-        fail_at("global memory out of bounds", place,
-                "%zu-byte %s at byte %lld of buffer '%s' (%zu bytes)", bytes, verb(kind), offset,
-                b.name, b.size);
+        fail_at("global memory out of bounds", place, "%zu-byte %s at byte %lld of %s (%zu bytes)",
+                bytes, verb(kind), offset, b.name, b.size);
     }
     const bool reads = kind == AccessKind::read || kind == AccessKind::atomic_read;
     if (!reads && b.read_only) {
-        fail_at("write to an input", place, "%s of input buffer '%s' at byte %lld", verb(kind),
-                b.name, offset);
+        fail_at("write to an input", place, "%s of input %s at byte %lld", verb(kind), b.name,
+                offset);
     }
     if (b.read_only) return;  // nobody writes it
-    each_granule((size_t)offset, bytes, [&](size_t g, size_t byte, uint8_t) {
-        check_global_granule(w, b, g, byte, kind, place);
+    GlobalAccess now{};
+    now.cta = w->cta;
+    now.clock = clock_of(w, self->linear);
+    now.place = compress(place);
+    now.launch = launch.serial;
+    now.thread = self->linear;
+    now.atomic = is_atomic(kind);
+    now.of_cta_scope = scope == Scope::cta;
+    each_granule((size_t)offset, bytes, [&](size_t g, size_t byte, uint8_t mask) {
+        now.bytes = mask;
+        check_global_granule(w, b, g, byte, now, kind, place);
     });
 }
 
-void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place) {
+void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,
+                  Scope scope) {
     Worker *w = worker;
     if (!w || !w->in_cta || !w->settings->check || !bytes) return;
     const uintptr_t address = (uintptr_t)pointer;
@@ -345,15 +424,19 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before
         Buffer &b = buffers[w->last_buffer];
         if (address - (uintptr_t)b.mapping < b.mapping_size) {
-            return check_global(w, b, address, bytes, kind, place);
+            return check_global(w, b, address, bytes, kind, place, scope);
         }
     }
     if (Buffer *b = buffer_around(address)) {
         w->last_buffer = b - buffers.data();
-        return check_global(w, *b, address, bytes, kind, place);
+        return check_global(w, *b, address, bytes, kind, place, scope);
     }
     if (address - (uintptr_t)w->stacks < FIBER_STACK_BYTES * w->num_fibers) {
         fail_at("illegal address", place, "%s of another thread's local memory", verb(kind));
+    }
+    Buffer &variables = device_variables;
+    if (address - (uintptr_t)variables.base < variables.size) {
+        return check_global(w, variables, address, bytes, kind, place, scope);
     }
     const bool constant = address >= launch.image_begin && address < launch.image_end;
     const bool argument = address - (uintptr_t)argument_values < sizeof argument_values ||

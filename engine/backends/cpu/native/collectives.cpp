@@ -183,14 +183,14 @@ static void sync_lanes(void **, uint32_t mask) {
     Worker *w = worker;
     if (!w->settings->check) return;
     const unsigned first = self->warp * WARP;
-    std::vector<uint32_t> joined(w->num_threads, 0);
+    Handover handover;
+    reset(w, handover);
     for (unsigned lane = 0; lane < WARP; lane++) {
-        if (!(mask >> lane & 1)) continue;
-        join_clock(joined.data(), released_clocks(w, first + lane), w->num_threads);
+        if (mask >> lane & 1) hand_over(w, handover, first + lane);
     }
     for (unsigned lane = 0; lane < WARP; lane++) {
         if (!(mask >> lane & 1)) continue;
-        join_clock(clocks_of(w, first + lane), joined.data(), w->num_threads);
+        take_over(w, handover, first + lane);
         advance_clock(w, first + lane);
     }
 }

@@ -38,8 +38,8 @@ struct Mbarrier {
     Site site;
     std::vector<MbarrierWaiter> waiting;
     std::vector<PendingTile> tiles;      // TMA loads that will complete here
-    std::vector<uint32_t> clock;         // joined clocks of the arrivals
-    std::vector<uint32_t> phase_clock;   // of the last completed phase
+    Handover handover;        // of the arrivals (check build)
+    Handover phase_handover;  // of the last completed phase
 };
 
 constexpr int WARPGROUP = 128;

@@ -5,7 +5,8 @@ namespace coh {
 
 // Replaces *address by next(*address, value) and returns what was there; T is 2, 4 or 8 bytes wide.
 template <class T, class Next>
-COH_INLINE T atomic(void *address, T value, Next, Site site) {
+COH_INLINE T atomic(void *address, T value, Next, Site site, Order order = Order::relaxed,
+                    Scope scope = Scope::gpu) {
     const NextValue next = [](uint64_t old_bits, const void *operand) -> uint64_t {
         T old, v;
         memcpy(&old, &old_bits, sizeof old);
@@ -15,13 +16,14 @@ COH_INLINE T atomic(void *address, T value, Next, Site site) {
         memcpy(&bits, &replaced, sizeof replaced);
         return bits;
     };
-    const uint64_t bits = atomic_update(address, sizeof(T), next, &value, site);
+    const uint64_t bits = atomic_update(address, sizeof(T), next, &value, site, order, scope);
     T old;
     memcpy(&old, &bits, sizeof old);
     return old;
 }
 template <class T>
-COH_INLINE T atomic_cas(void *address, T expected, T desired, Site site) {
+COH_INLINE T atomic_cas(void *address, T expected, T desired, Site site,
+                        Order order = Order::relaxed, Scope scope = Scope::gpu) {
     struct Both {
         T expected, desired;
     };
@@ -30,7 +32,7 @@ COH_INLINE T atomic_cas(void *address, T expected, T desired, Site site) {
         return (T)old == both->expected ? (uint64_t)both->desired : old;
     };
     const Both both{expected, desired};
-    return (T)atomic_update(address, sizeof(T), next, &both, site);
+    return (T)atomic_update(address, sizeof(T), next, &both, site, order, scope);
 }
 
 struct AtomicAdd {

@@ -68,7 +68,10 @@ uint32_t ballot(uint32_t mask, int predicate, Site site);
 uint32_t gather(uint32_t mask, uint64_t v, uint64_t *values, Site site);
 uint32_t active_lanes(Site site);  // __activemask(): the lanes of the warp that come here together
 void yield();           // lets the other threads of the CTA run (__nanosleep)
-void thread_fence();    // __threadfence()
+// What a fence or an atomic orders, and for whom. .sc counts as acq_rel; .cluster and .sys as gpu.
+enum class Order : uint8_t { relaxed, acquire, release, acq_rel };
+enum class Scope : uint8_t { cta, gpu };
+void thread_fence(Scope scope = Scope::gpu, Order order = Order::acq_rel);  // __threadfence()
 
 // ---- shared memory ----
 // The 32-bit shared-window address PTX uses: dynamic memory first, from 0.
@@ -103,10 +106,11 @@ void mma_sync(MmaShape shape, uint32_t *d, const uint32_t *a, const uint32_t *b,
 // Replaces the `bytes` (2, 4 or 8) at `address` by next(what is there, operand); returns what was.
 typedef uint64_t (*NextValue)(uint64_t old, const void *operand);
 uint64_t atomic_update(void *address, unsigned bytes, NextValue next, const void *operand,
-                       Site site);
-uint64_t atomic_load(const void *address, unsigned bytes, Site site);
-// `release`: publishes the CTA's earlier writes, as after a fence.
-void atomic_store(void *address, uint64_t value, unsigned bytes, bool release, Site site);
+                       Site site, Order order = Order::relaxed, Scope scope = Scope::gpu);
+uint64_t atomic_load(const void *address, unsigned bytes, Site site, Order order = Order::relaxed,
+                     Scope scope = Scope::gpu);
+void atomic_store(void *address, uint64_t value, unsigned bytes, Site site,
+                  Order order = Order::relaxed, Scope scope = Scope::gpu);
 
 // ---- one kernel library ----
 constexpr int MAX_SHARED_ARRAYS = 128;

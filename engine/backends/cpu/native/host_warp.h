@@ -75,6 +75,6 @@ COH_INLINE int __all_sync(uint32_t mask, int predicate, COH_SITE) {
 COH_INLINE unsigned __activemask(COH_SITE) { return coh::active_lanes(site); }
 
 COH_INLINE void __threadfence() { coh::thread_fence(); }
-COH_INLINE void __threadfence_block() {}  // the threads of a CTA take turns on one host thread
+COH_INLINE void __threadfence_block() { coh::thread_fence(coh::Scope::cta); }
 COH_INLINE void __nanosleep(unsigned) { coh::yield(); }
 COH_INLINE void __trap(COH_SITE) { coh::fail("trap", site, "__trap() executed"); }

@@ -221,17 +221,22 @@ static void choose_cta_order(const LaunchSettings &s) {
 
 #if defined(__linux__)
 static int note_image(struct dl_phdr_info *info, size_t, void *entry) {
-    uintptr_t begin = UINTPTR_MAX, end = 0;
+    uintptr_t begin = UINTPTR_MAX, end = 0, data_begin = 0, data_end = 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const auto &segment = info->dlpi_phdr[i];
         if (segment.p_type != PT_LOAD) continue;
         const uintptr_t address = info->dlpi_addr + segment.p_vaddr;
         begin = std::min(begin, address);
         end = std::max<uintptr_t>(end, address + segment.p_memsz);
+        if (!(segment.p_flags & PF_W)) continue;
+        data_begin = address;
+        data_end = address + segment.p_memsz;
     }
     if ((uintptr_t)entry < begin || (uintptr_t)entry >= end) return 0;
     launch.image_begin = info->dlpi_addr;
     launch.image_end = end;
+    launch.data_begin = data_begin;
+    launch.data_end = data_end;
     return 1;
 }
 static void find_image(void *entry) { dl_iterate_phdr(note_image, entry); }
@@ -249,7 +254,7 @@ static void check_guards() {
         const char *damaged = damaged_slack(b);
         if (!damaged) continue;
         record_fault("guard zone damaged", Place(),
-                     "a write landed at byte %lld of buffer '%s' (%zu bytes)",
+                     "a write landed at byte %lld of %s (%zu bytes)",
                      (long long)(damaged - b.base), b.name, b.size);
         return;
     }
@@ -299,7 +304,8 @@ int coh_launch(coh::Module *module, void (*entry)(void **), void **values, const
     launch.next_cta = 0;
     if (coh::acceptable(*settings)) {
         coh::choose_cta_order(*settings);
-        coh::forget_published();
+        coh::forget_locations();
+        if (settings->check) coh::note_device_variables(launch.data_begin, launch.data_end);
         coh::FaultHandlers handlers;
         const unsigned threads = settings->block[0] * settings->block[1] * settings->block[2];
         uint64_t workers = (uint64_t)std::max(1, settings->workers);

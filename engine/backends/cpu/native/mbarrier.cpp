@@ -54,8 +54,8 @@ void mbarrier_init(void *pointer, int arrivals, Site site) {
     mbarrier.arrivals = mbarrier.arrivals_missing = arrivals;
     mbarrier.site = site;
     if (w->settings->check) {
-        mbarrier.clock.assign(w->num_threads, 0);
-        mbarrier.phase_clock.assign(w->num_threads, 0);
+        reset(w, mbarrier.handover);
+        reset(w, mbarrier.phase_handover);
     }
     hopper().mbarriers.push_back(mbarrier);
 }
@@ -66,12 +66,11 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
     mbarrier.phase ^= 1;
     mbarrier.arrivals_missing = mbarrier.arrivals;
     w->spins = w->turns_without_progress = 0;
-    if (w->settings->check) mbarrier.phase_clock = mbarrier.clock;
+    if (w->settings->check) mbarrier.phase_handover = mbarrier.handover;
     auto still_waits = [&](const MbarrierWaiter &waiter) {
         if (waiter.parity == mbarrier.phase) return true;
         if (w->settings->check) {
-            join_clock(clocks_of(w, waiter.fiber->linear), mbarrier.phase_clock.data(),
-                       w->num_threads);
+            take_over(w, mbarrier.phase_handover, waiter.fiber->linear);
         }
         *waiter.completed = true;
         make_ready(w, waiter.fiber);
@@ -94,7 +93,7 @@ uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site s
     mbarrier.arrivals_missing -= count;
     mbarrier.bytes_missing += transaction_bytes;
     if (w->settings->check) {
-        join_clock(mbarrier.clock.data(), released_clocks(w, self->linear), w->num_threads);
+        hand_over(w, mbarrier.handover, self->linear);
         advance_clock(w, self->linear);
     }
     complete_phase_if_due(mbarrier);
@@ -137,7 +136,7 @@ bool mbarrier_try_wait(void *pointer, int parity, Site site) {
     parity &= 1;
     if (is_complete(mbarrier, parity)) {
         if (w->settings->check) {
-            join_clock(clocks_of(w, me->linear), mbarrier.phase_clock.data(), w->num_threads);
+            take_over(w, mbarrier.phase_handover, me->linear);
         }
         return true;
     }

@@ -2,6 +2,7 @@
 namespace coh {
 
 std::vector<Buffer> buffers;
+Buffer device_variables{"a __device__ variable"};
 
 // ---- shared memory ----
 uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const char *name) {
@@ -103,19 +104,38 @@ static size_t whole_pages(size_t bytes) {
     return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
+static size_t num_granules(const Buffer &b) { return b.size / GRANULE_BYTES + 1; }
+
 static void free_shadow(Buffer &b) {
-    if (!b.shadow) return;
-    munmap(b.shadow, whole_pages((b.size / GRANULE_BYTES + 1) * sizeof(GlobalShadow)));
-    b.shadow = nullptr;
+    if (!b.writes) return;
+    munmap(b.writes, whole_pages(num_granules(b) * sizeof *b.writes));
+    munmap(b.reads, whole_pages(num_granules(b) * sizeof *b.reads));
+    b.writes = nullptr;
+    b.reads = nullptr;
+    b.is_read = false;
 }
-// Zero pages, taken up only where the kernel writes.
+// Zero pages, taken up only where the kernel writes, and reads what it can write.
 static bool make_shadow(Buffer &b) {
-    const size_t bytes = whole_pages((b.size / GRANULE_BYTES + 1) * sizeof(GlobalShadow));
-    void *shadow = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (shadow == MAP_FAILED) return false;
-    b.shadow = (GlobalShadow *)shadow;
+    auto zeros = [](size_t bytes) {
+        return mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    };
+    void *writes = zeros(num_granules(b) * sizeof *b.writes);
+    void *reads = zeros(num_granules(b) * sizeof *b.reads);
+    if (writes == MAP_FAILED || reads == MAP_FAILED) return false;
+    b.writes = (GlobalAccess *)writes;
+    b.reads = (GlobalReads *)reads;
     return true;
+}
+
+// The library's own writable memory, for a launch of the check build.
+static void note_device_variables(uintptr_t begin, uintptr_t end) {
+    Buffer &variables = device_variables;
+    if (variables.writes && variables.base == (char *)begin) return;
+    free_shadow(variables);
+    variables.base = (char *)begin;
+    variables.size = end - begin;
+    if (!make_shadow(variables)) variables.size = 0;
 }
 
 }  // namespace coh
@@ -146,7 +166,7 @@ void *coh_allocate(const char *name, size_t size, size_t slack, size_t guard, in
     b.size = size;
     b.read_only = read_only;
     b.uninitialised = uninitialised;
-    snprintf(b.name, sizeof b.name, "%s", name);
+    snprintf(b.name, sizeof b.name, "buffer '%s'", name);
     poison(b.mapping + guard, b.base - (b.mapping + guard));
     poison(b.base + size, data_end(b) - (b.base + size));
     buffers.push_back(b);
@@ -164,6 +184,7 @@ void coh_free_all() {
 // Starts a run: every `uninitialised` buffer is poisoned and counts as never written.
 // 0 when there is no memory for the check build's records.
 int coh_start_run(int check) {
+    free_shadow(device_variables);
     for (Buffer &b : buffers) {
         free_shadow(b);
         if (check && !make_shadow(b)) return 0;

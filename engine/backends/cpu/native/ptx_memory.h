@@ -42,22 +42,36 @@ COH_INLINE void store_volatile(void *to, const T (&values)[N]) {
 }
 // .relaxed, .acquire, .release
 template <class T, int N>
-COH_INLINE void load_strong(T (&to)[N], const void *from, bool, Site site) {
+COH_INLINE void load_strong(T (&to)[N], const void *from, Order order, Scope scope, Site site) {
     for (int i = 0; i < N; i++) {
-        const uint64_t bits = atomic_load((const char *)from + i * sizeof(T), sizeof(T), site);
+        const uint64_t bits = atomic_load((const char *)from + i * sizeof(T), sizeof(T), site,
+                                          order, scope);
         to[i] = coh_bit_cast<T>((typename BitsOf<sizeof(T)>::type)bits);
     }
 }
 template <class T, int N>
-COH_INLINE void store_strong(void *to, const T (&values)[N], bool release, Site site) {
+COH_INLINE void store_strong(void *to, const T (&values)[N], Order order, Scope scope, Site site) {
     for (int i = 0; i < N; i++) {
         const uint64_t bits = coh_bit_cast<typename BitsOf<sizeof(T)>::type>(values[i]);
-        atomic_store((char *)to + i * sizeof(T), bits, sizeof(T), release, site);
+        atomic_store((char *)to + i * sizeof(T), bits, sizeof(T), site, order, scope);
     }
 }
 
-constexpr bool releases(const char *order) {  // .release and .acq_rel
-    return order[0] == 'r' ? order[2] == 'l' && order[3] == 'e' : order[0] == 'a' && order[3] == '_';
+// What an instruction's words say; without any, an atomic is .relaxed and .gpu, a fence .acq_rel.
+constexpr bool same_word(const char *a, const char *b) {
+    return *a == *b && (*a == 0 || same_word(a + 1, b + 1));
+}
+constexpr Order order_of(const char *word) {
+    return same_word(word, "acquire")                             ? Order::acquire
+           : same_word(word, "release")                           ? Order::release
+           : same_word(word, "acq_rel") || same_word(word, "sc") ? Order::acq_rel
+                                                                  : Order::relaxed;
+}
+constexpr Order fence_order_of(const char *word) {
+    return *word ? order_of(word) : Order::acq_rel;
+}
+constexpr Scope scope_of(const char *word) {
+    return same_word(word, "cta") ? Scope::cta : Scope::gpu;
 }
 struct AtomicSum {
     template <class T>

@@ -9,6 +9,8 @@
 #include "scheduler.cpp"
 #include "barriers.cpp"
 #include "collectives.cpp"
+#include "places.cpp"
+#include "ordering.cpp"
 #include "checks.cpp"
 #include "atomics.cpp"
 #include "async_copy.cpp"

@@ -15,13 +15,13 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "cuda_on_host.h"
+#include "ordering.h"
 // The runtime is ordinary C++: it needs these words back.
 #undef threadIdx
 #undef blockIdx
@@ -112,6 +112,18 @@ private:
 };
 constexpr uint32_t KEPT_ACCESSES = 4;
 constexpr uint32_t COPY_PENDING = 0xffffffffu;
+// An access to global memory, as its granule remembers it.
+struct GlobalAccess {
+    uint32_t cta, clock;
+    uint32_t place;   // see places.cpp
+    uint16_t launch;  // 0: no access
+    uint16_t thread : 10, bytes : 2, atomic : 1, of_cta_scope : 1;
+};
+static_assert(sizeof(GlobalAccess) == 16, "bytes_needed in job_memory.py counts on it");
+constexpr int KEPT_READS = 2;
+struct GlobalReads {
+    GlobalAccess last[KEPT_READS];  // of different threads
+};
 struct SharedShadow {
     Access write;
     Access others[KEPT_ACCESSES];  // reads, and atomics before the last one
@@ -121,23 +133,19 @@ struct SharedShadow {
     bool has_atomics;   // among `others`
     uint8_t last_slot;  // of `others`
 };
-// Global memory: the last write of every granule. `launch` 0 means never written.
-struct GlobalShadow {
-    uint32_t cta;
-    uint16_t thread, launch;
-    uint32_t clock;
-    uint32_t epoch_and_atomic;  // the CTA's release epoch · 2 + whether it was an atomic
-};
 
 struct Buffer {
-    char name[48];
+    char name[64];  // "buffer 'out'"
     char *base;  // aligned to 256 bytes, as cudaMalloc does
     size_t size;
     char *mapping;  // guard | slack, data, slack | guard
     size_t mapping_size, guard_size;
     bool read_only;    // an input: the check build reports writes
     bool uninitialised;  // the check build reports reads of what no launch wrote
-    GlobalShadow *shadow;
+    // Check build: of every granule the last write, and reads since.
+    GlobalAccess *writes;
+    GlobalReads *reads;
+    bool is_read;
 };
 
 // ---- fibers ----
@@ -163,7 +171,7 @@ struct Barrier {
     int arrived = 0;
     Site site{};
     std::vector<Fiber *> waiting;
-    std::vector<uint32_t> clock;  // joined clocks of the arrivals (check build)
+    Handover handover;  // of the arrivals (check build)
     int reduced = 0;
     bool reducing = false;
 };
@@ -183,6 +191,10 @@ struct GroupOperation {
     Site site{};
     std::vector<void *> operand;
     std::vector<Fiber *> waiting;
+};
+struct OwnAtomic {
+    uintptr_t location;
+    uint64_t changes;  // of the location, the own one included
 };
 struct HopperState;  // mbarriers, TMA and wgmma in flight: hopper.h
 
@@ -222,10 +234,10 @@ struct Worker {
     uint32_t top_clock = 0;        // no thread's clock is larger
     uint32_t cta_serial = 0;
     size_t last_buffer = 0;
-    uint32_t release_epoch = 0;
-    bool fenced = false;                                 // some thread executed __threadfence()
-    std::unordered_map<uint32_t, uint32_t> acquired;     // CTA -> its epochs this CTA may read
-    std::unordered_set<uintptr_t> atomic_addresses;      // that this CTA used
+    bool uses_fences = false;  // this CTA did, so `orders` say something
+    std::vector<MemoryOrder> orders;  // of each thread
+    std::unordered_map<uintptr_t, SyncLocation> shared_locations;  // atomics in shared memory
+    std::unordered_map<uintptr_t, OwnAtomic> own_atomics;          // of this CTA in global memory
 };
 
 extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
@@ -247,7 +259,8 @@ struct Launch {
     void (*entry)(void **) = nullptr;
     void **arguments = nullptr;
     uintptr_t image_begin = 0, image_end = 0;  // the kernel library in memory
-    uint16_t serial = 0;                       // from 1: GlobalShadow.launch
+    uintptr_t data_begin = 0, data_end = 0;    // what it can write of that
+    uint16_t serial = 0;                       // from 1: GlobalAccess.launch
     uint64_t num_ctas = 0, cta_stride = 1, cta_start = 0;
     std::atomic<uint64_t> next_cta{0};
     std::mutex workers_mutex;
@@ -255,6 +268,7 @@ struct Launch {
 };
 extern Launch launch;
 extern std::vector<Buffer> buffers;
+extern Buffer device_variables;  // what the kernel library can write of itself
 // Argument values, readable by instrumented code.
 constexpr size_t MAX_ARGUMENTS = 64;
 constexpr size_t ARGUMENT_SLOT_BYTES = 128;
@@ -284,8 +298,10 @@ void release_barriers_of_the_living(Worker *w);
 
 // ---- checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
-// Checks and records one access (check build only; returns at once otherwise).
-void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place);
+// Checks and records one access (check build only; returns at once otherwise). `scope` is that of an
+// atomic.
+void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,
+                  Scope scope = Scope::gpu);
 // Marks shared bytes as the target of a copy that has not landed.
 void mark_copy_pending(const void *destination, size_t bytes);
 void describe_shared(const void *pointer, char *text, size_t size);
@@ -299,6 +315,21 @@ void order_whole_cta(Worker *w);  // after a barrier of all threads
 bool happened_before(Worker *w, const Access &access, unsigned thread);
 void start_cta_checks(Worker *w);
 void prepare_checks(Worker *w);
+
+// ---- places.cpp ----
+uint32_t compress(Place place);
+Place expand(uint32_t compressed);
+
+// ---- ordering.cpp ----
+void reset(Worker *w, Handover &handover);
+void hand_over(Worker *w, Handover &handover, unsigned thread);
+void hand_over_order(Worker *w, Handover &handover, unsigned thread);  // all but the clocks
+void take_over(Worker *w, const Handover &handover, unsigned thread);
+void take_over_order(Worker *w, const Handover &handover, unsigned thread);
+void order_by_atomic(const void *address, size_t bytes, AccessKind kind, Order order, Scope scope,
+                     Site site);
+bool last_change_is_own(Worker *w, uintptr_t address);
+void forget_locations();  // at the start of a launch
 
 // ---- async_copy.cpp ----
 void land_copies(Fiber *fiber, size_t count);

@@ -30,7 +30,7 @@ static void record_fault(const char *kind, Place place, const char *format, ...)
 static void explain_memory_fault(Worker *w, uintptr_t address, Place place) {
     if (Buffer *b = buffer_around(address)) {
         record_fault("global memory out of bounds", place,
-                     "access at byte %lld of buffer '%s' (%zu bytes)",
+                     "access at byte %lld of %s (%zu bytes)",
                      (long long)(address - (uintptr_t)b->base), b->name, b->size);
     } else if (address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES) {
         record_fault("shared memory out of bounds", place,

@@ -132,7 +132,7 @@ void land_tiles(Mbarrier &mbarrier) {
         });
         mbarrier.bytes_missing -= tile_bytes(tile.map);
         if (checking()) {
-            uint32_t &clock = mbarrier.clock[tile.thread];
+            uint32_t &clock = mbarrier.handover.clock[tile.thread];
             clock = std::max(clock, tile.clock);
         }
     }

@@ -103,6 +103,80 @@ KERNEL(last_cta_fuses) {
     }
     if (TID == 0) counter[0] = 0;  // ready for the next launch
 }
+KERNEL(one_thread_fences_for_all) {  // after a barrier: what it is ordered after is released too
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID] * (blockIdx.x + 1);
+    __syncthreads();
+    if (TID == 0) {
+        __threadfence();
+        is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_last[0]) return;
+    for (int cta = 0; cta < (int)gridDim.x; cta++) {
+        out[cta * 64 + TID] = scratch[cta * 64 + TID] == in[TID] * (cta + 1) ? 1.f : 0.f;
+    }
+    if (TID == 0) counter[0] = 0;
+}
+KERNEL(atomics_that_order) {  // no fence: the atomic is release and acquire itself
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID] * (blockIdx.x + 1);
+    __syncthreads();
+    if (TID == 0) {
+        int before;
+        asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+                     : "=r"(before) : "l"(counter) : "memory");
+        is_last[0] = before == (int)gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!is_last[0]) return;
+    for (int cta = 0; cta < (int)gridDim.x; cta++) {
+        out[cta * 64 + TID] = scratch[cta * 64 + TID] == in[TID] * (cta + 1) ? 1.f : 0.f;
+    }
+    if (TID == 0) counter[0] = 0;
+}
+__device__ int lock_word;
+__device__ float guarded[64];
+KERNEL(lock_around_a_device_variable) {
+    if (TID == 0) {
+        while (atomicCAS(&lock_word, 0, 1) != 0) __nanosleep(20);
+        __threadfence();
+    }
+    __syncthreads();
+    guarded[TID] += 1.f;
+    __syncthreads();
+    if (TID == 0) {
+        __threadfence();
+        atomicExch(&lock_word, 0);
+    }
+    EXPECT(true);
+}
+KERNEL(flag_and_fence_within_a_cta) {  // warp 1 hands an array to warp 0, by a flag in shared memory
+    __shared__ int flag[1];
+    __shared__ float s[32];
+    if (TID == 0) flag[0] = 0;
+    __syncthreads();
+    if (TID >= 32) {
+        s[LANE] = in[LANE];
+        __syncwarp();
+        if (LANE == 0) {
+            __threadfence_block();
+            atomicExch(&flag[0], 1);
+        }
+        EXPECT(true);
+    } else {
+        while (atomicAdd(&flag[0], 0) == 0) __nanosleep(20);
+        __threadfence_block();
+        EXPECT(s[31 - LANE] == in[31 - LANE]);
+    }
+}
+KERNEL(two_ctas_write_neighbouring_bytes) {
+    unsigned char *bytes = reinterpret_cast<unsigned char *>(scratch);
+    bytes[2 * TID + blockIdx.x] = (unsigned char)TID;
+    __syncthreads();
+    EXPECT(bytes[2 * TID + blockIdx.x] == TID);
+}
 KERNEL(work_queue) {
     __shared__ int item[1];
     for (;;) {

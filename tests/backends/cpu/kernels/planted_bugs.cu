@@ -178,6 +178,97 @@ KERNEL(fusion_without_fence) {  // the CTA that comes last adds up what all have
     __syncthreads();
     if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG fusion_without_fence
 }
+// The next ones have every fence but one, or all and one in the wrong place.
+KERNEL(fence_before_the_writes) {
+    __shared__ int is_last[1];
+    __threadfence();
+    scratch[blockIdx.x * 64 + TID] = in[TID];  // BUG fence_before_the_writes
+    __syncthreads();
+    if (TID == 0) is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    __threadfence();
+    if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];
+}
+KERNEL(fence_of_one_thread) {  // before the barrier: it covers that thread's writes alone
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID];
+    if (TID == 0) __threadfence();
+    __syncthreads();
+    if (TID == 0) is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    __threadfence();
+    if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG fence_of_one_thread
+}
+KERNEL(no_fence_before_the_reads) {
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID];
+    __threadfence();
+    __syncthreads();
+    if (TID == 0) is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG no_fence_before_the_reads
+}
+KERNEL(one_thread_fences_before_the_reads) {
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID];
+    __threadfence();
+    __syncthreads();
+    if (TID == 0) is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    if (!is_last[0]) return;
+    if (TID == 0) __threadfence();
+    out[TID] = scratch[TID] + scratch[64 + TID];  // BUG one_thread_fences_before_the_reads
+}
+KERNEL(fence_of_cta_scope) {
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID];
+    __threadfence_block();
+    __syncthreads();
+    if (TID == 0) is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    __threadfence();
+    if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG fence_of_cta_scope
+}
+KERNEL(atomic_of_cta_scope) {
+    if (TID == 0) {
+        int before;
+        asm volatile("atom.relaxed.cta.global.add.s32 %0, [%1], 1;"  // BUG atomic_of_cta_scope
+                     : "=r"(before) : "l"(counter) : "memory");
+    }
+    out[blockIdx.x * 64 + TID] = in[TID];
+}
+KERNEL(release_without_acquire) {
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID];
+    __syncthreads();
+    if (TID == 0) {
+        int before;
+        asm volatile("atom.release.gpu.global.add.s32 %0, [%1], 1;"
+                     : "=r"(before) : "l"(counter) : "memory");
+        is_last[0] = before == (int)gridDim.x - 1;
+    }
+    __syncthreads();
+    if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG release_without_acquire
+}
+KERNEL(written_after_another_cta_read) {
+    const int word = counter[200];  // BUG written_after_another_cta_read
+    if (blockIdx.x == 1 && TID == 0) counter[200] = 1;
+    out[blockIdx.x * 64 + TID] = (float)word;
+}
+KERNEL(written_after_another_thread_read) {
+    const int word = counter[200 + blockIdx.x];  // BUG written_after_another_thread_read
+    if (TID == 17) counter[200 + blockIdx.x] = 1;
+    out[blockIdx.x * 64 + TID] = (float)word;
+}
+__device__ float device_sum[2];
+KERNEL(ctas_share_a_device_variable) {
+    if (TID == 0) device_sum[1] = in[blockIdx.x];  // BUG ctas_share_a_device_variable
+    out[blockIdx.x * 64 + TID] = in[TID];
+}
+KERNEL(threads_share_a_device_variable) {
+    if (blockIdx.x == 0 && TID < 2) device_sum[0] += 1.f;  // BUG threads_share_a_device_variable
+    out[blockIdx.x * 64 + TID] = in[TID];
+}
 KERNEL(threads_share_global) {
     scratch[blockIdx.x * 64 + TID] = in[TID];
     out[blockIdx.x * 64 + TID] = scratch[blockIdx.x * 64 + (TID ^ 32)];  // BUG threads_share_global

@@ -6,7 +6,8 @@ from engine.backends.cpu.ptx.forms import Form
 
 _TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|b64|u64|s64|b128|f32|f64"
 _SPACE = "[.<space:shared|shared::cta|global|const>]"
-_SCOPE = "<cta|cluster|gpu|sys>"
+_SCOPE = "<s:cta|cluster|gpu|sys>"
+_ORDERED = 'ptx::order_of("$o"), ptx::scope_of("$s")'
 _LEVELS = (
     "[.L1::<evict_normal|evict_unchanged|evict_first|evict_last|no_allocate>]"
     "[.L2::<evict_normal|evict_first|evict_last>][.L2::cache_hint]"
@@ -32,28 +33,20 @@ _INTEGER_ATOMICS = {
 def _atomics() -> list[Form]:
     order = "[.<o:relaxed|acquire|release|acq_rel>]"
     before = f"{order}[.{_SCOPE}]{_SPACE}"
-    # A release publishes the writes before it, as a fence would.
-    fence = 'if (ptx::releases("$o")) coh::thread_fence();'
     forms = []
     for operation, (types, name) in _INTEGER_ATOMICS.items():
-        call = f"coh::atomic(a, v, {name}(), coh_here);"
+        call = f"coh::atomic(a, v, {name}(), coh_here, {_ORDERED});"
         forms.append(
-            Form(
-                f"atom{before}.{operation}.<t:{types}>", "=d:t a:@space v:t", f"{fence} d = {call}"
-            )
+            Form(f"atom{before}.{operation}.<t:{types}>", "=d:t a:@space v:t", f"d = {call}")
         )
-        forms.append(
-            Form(f"red{before}.{operation}.<t:{types}>", "a:@space v:t", f"{fence} {call}")
-        )
+        forms.append(Form(f"red{before}.{operation}.<t:{types}>", "a:@space v:t", call))
     for types, noftz in (("f32|f64", ""), ("f16|bf16|f16x2|bf16x2", ".noftz")):
-        call = "coh::atomic(a, v, ptx::AtomicSum(), coh_here);"
+        call = f"coh::atomic(a, v, ptx::AtomicSum(), coh_here, {_ORDERED});"
         syntax = f"{before}.add{noftz}.<t:{types}>"
-        forms.append(Form(f"atom{syntax}", "=d:t a:@space v:t", f"{fence} d = {call}"))
-        forms.append(Form(f"red{syntax}", "a:@space v:t", f"{fence} {call}"))
-    cas = "coh::atomic_cas<$t>(a, b, c, coh_here);"
-    forms.append(
-        Form(f"atom{before}.cas.<t:b16|b32|b64>", "=d:t a:@space b:t c:t", f"{fence} d = {cas}")
-    )
+        forms.append(Form(f"atom{syntax}", "=d:t a:@space v:t", f"d = {call}"))
+        forms.append(Form(f"red{syntax}", "a:@space v:t", call))
+    cas = f"coh::atomic_cas<$t>(a, b, c, coh_here, {_ORDERED});"
+    forms.append(Form(f"atom{before}.cas.<t:b16|b32|b64>", "=d:t a:@space b:t c:t", f"d = {cas}"))
     return forms  # fmt: skip
 
 
@@ -63,12 +56,12 @@ FORMS = [
     Form(f"ld.volatile{_SPACE}{_PREFETCH}{_VECTOR}",
          "=d:t[n] a:@space", "ptx::load_volatile(d, a);"),
     Form(f"ld.<o:relaxed|acquire>.{_SCOPE}{_SPACE}{_LEVELS}{_PREFETCH}{_VECTOR}",
-         _LOAD, "ptx::load_strong(d, a, true, coh_here);"),
+         _LOAD, f"ptx::load_strong(d, a, {_ORDERED}, coh_here);"),
     Form(f"ldu[.global]{_VECTOR}", "=d:t[n] a:global", "ptx::load(d, a);"),
     Form(f"st[.weak]{_SPACE}[.<wb|cg|cs|wt>]{_LEVELS}{_VECTOR}", _STORE, "ptx::store(a, v);"),
     Form(f"st.volatile{_SPACE}{_VECTOR}", "a:@space v:t[n]", "ptx::store_volatile(a, v);"),
     Form(f"st.<o:relaxed|release>.{_SCOPE}{_SPACE}{_LEVELS}{_VECTOR}", _STORE,
-         'ptx::store_strong(a, v, ptx::releases("$o"), coh_here);'),
+         f"ptx::store_strong(a, v, {_ORDERED}, coh_here);"),
     *_atomics(),
     # ---- cache control: nothing to do ----
     Form("prefetch[.global].<L1|L2|L2::evict_last|L2::evict_normal>", "a:global", ";"),
@@ -79,10 +72,10 @@ FORMS = [
          "[.L2::<evict_first|evict_unchanged>].b64", "=d:b64 fraction:f32=1", "0"),
     Form("createpolicy.range[.global].L2::<evict_last|evict_normal|evict_first|evict_unchanged>"
          "[.L2::<evict_first|evict_unchanged>].b64", "=d:b64 a:global primary:u32 total:u32", "0"),
-    # ---- fences: the threads of a CTA take turns on one host thread ----
-    Form("fence[.<sc|acq_rel|acquire|release>].cta", "", ";"),
-    Form("fence[.<sc|acq_rel|acquire|release>].<gpu|sys|cluster>", "", "coh::thread_fence();"),
-    Form("membar.cta", "", ";"),
+    # ---- fences ----
+    Form(f"fence[.<o:sc|acq_rel|acquire|release>].{_SCOPE}", "",
+         'coh::thread_fence(ptx::scope_of("$s"), ptx::fence_order_of("$o"));'),
+    Form("membar.cta", "", "coh::thread_fence(coh::Scope::cta);"),
     Form("membar.<gl|sys>", "", "coh::thread_fence();"),
     Form("fence.proxy.async[.<global|shared::cta|shared::cluster>]", "", "coh::proxy_fence();"),
     Form("fence.proxy.alias", "", ";"),

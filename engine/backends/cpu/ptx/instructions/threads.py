@@ -23,7 +23,7 @@ FORMS = [
     Form("bar.warp.sync", "mask:b32", "coh::warp_sync(mask, coh_here);"),
     # ---- warps ----
     Form("shfl.sync.<m:up|down|bfly|idx>.b32", "=d:b32|p:pred a:b32 b:u32 c:u32 mask:b32",
-         "d = ptx::shuffle_lanes(ptx::Shuffle::$m, a, b, c, mask, p, coh_here);"),
+         "d = ptx::shuffle_lanes(coh::Shuffle::$m, a, b, c, mask, p, coh_here);"),
     Form("vote.sync.ballot.b32", "=d:b32 a:pred mask:b32", "coh::ballot(mask, a, coh_here)"),
     Form("vote.sync.any.pred", "=d:pred a:pred mask:b32", "coh::ballot(mask, a, coh_here) != 0"),
     Form("vote.sync.all.pred", "=d:pred a:pred mask:b32", "coh::ballot(mask, !a, coh_here) == 0"),

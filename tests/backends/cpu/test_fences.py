@@ -1,0 +1,88 @@
+"""Each fence of the one-pass KV split is needed, and the check build says which is missing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.evaluation import Status
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.ladder import by_id
+
+V06 = by_id("v06")
+PLAN = make_plan(V06, Problem(1, 2, 70, 32, causal=True), V06.default_config())
+
+RELEASE = """    __threadfence();
+    // Thread 0 arrives"""
+ACQUIRE = """    __threadfence();
+    if (threadIdx.x == 0) *tile_arrivals = 0;"""
+HAND_OVER = "    l = row_sum(l);\n"
+
+NOBODY_FENCED = "no fences (__threadfence()) with an atomic between them order the two"
+WRITER_MUST = "that thread executed no __threadfence() between its access and the atomic"
+READER_MUST = "the reader needs a __threadfence() between the atomic that told it and this access"
+
+# What replaces what, and what the finding says of it.
+MUTATIONS = {
+    "no release": ([(RELEASE, RELEASE.replace("__threadfence();", ""))], NOBODY_FENCED),
+    "release before the writes": (
+        [
+            (RELEASE, RELEASE.replace("__threadfence();", "")),
+            (HAND_OVER, f"{HAND_OVER}    __threadfence();\n"),
+        ],
+        WRITER_MUST,
+    ),
+    "only thread 0 releases": (
+        [(RELEASE, RELEASE.replace("__thread", "if (threadIdx.x == 0) __thread"))],
+        WRITER_MUST,
+    ),
+    "release of CTA scope": (
+        [(RELEASE, RELEASE.replace("fence()", "fence_block()"))],
+        NOBODY_FENCED,
+    ),
+    "no acquire": ([(ACQUIRE, ACQUIRE.replace("__threadfence();", ""))], READER_MUST),
+    "only thread 0 acquires": (
+        [(ACQUIRE, ACQUIRE.replace("__thread", "if (threadIdx.x == 0) __thread"))],
+        READER_MUST,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = CpuBackend(workers=2)
+    yield backend
+    backend.close()
+
+
+def changed_plan(folder: Path, changes):
+    for header in V06.source.parent.glob("*.cuh"):
+        shutil.copy(header, folder)
+    text = V06.source.read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    source = folder / V06.source.name
+    source.write_text(text)
+    return replace(PLAN, source=source)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_missing_fence_is_found_in_every_order(backend, tmp_path, mutation):
+    changes, what_is_missing = MUTATIONS[mutation]
+    plan = changed_plan(tmp_path, changes)
+    inputs = make_inputs(plan.problem)
+    for schedule in ("in_order", "random", "reverse"):
+        result = backend.run(plan, inputs, RunOptions(check=True, schedule=schedule, repeat=False))
+        assert result.status is Status.LAUNCH_ERROR, schedule
+        assert "global memory race in kernel attention_forward" in result.reason
+        assert re.search(r"buffer '[mlo]_partial' .* wrote at v06_\w+\.cu:\d+", result.reason)
+        assert what_is_missing in result.reason
