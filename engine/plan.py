@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
+from engine.arguments import (
+    Argument,
+    NullArg,
+    ScalarArg,
+    StructArg,
+    TensorArg,
+    encode_argument,
+)
 from engine.errors import InvalidProblem
 from engine.problem import Problem
-from kernels.variant import Config, ScalarType, ScratchFill, ScratchType, Variant
+from kernels.variant import Argument as DescribedArgument
+from kernels.variant import (
+    Config,
+    Layout,
+    Lse,
+    NullPointer,
+    Scalar,
+    ScratchFill,
+    ScratchType,
+    Structure,
+    Variant,
+)
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
-
-
-@dataclass(frozen=True, slots=True)
-class TensorArg:
-    """A pointer: `q`, `k`, `v`, `out` or a scratch buffer's name."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarArg:
-    name: str
-    ctype: ScalarType
-    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,16 @@ class ScratchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class PassLaunch:
-    entry: str
+    entry: str  # a kernel's name, or a name expression: `fwd<64, true>`
     grid: tuple[int, int, int]
-    threads: int
+    threads: int  # per CTA
     dynamic_smem_bytes: int
-    args: tuple[TensorArg | ScalarArg, ...]
+    args: tuple[Argument, ...]
+    block_shape: tuple[int, int, int] | None = None  # None: (threads, 1, 1)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return self.block_shape or (self.threads, 1, 1)
 
     @property
     def ctas(self) -> int:
@@ -66,11 +78,33 @@ class LaunchPlan:
     arch_specific: bool = False  # the kernel needs the "a" target of its arch (sm_90a)
     query_rows: int = 64  # of one CTA of the main pass
     kv_rows: int | None = None  # K/V rows such a CTA visits at most; None: all of them
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors that are not bhsd
+    lse: Lse | None = None  # how `lse` is written, where it is
+    include_folders: tuple[Path, ...] = ()
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What is launched, each once."""
+        return tuple(dict.fromkeys(p.entry for p in self.passes))
+
+    @property
+    def lse_bytes(self) -> int:
+        p = self.problem
+        return 4 * p.batch * p.num_heads * p.seqlen if self.lse is not None else 0
+
+    @property
+    def buffer_bytes(self) -> dict[str, int]:
+        """The size of every buffer that arguments may point to, by name."""
+        tensor, kv = self.problem.tensor_bytes, self.problem.kv_bytes
+        sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
+        if self.lse is not None:
+            sizes["lse"] = self.lse_bytes
+        return sizes | {scratch.name: scratch.size_bytes for scratch in self.scratch}
 
     @property
     def device_bytes(self) -> int:
-        """Global memory the call needs: Q, K, V, O and scratch."""
-        return self.problem.io_bytes + sum(s.size_bytes for s in self.scratch)
+        """Global memory the call needs: Q, K, V, O, LSE and scratch."""
+        return sum(self.buffer_bytes.values())
 
 
 def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
@@ -87,21 +121,22 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
     )
     passes = tuple(
         PassLaunch(
-            entry=p.entry,
+            entry=p.entry if p.entry_of is None else p.entry_of(problem, config),
             grid=p.grid(problem, config),
             threads=p.threads(problem, config),
             dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
-            args=tuple(
-                TensorArg(a)
-                if isinstance(a, str)
-                else ScalarArg(a.name, a.ctype, a.value(problem, config))
-                for a in p.args
-            ),
+            args=tuple(_argument(variant, a, problem, config) for a in p.args),
+            block_shape=None if p.block is None else p.block(problem, config),
         )
         for p in variant.passes
     )
     for p in passes:
-        if min(p.grid) < 1 or not 1 <= p.threads <= MAX_THREADS or p.dynamic_smem_bytes < 0:
+        if (
+            min(p.block) < 1
+            or min(p.grid) < 1
+            or not 1 <= p.threads <= MAX_THREADS
+            or p.dynamic_smem_bytes < 0
+        ):
             raise InvalidProblem(
                 f"{variant.id} would launch {p.entry} with a grid of {p.grid}, {p.threads} threads "
                 f"and {p.dynamic_smem_bytes} bytes of shared memory, which CUDA does not allow: "
@@ -118,4 +153,29 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         arch_specific=variant.arch_specific,
         query_rows=variant.work.query_rows(problem, config),
         kv_rows=variant.work.kv_rows(problem, config),
+        layouts=variant.layouts,
+        lse=variant.lse,
+        include_folders=variant.include_folders,
     )
+
+
+def _argument(
+    variant: Variant, described: DescribedArgument, problem: Problem, config: Config
+) -> Argument:
+    match described:
+        case str():
+            return TensorArg(described)
+        case NullPointer(name):
+            return NullArg(name)
+        case Structure(name, fields):
+            return StructArg(name, tuple(_argument(variant, f, problem, config) for f in fields))
+        case Scalar(name, ctype, value):
+            argument = ScalarArg(name, ctype, value(problem, config))
+    try:
+        encode_argument(argument)
+    except (struct.error, OverflowError):
+        raise InvalidProblem(
+            f"{variant.id} would be given {name} = {argument.value:,}, which is no {ctype}: choose "
+            f"a smaller problem, or another type in {variant.source.name}."
+        ) from None
+    return argument

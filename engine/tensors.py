@@ -6,15 +6,17 @@ patterns) for BF16. `encode` and `decode` translate to and from float32.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.input_kinds import NORMAL, InputKind, shape_inputs
 from engine.problem import Problem
-from kernels.variant import Dtype
+from kernels.variant import Dtype, Layout, Lse
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -49,6 +51,37 @@ class Inputs:
     q: RawArray
     k: RawArray
     v: RawArray
+
+    def in_layouts(self, layouts: Mapping[str, Layout]) -> dict[str, RawArray]:
+        """Q, K and V by name, contiguous in the order of dimensions that a kernel reads."""
+        tensors = {"q": self.q, "k": self.k, "v": self.v}
+        return {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
+
+
+def _reordered(tensor: RawArray, layout: Layout) -> RawArray:
+    if layout == "bhsd":
+        return tensor
+    return cast(RawArray, np.ascontiguousarray(tensor.transpose(0, 2, 1, 3)))
+
+
+def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> RawArray:
+    """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that a kernel wrote."""
+    words = cast(RawArray, raw.view(np.float16 if problem.dtype == "float16" else np.uint16))
+    if layout == "bhsd":
+        return words.reshape(problem.shape)
+    batch, heads, rows, head_dim = problem.shape
+    ordered = words.reshape(batch, rows, heads, head_dim).transpose(0, 2, 1, 3)
+    return cast(RawArray, np.ascontiguousarray(ordered))
+
+
+def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray:
+    """Natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote."""
+    batch, heads, rows, _ = problem.shape
+    values = raw.view(np.float32)
+    if lse.layout == "bsh":
+        values = values.reshape(batch, rows, heads).transpose(0, 2, 1)
+    values = values.reshape(batch, heads, rows)
+    return values if lse.base == "e" else values * np.float32(math.log(2))
 
 
 def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:

@@ -1,4 +1,5 @@
-"""The description block of a `.cu` file: one comment, `/* attune … */`, with TOML in it.
+"""The description of a `.cu` file: one comment in it, `/* attune … */`, with TOML in it, or the
+same TOML in a file beside it, `my_kernel.attune.toml`.
 
     /* attune
     idea = "one sentence"
@@ -10,11 +11,11 @@
     scratch.partial = {dtype = "float32", shape = ["batch", "seqlen"], fill = "zero"}
 
     [[passes]]
-    entry = "attention_forward"
+    entry = "attention_forward"                        # or "flash::fwd<{head_dim}, {causal}>"
     grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
-    threads = 128
+    threads = 128                                      # or [32, 4, 1]
     smem_bytes = "2 * block_n * head_dim * element_bytes"   # dynamic; 0 where it is left out
-    args = ["q", "k", "v", "out", "partial", "seqlen", {name = "n", ctype = "int32", value = 7}]
+    args = ["q", "k", "v", "out", "partial", "seqlen", "softmax_scale"]  # see `kernels.arguments`
 
     [work]                                             # see `kernels.variant.Work`
     math_unit = "tensor"
@@ -24,45 +25,68 @@
     conflict_ways = 1                                  # may be left out: see there
     */
 
-`dtypes` (both where left out), `gqa` (false: query heads may not share K/V heads, whose number is
-`num_heads_kv`) and `arch_specific` (false) may be added. Formulas are those of
-`kernels.formula`. CUDA's limits of the grid need no constraint: they follow from the passes.
+What may be added:
+
+    dtypes = ["float16"]                               # both where it is left out
+    causal = [false]                                   # masks that it computes; both
+    gqa = true                                         # query heads may share K/V heads; for an
+                                                       # own kernel: whether num_heads_kv is told
+    arch_specific = true                               # needs sm_90a or the like; false
+    layout = "bshd"                                    # of all tensors, or {q = "bshd"}; bhsd
+    lse = {base = "2", layout = "bsh"}                 # how `lse` is written; "e" and bhs
+    defines = {D = "{head_dim}", T = "{element_type}"} # the -D macros, in place of the usual ones
+    include = ["../common"]                            # folders of headers, from the file's own
+
+Only `head_dims` and `passes` must be there. Without `[work]` each CTA is taken to do an equal share
+of the query rows. A kernel that no argument, macro or template tells the number of keys, of K/V
+heads, the mask or the element type takes what it can have been written for: as many keys and K/V
+heads as Q has, no mask, FP16.
+
+Formulas are those of `kernels.formula`; in `entry` and `defines` they stand in braces. CUDA's
+limits of the grid need no constraint: they follow from the passes.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from kernels.formula import RESERVED, Expression, FormulaError, Scope
+from kernels.arguments import (
+    KNOWN,
+    LSE,
+    TENSORS,
+    ArgumentReader,
+    pointers_of,
+    stride_formulas,
+)
+from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
 from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
 from kernels.variant import (
     Constraint,
     Dtype,
     IntFormula,
+    Layout,
+    Lse,
+    LseBase,
+    LseLayout,
     MathUnit,
     Pass,
-    ProblemLike,
-    Scalar,
-    ScalarType,
     Scratch,
     ScratchFill,
     ScratchType,
+    TextFormula,
     Tunable,
     Variant,
     Work,
 )
 
-TENSORS: Final = ("q", "k", "v", "out")
-INT_SCALARS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
-_ARGUMENTS: Final = (*TENSORS, *INT_SCALARS, "softmax_scale")
+SIDECAR_SUFFIX: Final = ".attune.toml"
+LEAST_COMPUTE_CAPABILITY: Final = 7.5  # of CUDA 13
 MAX_SOURCE_BYTES: Final = 1_000_000
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # CUDA programming guide, technical specifications
 
@@ -70,7 +94,17 @@ _BLOCK = re.compile(r"^/\*[ \t]*attune[ \t]*\n(?P<toml>.*?)\*/", re.DOTALL | re.
 _TITLE = re.compile(r"// (?P<id>v\d\d) (?P<title>[^:\n]+): ")
 _LADDER_NAME = re.compile(r"(?P<id>v\d\d)_\w+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_ENTRY = re.compile(r"[A-Za-z_]\w*")
+_ENTRY = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[^;\"\n]*>)?")
+_MACRO = re.compile(r"[A-Za-z_]\w*")
+_STEM = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+_USES_TENSOR_CORES = re.compile(r"\bmma\b|\bwgmma\b|\bwmma\b|\bldmatrix\b|\btcgen05\b")
+
+
+class MissingDescription(KernelDescriptionError):
+    """A source that does not describe itself, and has no file beside it that does."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, 1, "it has no description block `/* attune … */`.")
 
 
 def read_text(path: Path) -> str:
@@ -92,13 +126,26 @@ def read_text(path: Path) -> str:
         raise KernelDescriptionError(path, 1, sentence) from None
 
 
-def read_variant(path: Path) -> Variant:
-    """The variant that a `.cu` file describes.
+def read_own(path: Path) -> Variant:
+    """The variant that an own kernel describes, in itself or in the file beside it.
+
+    Its id is the file's name without `.cu`, whatever that is.
 
     Raises:
-        KernelDescriptionError: the file cannot be read, or as `parse_variant`.
+        KernelDescriptionError: a file cannot be read, or as `parse_variant`.
     """
-    return parse_variant(read_text(path), path)
+    return parse_variant(read_text(path), path, sidecar=read_sidecar(path), is_own=True)
+
+
+def sidecar_of(path: Path) -> Path:
+    """Where the description of a source may stand beside it: `fwd.cu` → `fwd.attune.toml`."""
+    return path.with_suffix(SIDECAR_SUFFIX)
+
+
+def read_sidecar(path: Path) -> str | None:
+    """The text of the file beside a source, or None where there is none."""
+    sidecar = sidecar_of(path)
+    return read_text(sidecar) if sidecar.is_file() else None
 
 
 def has_block(text: str) -> bool:
@@ -120,22 +167,33 @@ def description_of(text: str) -> tuple[str, ...]:
     return (text.partition("\n")[0], *blocks)
 
 
-def parse_variant(text: str, path: Path) -> Variant:
+def parse_variant(
+    text: str, path: Path, *, sidecar: str | None = None, is_own: bool = False
+) -> Variant:
     """The variant that a source describes.
 
     Args:
         path: the source's own file, whose name gives the variant's: `v05_kv_split.cu` is v05.
+        sidecar: the text of the file beside it, if there is one.
+        is_own: not of the ladder, so that its whole name is its id.
 
     Raises:
-        KernelDescriptionError: there is no block, or a mistake in it.
+        MissingDescription: there is no block.
+        KernelDescriptionError: there is a mistake in it.
     """
     blocks = list(_BLOCK.finditer(text))
-    if not blocks:
-        raise KernelDescriptionError(path, 1, "it has no description block `/* attune … */`.")
     lines = [text.count("\n", 0, block.start("toml")) + 1 for block in blocks]
+    if sidecar is not None:
+        if blocks:
+            sentence = f"{sidecar_of(path).name} describes this kernel too: remove one of the two."
+            raise KernelDescriptionError(path, lines[0] - 1, sentence)
+        return _Reader(load_block(sidecar_of(path), sidecar, 1), text, path, is_own).variant()
+    if not blocks:
+        raise MissingDescription(path)
     if len(blocks) > 1:
         raise KernelDescriptionError(path, lines[1] - 1, "a file has one description block.")
-    return _Reader(load_block(path, blocks[0]["toml"], lines[0]), text).variant()
+    block = load_block(path, blocks[0]["toml"], lines[0])
+    return _Reader(block, text, path, is_own).variant()
 
 
 @dataclass
@@ -144,47 +202,74 @@ class _Reader:
 
     block: Table
     text: str
+    path: Path  # of the source
+    is_own: bool
     scope: Scope = field(init=False)
     buffers: dict[str, Scratch] = field(default_factory=dict)
 
     def variant(self) -> Variant:
-        path, block = self.block.place.path, self.block
+        path, block = self.path, self.block
         block.allow(
-            "idea", "head_dims", "dtypes", "gqa", "min_compute_capability", "arch_specific",
-            "tunables", "let", "constraints", "scratch", "passes", "work",
+            "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
+            "arch_specific", "layout", "lse", "defines", "include", "tunables", "let",
+            "constraints", "scratch", "passes", "work",
         )  # fmt: skip
-        on_ladder = _LADDER_NAME.fullmatch(path.stem)
+        on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
-        title = _TITLE.match(self.text)
+        if not _STEM.fullmatch(path.stem):
+            block.error(
+                "", "rename the file: a kernel's name is made of letters, digits, _ . and -"
+            )
+        title = _TITLE.match(self.text) if on_ladder else None
         tunables = tuple(_tunable(table, name) for table, name in self._named("tunables"))
         self.scope = Scope(path.name, {t.name: t.values for t in tunables})
+        layouts = _layouts(block)
+        for name, formula in stride_formulas(layouts):
+            self.scope.define(name, self.scope.number(formula))
+        self.scope.used.clear()
         for table, name in self._named("let", taken={t.name for t in tunables}):
             self.scope.define(name, self._expression(table, name, self.scope.expression))
         for table, name in self._named("scratch"):
             self.buffers[name] = self._scratch(table.table(name), name)
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
+        macros = self._macros()
+        arguments = ArgumentReader(self.scope, self.buffers)
         grids = []
         passes = []
         for table in block.tables("passes"):
             grids.append(self._grid(table))
-            passes.append(self._pass(table, grids[-1]))
-        self._require_all_tensors(passes)
+            passes.append(self._pass(table, grids[-1], arguments))
+        if not passes:
+            block.error("passes", "it is a list of at least one pass")
+        used = self._require_all_tensors(passes)
+        told = self.scope.used | arguments.taken
+        if macros is None:
+            told |= {"causal", ELEMENT_TYPE}
         return Variant(
             id=variant_id,
             name=path.stem,
             title=title["title"] if title and title["id"] == variant_id else path.stem,
             idea=block.string("idea", ""),
             head_dims=block.integers("head_dims"),
-            dtypes=_dtypes(block),
+            dtypes=_dtypes(block, ELEMENT_TYPE in told),
             min_compute_capability=_compute_capability(block),
             tunables=tunables,
-            constraints=(*constraints, *self._grid_limits(variant_id, grids)),
+            constraints=(
+                *constraints,
+                *self._untold(variant_id, told),
+                *self._grid_limits(variant_id, grids),
+            ),
             scratch=tuple(self.buffers.values()),
             passes=tuple(passes),
-            work=self._work(passes[0].threads),
+            work=self._work(passes[0].threads, grids[0]),
             source=path,
-            gqa=block.get("gqa", bool, "true or false", False),
+            gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
+            causal=_masks(block, "causal" in told),
+            layouts=layouts,
+            lse=_lse(block, LSE in used),
+            macros=macros,
+            include_folders=_include_folders(block, path),
         )
 
     def _named(self, key: str, taken: Collection[str] = ()) -> Iterator[tuple[Table, str]]:
@@ -193,7 +278,7 @@ class _Reader:
         for name in table.values:
             if not _NAME.fullmatch(name):
                 table.error(name, "a name is made of a-z, 0-9 and _")
-            if name in RESERVED or name in _ARGUMENTS or name in taken:
+            if name in RESERVED or name in KNOWN or name in taken:
                 table.error(name, "this name is taken")
             yield table, name
 
@@ -238,44 +323,78 @@ class _Reader:
             table.error("grid", f"it has three sizes (x, y, z), not {len(grid)}")
         return grid
 
-    def _pass(self, table: Table, grid: list[Expression]) -> Pass:
+    def _pass(self, table: Table, grid: list[Expression], arguments: ArgumentReader) -> Pass:
         table.allow("entry", "grid", "threads", "smem_bytes", "args")
+        entry = table.matching("entry", _ENTRY, "the name of a kernel of this file")
+        block = self._block(table)
+        threads = self.scope.product(block)
         return Pass(
-            table.matching("entry", _ENTRY, "the name of a kernel of this file"),
-            self.scope.tuple_function(grid),
-            self._formula(table, "threads"),
-            self._formula(table.with_default("smem_bytes", 0), "smem_bytes"),
-            tuple(self._arg(table, a) for a in table.items("args", "a list of arguments")),
+            entry=entry,
+            grid=self.scope.tuple_function(grid),
+            threads=self.scope.function(threads),
+            dynamic_smem_bytes=self._formula(table.with_default("smem_bytes", 0), "smem_bytes"),
+            args=arguments.read(table),
+            entry_of=self._cpp(table, "entry", entry) if "{" in entry else None,
+            block=self.scope.tuple_function(block) if len(block) > 1 else None,
         )
 
-    def _arg(self, table: Table, value: object) -> str | Scalar:
-        if isinstance(value, dict):
-            scalar = Table(table.place, value, (*table.keys, "args"))
-            scalar.allow("name", "ctype", "value")
-            return Scalar(
-                scalar.matching("name", _NAME, "a name of a-z, 0-9 and _"),
-                scalar.choice("ctype", get_args(ScalarType)),
-                self._formula(scalar, "value"),
-            )
-        known = (*_ARGUMENTS, *self.buffers)
-        if not isinstance(value, str) or value not in known:
-            near = difflib.get_close_matches(shown(value), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            table.error("args", f"there is no argument {shown(value)}: {hint}")
-        if value == "softmax_scale":
-            return Scalar(value, "float32", _softmax_scale)
-        if value in INT_SCALARS:
-            return Scalar(value, "int32", self.scope.function(self.scope.number(value)))
-        return value
+    def _block(self, table: Table) -> list[Expression]:
+        """The number of threads, or the CTA's three sizes."""
+        if not isinstance(table.values.get("threads"), list):
+            sizes = [self._expression(table, "threads")]
+        else:
+            sizes = self._expressions(table, "threads", "a list of formulas: x, y, z")
+            if not 1 <= len(sizes) <= 3:
+                table.error("threads", f"it has up to three sizes (x, y, z), not {len(sizes)}")
+            sizes += [self.scope.number(1)] * (3 - len(sizes))
+        return sizes
 
-    def _require_all_tensors(self, passes: Iterable[Pass]) -> None:
-        used = {arg for launch in passes for arg in launch.args if isinstance(arg, str)}
+    def _cpp(self, table: Table, key: str, text: str) -> TextFormula:
+        try:
+            return self.scope.function(self.scope.cpp(text))
+        except FormulaError as error:
+            table.error(key, str(error))
+
+    def _macros(self) -> tuple[tuple[str, TextFormula], ...] | None:
+        """The block's own macros; None where it has none of its own."""
+        if "defines" not in self.block.values:
+            return None
+        table = self.block.table("defines")
+        macros = []
+        for name, value in table.values.items():
+            if not _MACRO.fullmatch(name):
+                table.error(name, "it is no name of a macro")
+            text = str(int(value)) if isinstance(value, bool) else value
+            if isinstance(text, int):
+                text = str(text)
+            if not isinstance(text, str) or "\n" in text:
+                table.error(name, "it is a whole number, or C++ text on one line in quotes")
+            macros.append((name, self._cpp(table, name, text)))
+        return tuple(macros)
+
+    def _require_all_tensors(self, passes: Iterable[Pass]) -> set[str]:
+        """The buffers that the passes take."""
+        used = {name for launch in passes for name in pointers_of(launch.args)}
         for name in TENSORS:
             if name not in used:
                 self.block.error("passes", f"no pass takes the argument `{name}`")
         for name in self.buffers:
             if name not in used:
                 self.block.table("scratch").error(name, "no pass takes this buffer")
+        return used
+
+    def _untold(self, variant_id: str, told: Collection[str]) -> Iterator[Constraint]:
+        """What a kernel cannot know where nothing tells it."""
+        if "seqlen_kv" in told:
+            return
+        name = variant_id.replace("{", "{{").replace("}", "}}")
+        sentence = self.scope.sentence(
+            f"{name} is not told the number of keys, so that it takes as many as queries, and not "
+            "{seqlen_kv:,} for {seqlen:,}: choose such a problem, or give it the argument "
+            "seqlen_kv."
+        )
+        holds = self.scope.condition("seqlen == seqlen_kv")
+        yield Constraint(self.scope.function(holds), self.scope.function(sentence))
 
     def _grid_limits(self, variant_id: str, grids: Iterable[list[Expression]]) -> list[Constraint]:
         """CUDA's limits of the grid, once for each formula that may exceed one."""
@@ -296,21 +415,26 @@ class _Reader:
                 )
         return list(limits.values())
 
-    def _work(self, threads: IntFormula) -> Work:
-        table = self.block.table("work")
+    def _work(self, threads: IntFormula, grid: list[Expression]) -> Work:
+        table = self.block.table("work", {})
         table.allow("math_unit", "math_threads", "query_rows", "kv_rows", "conflict_ways")
         optional = {
             key: self._formula(table, key)
-            for key in ("math_threads", "conflict_ways")
+            for key in ("math_threads", "conflict_ways", "query_rows")
             if key in table.values
         }
+        unit: MathUnit = "tensor" if _USES_TENSOR_CORES.search(self.text) else "fma"
         return Work(
-            math_unit=table.choice("math_unit", get_args(MathUnit)),
+            math_unit=table.choice("math_unit", get_args(MathUnit), unit),
             math_threads=optional.get("math_threads", threads),
-            query_rows=self._formula(table, "query_rows"),
-            kv_rows=self._formula(table, "kv_rows"),
+            query_rows=optional.get("query_rows") or self.scope.function(self._share(grid)),
+            kv_rows=self._formula(table.with_default("kv_rows", "seqlen_kv"), "kv_rows"),
             conflict_ways=optional.get("conflict_ways"),
         )
+
+    def _share(self, grid: list[Expression]) -> Expression:
+        """Query rows of a CTA where each has an equal share of them all."""
+        return self.scope.share("batch * num_heads * seqlen", self.scope.product(grid))
 
 
 def _tunable(group: Table, name: str) -> Tunable:
@@ -323,22 +447,59 @@ def _tunable(group: Table, name: str) -> Tunable:
     return Tunable(name, values, default, table.string("meaning"))
 
 
-def _dtypes(block: Table) -> tuple[Dtype, ...]:
+def _dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:
     known: tuple[Dtype, ...] = get_args(Dtype)
-    values = block.items("dtypes", f"a list of {' and '.join(known)}", list(known))
+    default = list(known) if is_told else ["float16"]
+    values = block.items("dtypes", f"a list of {' and '.join(known)}", default)
     if not values or not all(v in known for v in values) or len(set(values)) < len(values):
         block.error("dtypes", f"it is a list of {' and '.join(known)}, not {shown(values)}")
     return tuple(values)
 
 
+def _masks(block: Table, is_told: bool) -> tuple[bool, ...]:
+    values = block.items("causal", "a list of false and true", [False, True][: 1 + is_told])
+    if not values or not all(type(v) is bool for v in values) or len(set(values)) < len(values):
+        block.error("causal", f"it is a list of false and true, not {shown(values)}")
+    return tuple(sorted(values))
+
+
+def _layouts(block: Table) -> dict[str, Layout]:
+    """The layout of each tensor that is not bhsd."""
+    table = block
+    keys: Mapping[str, str] = dict.fromkeys(TENSORS, "layout")
+    if isinstance(block.values.get("layout"), dict):
+        table = block.table("layout")
+        table.allow(*TENSORS)
+        keys = {name: name for name in TENSORS}
+    chosen = {name: table.choice(key, get_args(Layout), "bhsd") for name, key in keys.items()}
+    return {name: layout for name, layout in chosen.items() if layout != "bhsd"}
+
+
+def _lse(block: Table, is_written: bool) -> Lse | None:
+    if "lse" in block.values and not is_written:
+        block.error("lse", "no pass takes the argument `lse`")
+    table = block.table("lse", {})
+    table.allow("base", "layout")
+    base = table.choice("base", get_args(LseBase), "e")
+    layout = table.choice("layout", get_args(LseLayout), "bhs")
+    return Lse(base, layout) if is_written else None
+
+
+def _include_folders(block: Table, path: Path) -> tuple[Path, ...]:
+    folders = block.items("include", "a list of folders", [])
+    if not all(isinstance(folder, str) for folder in folders):
+        block.error("include", f"it is a list of folders in quotes, not {shown(folders)}")
+    found = tuple(path.parent / Path(folder).expanduser() for folder in folders)
+    for folder, written in zip(found, folders, strict=True):
+        if not folder.is_dir():
+            block.error("include", f"there is no folder {shown(written)} beside {path.name}")
+    return found
+
+
 def _compute_capability(block: Table) -> tuple[int, int]:
     key, expected = "min_compute_capability", "a compute capability such as 8.0"
-    value = block.get(key, (int, float), expected)
+    value = block.get(key, (int, float), expected, LEAST_COMPUTE_CAPABILITY)
     if not 5 <= value < 100 or abs(10 * value - round(10 * value)) > 1e-6:
         block.error(key, f"it is {expected}, not {shown(value)}")
     tenths = round(10 * value)
     return tenths // 10, tenths % 10
-
-
-def _softmax_scale(problem: ProblemLike, _: object) -> float:
-    return 1.0 / math.sqrt(problem.head_dim)

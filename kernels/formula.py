@@ -1,4 +1,7 @@
-"""Formulas of a kernel's description: whole-number arithmetic over a problem and a config.
+"""Formulas of a kernel's description: arithmetic over a problem and a config.
+
+Numbers are whole, but for arguments of a floating-point type, where `softmax_scale`, decimals and
+`/` may stand as well.
 
 A formula is a Python expression of `+ - * // %`, comparisons, `and or not`, `x if condition else y`
 and the functions `ceil_div`, `round_up`, `min` and `max`. It is parsed with `ast`, checked node by
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -35,14 +39,22 @@ FUNCTIONS: Final[Mapping[str, range]] = {  # and how many arguments each takes
     "min": range(2, 9),
     "max": range(2, 9),
 }
-RESERVED: Final = frozenset({*PROBLEM_NAMES, *CONSTANTS, *FUNCTIONS})
+_SCALE: Final = "1 / sqrt(problem.head_dim)"
+FRACTIONS: Final[Mapping[str, str]] = {  # and the Python of each
+    "softmax_scale": _SCALE,
+    "softmax_scale_log2": f"{_SCALE} * {math.log2(math.e)!r}",  # for exp2 in place of exp
+}
+# In C++ text alone: the type of Q, K, V and O.
+ELEMENT_TYPE: Final = "element_type"
+_ELEMENT_TYPES: Final = "'__nv_bfloat16' if problem.dtype == 'bfloat16' else '__half'"
+RESERVED: Final = frozenset({*PROBLEM_NAMES, *CONSTANTS, *FUNCTIONS, *FRACTIONS, ELEMENT_TYPE})
 
 MAX_TEXT = 400  # characters of one formula
 MAX_NODES = 300  # of its syntax tree, derived names written out
 MAX_CONSTANT = 2**40
 
 _GLOBALS: Final[dict[str, Any]] = {
-    "__builtins__": {}, "min": min, "max": max, "round_up": round_up,
+    "__builtins__": {}, "min": min, "max": max, "round_up": round_up, "sqrt": math.sqrt,
 }  # fmt: skip
 _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
@@ -73,6 +85,8 @@ class Scope:
     def __init__(self, file: str, tunables: Mapping[str, Iterable[int]]) -> None:
         """`tunables`: the values of each; `file`: what tracebacks name."""
         self._file = file
+        self._fractions = False  # whether they are allowed in what is being read
+        self.used: set[str] = set()  # names in what was read so far
         self._names = {name: _of_problem(name) for name in PROBLEM_NAMES}
         self._names |= {
             name: Expression(ast.Constant(value), is_positive=value > 0)
@@ -114,6 +128,16 @@ class Scope:
             raise FormulaError(f"`{formula}` is a condition, and a number is needed")
         return expression
 
+    def real(self, formula: object) -> Expression:
+        """A number that need not be whole: as text, or a TOML number. Raises FormulaError."""
+        if type(formula) is float and math.isfinite(formula):
+            formula = repr(formula)
+        self._fractions = True
+        try:
+            return self.number(formula)
+        finally:
+            self._fractions = False
+
     def condition(self, formula: object) -> Expression:
         """A formula that is true or false. Raises FormulaError as `expression`."""
         expression = self.expression(formula)
@@ -125,6 +149,28 @@ class Scope:
         """The condition that a number does not exceed a limit."""
         node = ast.Compare(number.node, [ast.LtE()], [ast.Constant(limit)])
         return Expression(node, is_condition=True)
+
+    def product(self, factors: Iterable[Expression]) -> Expression:
+        """All of them multiplied."""
+        first, *others = factors
+        for factor in others:
+            if isinstance(factor.node, ast.Constant) and factor.node.value == 1:
+                continue
+            positive = first.is_positive and factor.is_positive
+            tree = ast.BinOp(first.node, ast.Mult(), factor.node)
+            first = Expression(tree, size=first.size + factor.size + 1, is_positive=positive)
+        return first
+
+    def share(self, whole: str, parts: Expression) -> Expression:
+        """⌈whole / parts⌉, at least 1."""
+        one = Expression(ast.Constant(1), is_positive=True)
+        divisor = ast.Call(ast.Name("max", ast.Load()), [one.node, parts.node], [])
+        least = ast.Call(
+            ast.Name("max", ast.Load()),
+            [one.node, _ceil_div(self.number(whole), Expression(divisor, is_positive=True)).node],
+            [],
+        )
+        return Expression(least, is_positive=True)
 
     def sentence(self, text: str) -> Expression:
         """A text with `{expression}` in it, or `{expression:,}` to group digits by thousands.
@@ -146,6 +192,35 @@ class Scope:
             spec = ast.JoinedStr([ast.Constant(format_spec)]) if format_spec else None
             values.append(ast.FormattedValue(self.number(formula).node, -1, spec))
         return Expression(ast.JoinedStr(values), text)
+
+    def cpp(self, text: str) -> Expression:
+        """C++ text with `{expression}` in it: numbers, `true`, `false` or the element type.
+
+        Raises:
+            FormulaError: as `expression`.
+        """
+        try:
+            pieces = list(Formatter().parse(text))
+        except ValueError as error:
+            raise FormulaError(f"its braces do not match ({error})") from None
+        values: list[ast.expr] = []
+        for literal, formula, format_spec, conversion in pieces:
+            values.append(ast.Constant(literal))
+            if formula is None:
+                continue
+            if conversion is not None or format_spec:
+                raise FormulaError(f"`{{{formula}…}}` has no format")
+            values.append(ast.FormattedValue(self._cpp_value(formula), -1, None))
+        return Expression(ast.JoinedStr(values), text)
+
+    def _cpp_value(self, formula: str) -> ast.expr:
+        if formula.strip() == ELEMENT_TYPE:
+            self.used.add(ELEMENT_TYPE)
+            return ast.parse(_ELEMENT_TYPES, mode="eval").body
+        value = self.expression(formula)
+        if not value.is_condition:
+            return value.node
+        return ast.IfExp(value.node, ast.Constant("true"), ast.Constant("false"))
 
     def function(self, expression: Expression) -> Function:
         """The compiled function of (problem, config)."""
@@ -170,6 +245,10 @@ class Scope:
                 if value > MAX_CONSTANT:
                     raise FormulaError("it holds a number larger than any size here")
                 return Expression(node, is_positive=value > 0)
+            case ast.Constant(float(fraction)) if self._fractions:
+                return Expression(node, is_positive=fraction > 0)
+            case ast.Name(name) if self._fractions and name in FRACTIONS:
+                return Expression(ast.parse(FRACTIONS[name], mode="eval").body, is_positive=True)
             case ast.Name(name):
                 return self._named(name)
             case ast.UnaryOp(ast.USub() | ast.Not() as op, operand):
@@ -197,18 +276,20 @@ class Scope:
         raise FormulaError(f"`{ast.unparse(node)}` is not allowed in a formula")
 
     def _binary(self, left: ast.expr, op: ast.operator, right: ast.expr) -> Expression:
-        if isinstance(op, ast.Div):
+        if isinstance(op, ast.Div) and not self._fractions:
             raise FormulaError("`/` yields fractions: write `//` or ceil_div(a, b)")
-        if type(op) not in _ARITHMETIC:
+        if type(op) not in _ARITHMETIC and not isinstance(op, ast.Div):
             raise FormulaError(f"only {' '.join(_ARITHMETIC.values())} are known as operators")
         a, b = self._check(left), self._check(right)
-        if isinstance(op, ast.FloorDiv | ast.Mod):
+        if isinstance(op, ast.FloorDiv | ast.Mod | ast.Div):
             _require_divisor(b, right)
-        positive = a.is_positive and b.is_positive and isinstance(op, ast.Add | ast.Mult)
+        grows = isinstance(op, ast.Add | ast.Mult | ast.Div)
+        positive = a.is_positive and b.is_positive and grows
         return _joined(ast.BinOp(a.node, op, b.node), a, b, positive=positive)
 
     def _named(self, name: str) -> Expression:
         if name in self._names:
+            self.used.add(name)
             return self._names[name]
         near = difflib.get_close_matches(name, self._names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(self._names)}"

@@ -25,9 +25,9 @@ class KernelDescriptionError(Exception):
 
     def __init__(self, path: Path, line: int, sentence: str) -> None:
         plain = "".join(c if c.isprintable() else "?" for c in sentence)
-        super().__init__(f"{path.name}:{line}: {plain}")
+        super().__init__(f"{path.name}:{max(1, line)}: {plain}")
         self.path = path
-        self.line = line
+        self.line = max(1, line)
 
 
 def shown(value: object) -> str:

@@ -5,14 +5,14 @@ and which passes it launches with what grid, threads, shared memory and argument
 the description block in that file (`kernels.description`). The engine turns it into a launch plan,
 and every derived figure (CTAs, waves, batch size) comes from these formulas.
 
-Macros given to every kernel by `-D`: `HEAD_DIM`, `IS_CAUSAL` (0/1), `IS_BF16` (0/1) and each
-tunable's name in capitals (`block_m` → `BLOCK_M`).
+Macros given to a kernel by `-D`, unless its block has `defines` of its own: `HEAD_DIM`, `IS_CAUSAL`
+(0/1), `IS_BF16` (0/1) and each tunable's name in capitals (`block_m` → `BLOCK_M`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -20,7 +20,11 @@ KERNELS_DIR = Path(__file__).resolve().parent
 
 Dtype: TypeAlias = Literal["float16", "bfloat16"]
 MathUnit: TypeAlias = Literal["fma", "tensor"]
-ScalarType: TypeAlias = Literal["int32", "float32"]
+ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
+# The order of a tensor's dimensions in memory: batch, head, sequence, head_dim.
+Layout: TypeAlias = Literal["bhsd", "bshd"]
+LseLayout: TypeAlias = Literal["bhs", "bsh"]
+LseBase: TypeAlias = Literal["e", "2"]
 ScratchType: TypeAlias = Literal["float32", "int32"]
 ScratchFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
@@ -50,6 +54,7 @@ class ProblemLike(Protocol):
 IntFormula: TypeAlias = Callable[[ProblemLike, Config], int]
 ShapeFormula: TypeAlias = Callable[[ProblemLike, Config], tuple[int, ...]]
 GridFormula: TypeAlias = Callable[[ProblemLike, Config], tuple[int, int, int]]
+TextFormula: TypeAlias = Callable[[ProblemLike, Config], str]
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -106,16 +111,46 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
+class NullPointer:
+    """A pointer argument that the kernel is told not to use."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A structure by value; its fields lie as C++ aligns them."""
+
+    name: str
+    fields: tuple[Argument, ...]
+
+
+# A name stands for a pointer: to `q`, `k`, `v`, `out`, `lse` or the scratch buffer of that name.
+Argument: TypeAlias = "str | Scalar | NullPointer | Structure"
+
+
+@dataclass(frozen=True, slots=True)
+class Lse:
+    """How a kernel stores the logarithm of each row's sum of exponentials, in float32.
+
+    Of the scaled scores: `ln Σ exp(softmax_scale · q·k)`, or the base-2 logarithm of the same sum.
+    """
+
+    base: LseBase = "e"
+    layout: LseLayout = "bhs"
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """One kernel launch. Passes of a variant run in order on one stream."""
 
-    entry: str  # name of the `extern "C" __global__` function
+    entry: str  # as the block writes it: `fwd`, `flash::fwd<{head_dim}, {causal}>`
     grid: GridFormula
-    threads: IntFormula  # per CTA, one-dimensional
+    threads: IntFormula  # per CTA
     dynamic_smem_bytes: IntFormula
-    # In the order of the kernel's parameters; a name stands for a pointer: to `q`, `k`, `v`, `out`
-    # or the scratch buffer of that name.
-    args: tuple[str | Scalar, ...]
+    args: tuple[Argument, ...]  # in the order of the kernel's parameters
+    entry_of: TextFormula | None = None  # the name expression; None: the entry as it is
+    block: GridFormula | None = None  # the threads' three dimensions; None: (threads, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +185,19 @@ class Variant:
     source: Path  # the `.cu` file
     gqa: bool = False  # reads K and V of fewer heads than Q's, num_heads / num_heads_kv to each
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
+    causal: tuple[bool, ...] = (False, True)  # masks that it computes
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors that are not bhsd
+    lse: Lse | None = None  # where it writes one
+    macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
+    include_folders: tuple[Path, ...] = ()  # besides the source's own
 
     def default_config(self) -> dict[str, int]:
         return {t.name: t.default for t in self.tunables}
 
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
         """The `-D` macros of one compile, sorted so that equal builds have equal keys."""
+        if self.macros is not None:
+            return tuple(sorted((name, text(problem, config)) for name, text in self.macros))
         macros = {
             "HEAD_DIM": str(problem.head_dim),
             "IS_CAUSAL": str(int(problem.causal)),
@@ -179,6 +221,9 @@ class Variant:
                 f"{problem.num_heads:,} query heads share {problem.kv_heads:,} (GQA): choose a "
                 "variant that supports GQA, or as many K/V heads as query heads."
             )
+        if problem.causal not in self.causal:
+            known = "causal" if self.causal[0] else "problems without a causal mask"
+            return f"{self.id} computes {known} alone: choose such a problem."
         for tunable in self.tunables:
             if tunable.name not in config:
                 return f"{self.id} needs a value for {tunable.name}."

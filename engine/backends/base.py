@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from engine.evaluation import Status
 from engine.plan import LaunchPlan
-from engine.tensors import Inputs, RawArray
+from engine.tensors import FloatArray, Inputs, RawArray
 
 DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
 
@@ -35,6 +35,7 @@ class RunResult:
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
     log: str = ""
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run
+    lse: FloatArray | None = None  # natural, [batch, num_heads, seqlen], where there is one
     inputs_unchanged: bool = True
     repeatable: bool = True
     guards_intact: bool = True

@@ -26,6 +26,7 @@ from engine.compile.ptxas import (
     ptx_error_lines,
 )
 from engine.compile.sources import Sources, read_sources
+from engine.compile.standard_headers import stand_ins
 from engine.compile.toolkit import INSTALL_HINT, find_include_dir, hint
 from engine.errors import CompileError, ToolMissing, UnknownName
 from engine.evaluation import Resources
@@ -34,11 +35,27 @@ from engine.text import MAX_LOG
 
 # No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
 # Line information costs no instruction; it lets errors in inline PTX name their source line.
-_FLAGS = ("--std=c++17", "--generate-line-info", "--ptxas-options=-v")
+# constexpr functions and members of classes have no execution space, as a rule.
+_FLAGS = (
+    "--std=c++17",
+    "--generate-line-info",
+    "--ptxas-options=-v",
+    "--device-as-default-execution-space",
+)
 
 _ARCH = re.compile(r"sm_(?P<number>\d{2,3})(?P<suffix>[af]?)")
 # NVRTC's two ways to refuse sm_77 and sm_89a.
 _UNKNOWN_VARIANT = re.compile(r"invalid value for --gpu-architecture|--nv_arch")
+_WRONG_ENTRY = re.compile(
+    r"^__nv_name_map\(\d+\): error: (?P<what>.*)\n\s*#pragma nv_mangled_name (?P<entry>.*)$",
+    re.MULTILINE,
+)
+_ENTRY_ERROR = re.compile(r"^__nv_name_map\(.*$", re.MULTILINE)
+_OTHER_THAN_ENTRY = re.compile(r"^(?!__nv_name_map).*\berror(?: #[\w-]+)?:", re.MULTILINE)
+_KERNEL = re.compile(
+    r"\b__global__\b(?:[^;{}()]|__(?:launch_bounds|cluster_dims)__\s*\((?:[^()]|\([^()]*\))*\))*?"
+    r"(?P<name>[A-Za-z_]\w*)\s*\((?!\()"
+)
 _MISSING_HEADER = re.compile(
     r"(?:could not|cannot) open source file "
     r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
@@ -51,7 +68,9 @@ class CompiledKernel:
 
     arch: str  # "sm_89", "sm_90a"
     cubin: bytes
-    entries: Mapping[str, PtxasInfo]  # by the name of the `extern "C" __global__` function
+    # By symbol, and by entry as it was asked for: `fwd<64, true>`.
+    entries: Mapping[str, PtxasInfo]
+    symbols: Mapping[str, str]  # of the entries asked for: their names in the cubin
     log: str  # the compiler's output: warnings, then ptxas' report
     flags: tuple[str, ...]  # all options but the toolkit's include folder
     source_sha256: str  # of the `.cu` file; its headers are covered by `key`
@@ -109,28 +128,27 @@ def compile_kernel(
     defines: tuple[tuple[str, str], ...],
     arch: str,
     entries: tuple[str, ...],
+    include_folders: tuple[Path, ...] = (),
 ) -> CompiledKernel:
     """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
 
+    Args:
+        entries: the kernels to launch later: names, qualified as in C++, or name expressions
+            (`flash::fwd<64, true>`), whose templates they instantiate.
+        include_folders: where headers of the kernel are, besides its own folder.
+
     Raises:
         CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
-            one of `entries` as an `extern "C" __global__` function, or this NVRTC does not compile
-            for the arch (lists those it knows).
+            one of `entries` as a `__global__` function, or this NVRTC does not compile for the
+            arch (lists those it knows).
         UnknownName: `arch` is no arch at all.
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
     """
-    build = _Build.prepare(source, defines, arch)
+    build = _Build.prepare(source, defines, arch, entries, include_folders)
     kernel = build.cached()
     if kernel is None:
         kernel = build.compile()
         write_entry(build.path, _to_bytes(kernel))
-    for entry in entries:
-        if entry not in kernel.entries:
-            known = ", ".join(sorted(kernel.entries)) or "none"
-            raise CompileError(
-                f'{source.name} has no extern "C" __global__ function {entry}: it has {known}.',
-                kernel.log,
-            )
     return kernel
 
 
@@ -140,8 +158,9 @@ def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
     Raises:
         CompileError, UnknownName, ToolMissing: as `compile_kernel`.
     """
-    names = tuple(dict.fromkeys(p.entry for p in plan.passes))
-    return compile_kernel(plan.source, plan.defines, target_arch(plan, arch), names)
+    names = plan.entries
+    target = target_arch(plan, arch)
+    return compile_kernel(plan.source, plan.defines, target, names, plan.include_folders)
 
 
 def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
@@ -150,7 +169,11 @@ def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
     None also where the compiler is missing or does not know the arch: compiling says why.
     """
     try:
-        return _Build.prepare(plan.source, plan.defines, target_arch(plan, arch)).cached()
+        target = target_arch(plan, arch)
+        build = _Build.prepare(
+            plan.source, plan.defines, target, plan.entries, plan.include_folders
+        )
+        return build.cached()
     except (CompileError, UnknownName, ToolMissing):
         return None
 
@@ -196,20 +219,32 @@ class _Build:
 
     tools: Toolchain
     sources: Sources
+    headers: tuple[tuple[str, str], ...]  # (name as included, text)
     arch: str
     flags: tuple[str, ...]
+    entries: tuple[str, ...]
     key: str
 
     @classmethod
-    def prepare(cls, source: Path, defines: tuple[tuple[str, str], ...], arch: str) -> Self:
+    def prepare(
+        cls,
+        source: Path,
+        defines: tuple[tuple[str, str], ...],
+        arch: str,
+        entries: tuple[str, ...],
+        include_folders: tuple[Path, ...],
+    ) -> Self:
         tools = toolchain()
         _check_arch(arch, tools)
-        sources = read_sources(source)
+        sources = read_sources(source, include_folders)
+        own = tuple((file.name, file.code) for file in sources.included)
+        headers = (*own, *stand_ins(sources.foreign))
         macros = (f"-D{name}={value}" for name, value in defines)
         flags = (f"--gpu-architecture={arch}", *_FLAGS, *macros)
-        content = [tools.version, tools.release, flags, sources.name, sources.code, sources.headers]
+        code = sources.main.code
+        content = [tools.version, tools.release, flags, sources.name, code, headers, entries]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        return cls(tools, sources, arch, flags, key)
+        return cls(tools, sources, headers, arch, flags, entries, key)
 
     @property
     def path(self) -> Path:
@@ -228,13 +263,15 @@ class _Build:
         return replace(kernel, source_sha256=self.sources.source_sha256)
 
     def compile(self) -> CompiledKernel:
-        cubin, log = self._run(self.flags, "getCUBIN")
+        cubin, symbols, log = self._run(self.flags, "getCUBIN")
         if cubin is None:
             raise self._failure(log)
+        found = parse_ptxas(log)
         return CompiledKernel(
             arch=self.arch,
             cubin=cubin,
-            entries=parse_ptxas(log),
+            entries=found | {entry: found[symbol] for entry, symbol in symbols.items()},
+            symbols=symbols,
             log=log[-MAX_LOG:],  # ptxas' report comes last
             flags=self.flags,
             source_sha256=self.sources.source_sha256,
@@ -256,31 +293,48 @@ class _Build:
             )
         if ptx_error_lines(log):
             log = locate_ptx_errors(log, self._ptx())
-        return CompileError(first_error(log, self.sources.name), log[:MAX_LOG])
+        wrong = _WRONG_ENTRY.search(log)
+        if wrong is not None and not _OTHER_THAN_ENTRY.search(log):
+            first = self._no_such_kernel(wrong["entry"].strip(), wrong["what"])
+        else:
+            # The names are looked up at the source's end, where they may fail for an earlier error.
+            first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name)
+        return CompileError(first, log[:MAX_LOG])
+
+    def _no_such_kernel(self, entry: str, what: str) -> str:
+        names = (m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code))
+        known = ", ".join(sorted(set(names))) or "none"
+        name, is_template, _ = entry.partition("<")
+        why = f" ({what})" if is_template and name.split("::")[-1].strip() in known else ""
+        return f"{self.sources.name} has no __global__ function {entry}{why}: it has {known}."
 
     def _ptx(self) -> str:
         """The PTX that ptxas refused, with line information."""
         virtual = f"--gpu-architecture=compute_{self.arch.removeprefix('sm_')}"
-        ptx, _ = self._run((virtual, *self.flags[1:]), "getPTX")
+        ptx, _, _ = self._run((virtual, *self.flags[1:]), "getPTX")
         return ptx.decode(errors="replace") if ptx is not None else ""
 
-    def _run(self, flags: tuple[str, ...], output: str) -> tuple[bytes | None, str]:
-        """One NVRTC run: (its output, or None when it failed; its log)."""
-        nvrtc, headers = self.tools.nvrtc, self.sources.headers
+    def _run(self, flags: tuple[str, ...], output: str) -> tuple[bytes | None, dict[str, str], str]:
+        """One NVRTC run: (its output, or None when it failed; symbol by entry; its log)."""
+        nvrtc = self.tools.nvrtc
         program = nvrtc.createProgram(
-            self.sources.code,
+            self.sources.main.code,
             self.sources.name,
-            [text.encode() for _, text in headers],
-            [name.encode() for name, _ in headers],
+            [text.encode() for _, text in self.headers],
+            [name.encode() for name, _ in self.headers],
         )
+        symbols: dict[str, str] = {}
         try:
             try:
+                for entry in self.entries:
+                    nvrtc.addNameExpression(program, entry)
                 nvrtc.compileProgram(program, [*flags, f"-I{self.tools.include_dir}"])
                 result: bytes | None = getattr(nvrtc, output)(program)
+                symbols = {e: nvrtc.getLoweredName(program, e) for e in self.entries}
             except nvrtc.NVRTCError:
                 result = None
             # NVRTC joins the logs of its stages with NUL characters.
-            return result, nvrtc.getProgramLog(program).replace("\0", "\n").strip()
+            return result, symbols, nvrtc.getProgramLog(program).replace("\0", "\n").strip()
         finally:
             nvrtc.destroyProgram(program)
 
@@ -290,6 +344,7 @@ def _to_bytes(kernel: CompiledKernel) -> bytes:
     head = {
         "arch": kernel.arch,
         "entries": {name: asdict(info) for name, info in kernel.entries.items()},
+        "symbols": dict(kernel.symbols),
         "log": kernel.log,
         "flags": kernel.flags,
         "source_sha256": kernel.source_sha256,
@@ -306,6 +361,7 @@ def _from_bytes(payload: bytes) -> CompiledKernel:
         arch=head["arch"],
         cubin=cubin,
         entries={name: PtxasInfo(**info) for name, info in head["entries"].items()},
+        symbols={str(entry): str(symbol) for entry, symbol in head["symbols"].items()},
         log=head["log"],
         flags=tuple(head["flags"]),
         source_sha256=head["source_sha256"],

@@ -21,7 +21,7 @@ _SOURCE_ERROR = re.compile(
 )
 _PTX_ERROR = re.compile(r"^ptxas .*input, line (?P<line>\d+); *error *: (?P<what>.+)$")
 _PTXAS_ERROR = re.compile(r"^ptxas (?:error|fatal) *: (?P<what>.+)$")
-_OTHER_ERROR = re.compile(r"^(?:nvrtc: )?error: (?P<what>.+)$")
+_OTHER_ERROR = re.compile(r"^(?:nvrtc: |At end of source: )?error: (?P<what>.+)$")
 
 _LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s")
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<path>[^"]+)"')

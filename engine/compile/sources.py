@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from engine.compile.host_code import without_host_code
 from engine.errors import CompileError
 from engine.records import files
 from engine.text import MAX_SOURCE
 from kernels.description import without_block
 
-_INCLUDE = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]""", re.MULTILINE)
+_INCLUDE = re.compile(
+    r"""^(?P<before>[ \t]*#[ \t]*include[ \t]*)(?P<open>[<"])(?P<name>[^>"\n]+)[>"]""", re.MULTILINE
+)
+_MAX_HEADERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a kernel."""
+
+    name: str  # a header's is its path from the kernel's folder, or from an include folder
+    text: str  # as it is on disk
+    # What is compiled: no description, no host code, headers of the project included by their names
+    # here. Lines keep their numbers.
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,40 +37,100 @@ class Sources:
     """The texts that are compiled. What is hashed is what the compiler gets, whatever happens to
     the files in between."""
 
-    name: str  # the file's name, as errors show it
-    text: str
-    headers: tuple[tuple[str, str], ...]  # (name as included, text), sorted by name
+    main: SourceFile
+    included: tuple[SourceFile, ...]  # project headers, sorted by name
+    foreign: tuple[str, ...]  # other headers, as included, sorted: the toolkit's, the standard's
 
     @property
-    def code(self) -> str:
-        """What is compiled: an edit of the description alone compiles nothing again."""
-        return without_block(self.text)
+    def name(self) -> str:
+        """The kernel's file name, as errors show it."""
+        return self.main.name
+
+    @property
+    def text(self) -> str:
+        return self.main.text
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """(name, text) of the project headers."""
+        return tuple((file.name, file.text) for file in self.included)
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """All of them, the kernel first."""
+        return (self.main, *self.included)
 
     @property
     def source_sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def read_sources(source: Path) -> Sources:
-    """Read `source` and, transitively, the headers beside it that it includes.
+def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
+    """Read `source` and, transitively, the headers of the project that it includes.
 
-    An include that names no file of the kernel's folder is the toolkit's and is left to the
-    compiler.
+    A header is looked for beside the file that includes it, beside the kernel, then in the include
+    folders. One that is in none of them is the toolkit's or the standard library's.
 
     Raises:
-        CompileError: a file cannot be read or is not UTF-8.
+        CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
     """
-    text = read_source(source)
-    headers: dict[str, str] = {}
-    pending = _INCLUDE.findall(text)
-    while pending:
-        name = pending.pop()
-        path = source.parent / name
-        if name in headers or not path.is_file():
-            continue
-        headers[name] = read_source(path)
-        pending += _INCLUDE.findall(headers[name])
-    return Sources(source.name, text, tuple(sorted(headers.items())))
+    return _Reader(source, include_folders).sources()
+
+
+class _Reader:
+    def __init__(self, source: Path, include_folders: Sequence[Path]) -> None:
+        self._source = source
+        self._folders = (source.parent, *include_folders)
+        self._names: dict[Path, str] = {}
+        self._texts: dict[Path, str] = {}
+        self._foreign: set[str] = set()
+
+    def sources(self) -> Sources:
+        self._names[self._source] = self._source.name
+        pending = [self._source]
+        while pending:
+            path = pending.pop()
+            self._texts[path] = read_source(path)
+            for match in _INCLUDE.finditer(self._texts[path]):
+                header = self._find(match["name"], path)
+                if header is None:
+                    self._foreign.add(match["name"])
+                elif header not in self._names:
+                    self._names[header] = self._name(header)
+                    pending.append(header)
+            if len(self._names) > _MAX_HEADERS:
+                raise CompileError(
+                    f"{self._source.name} includes more than {_MAX_HEADERS} files: name fewer "
+                    "include folders, or smaller ones."
+                )
+        main, *others = (self._file(path) for path in self._names)
+        included = tuple(sorted(others, key=lambda file: file.name))
+        return Sources(main, included, tuple(sorted(self._foreign)))
+
+    def _find(self, name: str, includer: Path) -> Path | None:
+        for folder in (includer.parent, *self._folders):
+            path = Path(os.path.normpath(folder / name))
+            if path.is_file():
+                return path
+        return None
+
+    def _name(self, path: Path) -> str:
+        folder = next((f for f in self._folders if path.is_relative_to(f)), path.parent)
+        name = PurePosixPath(path.relative_to(folder)).as_posix()
+        taken = set(self._names.values())
+        return name if name not in taken else f"{len(taken)}_{name.replace('/', '_')}"
+
+    def _file(self, path: Path) -> SourceFile:
+        def rename(match: re.Match[str]) -> str:
+            header = self._find(match["name"], path)
+            name = self._names.get(header, match["name"]) if header else match["name"]
+            if name == match["name"]:
+                return match[0]
+            return f'{match["before"]}"{name}"'
+
+        text = self._texts[path]
+        code = _INCLUDE.sub(rename, without_host_code(without_block(text)))
+        return SourceFile(self._names[path], text, code)
 
 
 def read_source(path: Path) -> str:

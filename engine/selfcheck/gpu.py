@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.arguments import TensorArg
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.compile import compile_plan, resources
@@ -19,7 +20,7 @@ from engine.errors import ToolMissing
 from engine.evaluation import Correctness, Status
 from engine.measure.local_gpu import gpu_states
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan, PassLaunch, TensorArg, make_plan
+from engine.plan import LaunchPlan, PassLaunch, make_plan
 from engine.problem import Problem
 from engine.selfcheck.check import CheckFailed
 from engine.selfcheck.software import PROBLEM
@@ -114,7 +115,7 @@ def occupancy_model(backend: CudaBackend) -> str:
         plan = make_plan(variant, PROBLEM, variant.default_config())
         compiled = compile_plan(plan, calls.arch)
         smem = {p.entry: p.dynamic_smem_bytes for p in plan.passes}
-        kernels = calls.load(compiled.cubin, smem)
+        kernels = calls.load(compiled.cubin, smem, compiled.symbols)
         try:
             for each, used in zip(plan.passes, resources(plan, compiled), strict=True):
                 driver_says = calls.ctas_per_sm(

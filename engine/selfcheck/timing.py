@@ -28,7 +28,8 @@ def graph_timing(backend: CudaBackend) -> str:
     """Twice the launches take twice the time, once that of an empty graph is taken off."""
     calls = backend.calls
     with small_plan("") as plan:
-        kernels = calls.load(compile_plan(plan, calls.arch).cubin, {"k": 0})
+        compiled = compile_plan(plan, calls.arch)
+        kernels = calls.load(compiled.cubin, {"k": 0}, compiled.symbols)
         (launch,) = plan.passes
         memory = calls.alloc(plan.problem.tensor_bytes)
         try:
@@ -36,7 +37,7 @@ def graph_timing(backend: CudaBackend) -> str:
             def replay_us(launches: int) -> float:
                 def queue() -> None:
                     for _ in range(launches):
-                        calls.launch(kernels["k"], launch.grid, launch.threads, 0, arguments)
+                        calls.launch(kernels["k"], launch.grid, launch.block, 0, arguments)
 
                 graph = calls.capture(queue)
                 try:

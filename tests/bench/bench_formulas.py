@@ -22,13 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from engine.problem import Problem  # noqa: E402
-from kernels.description import read_variant  # noqa: E402
+from kernels.description import parse_variant, read_text  # noqa: E402
 from kernels.ladder import Ladder  # noqa: E402
 from kernels.variant import KERNELS_DIR, ceil_div  # noqa: E402
 
 TURNS = 15
 EVALUATIONS = 10_000
 BLOCK_M = 64
+V05 = KERNELS_DIR / "v05_kv_split.cu"
 
 Formulas = tuple[Callable[[Any, Any], Any], ...]
 
@@ -55,7 +56,7 @@ BY_HAND: Formulas = (
 
 def compiled() -> Formulas:
     """The same formulas of the description block, in the same order."""
-    v05 = read_variant(KERNELS_DIR / "v05_kv_split.cu")
+    v05 = parse_variant(read_text(V05), V05)
     main, fuse = v05.passes
     limits = {c.reason(Problem(9, 7, 5 * 64, 64), CONFIG): c.holds for c in v05.constraints}
     return (

@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
+from engine.arguments import TensorArg  # noqa: E402
 from engine.backends.base import RunOptions  # noqa: E402
 from engine.backends.cuda import CudaBackend, why_not_cuda  # noqa: E402
 from engine.compile import compile_plan  # noqa: E402
@@ -34,7 +35,7 @@ from engine.evaluation import Correctness, Latency  # noqa: E402
 from engine.measure.local_gpu import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
 from engine.measure.side_by_side import FULL, TimingGroup  # noqa: E402
-from engine.plan import LaunchPlan, TensorArg, make_plan  # noqa: E402
+from engine.plan import LaunchPlan, make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.sessions.importers.common import ImportOptions  # noqa: E402
 from engine.sessions.importers.nvbench import from_results  # noqa: E402

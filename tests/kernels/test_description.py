@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.arguments import ScalarArg, TensorArg
 from engine.errors import InvalidProblem
-from engine.plan import ScalarArg, TensorArg, make_plan
+from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.description import KernelDescriptionError, description_of, parse_variant, without_block
 from kernels.variant import Variant
@@ -140,16 +141,16 @@ def test_a_file_off_the_ladder_has_its_own_name() -> None:
         ('fill = "zero"', 'fill = "one"', 17, "fill: it is one of poison, zero, not 'one'."),
         ('dtype = "int32"', 'dtype = "half"', 17, "dtype: it is one of float32, int32"),
         ('"partial", "counter"', '"partial"', 17, "counter: no pass takes this buffer."),
-        ('entry = "first"', 'entry = "first<1>"', 20, "entry: it is the name of a kernel"),
+        ('entry = "first"', 'entry = "first;"', 20, "entry: it is the name of a kernel"),
         (', "ceil_div(seqlen, block_m)"]', "]", 21, "grid: it has three sizes (x, y, z), not 2."),
         ("threads = 128", 'threads = "block_k"', 22, "threads: there is no block_k: did you mean"),
         ("threads = 128", "threads = 12.8", 22, "threads: it is a whole number or a formula"),
         ("threads = 128", 'threads = "head_dim / 2"', 22, "threads: `/` yields fractions"),
         ('"batch", "softmax', '"batches", "softmax', 24, "there is no argument 'batches': did you"),
-        ('ctype = "int32"', 'ctype = "int"', 24, "ctype: it is one of int32, float32, not 'int'."),
+        ('ctype = "int32"', 'ctype = "int"', 24, "ctype: it is one of int32, uint32, int64, "),
         ('"k", "v"', '"k"', 19, "no pass takes the argument `v`."),
         ('math_unit = "tensor"', 'math_unit = "fp8"', 34, "math_unit: it is one of fma, tensor"),
-        ('kv_rows = "seqlen_kv"\n', "", 33, "`kv_rows` is missing: it is a whole number"),
+        ('kv_rows = "seqlen_kv"', 'kv_rows = "rows"', 36, "kv_rows: there is no rows"),
         ("int code;", "/* attune\n*/", 38, "a file has one description block."),
         ("/* attune", "/* other", 1, "it has no description block `/* attune … */`."),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cpu.build import HostLibrary, build_kernels
 from engine.backends.cpu.client import Client
@@ -11,7 +9,7 @@ from engine.backends.cpu.job import Buffer, Job, KernelLaunch
 from engine.errors import CompileError, ToolMissing
 from engine.evaluation import Status
 from engine.plan import LaunchPlan
-from engine.tensors import Inputs, RawArray
+from engine.tensors import FloatArray, Inputs, RawArray, lse_of, output_of
 
 
 class CpuBackend:
@@ -40,10 +38,11 @@ class CpuBackend:
         try:
             library = build_kernels(
                 plan.source,
-                [p.entry for p in plan.passes],
+                plan.entries,
                 plan.defines,
                 options.check,
                 options.arch,
+                plan.include_folders,
             )
         except CompileError as error:
             return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)
@@ -51,14 +50,18 @@ class CpuBackend:
             return RunResult(Status.COMPILE_ERROR, str(error))
         result = self._client.run(_job(plan, inputs, options, library), options.timeout_s)
         out: RawArray | None = None
+        lse: FloatArray | None = None
         if result.status is Status.PASSED:
-            raw = result.returned["out"].view(inputs.q.dtype)
-            out = cast(RawArray, raw.reshape(plan.problem.shape))
+            layout = plan.layouts.get("out", "bhsd")
+            out = output_of(result.returned["out"], plan.problem, layout)
+            if plan.lse is not None:
+                lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
         return RunResult(
             status=result.status,
             reason=result.reason,
             log=result.log,
             out=out,
+            lse=lse,
             inputs_unchanged=not result.changed_inputs,
             repeatable=result.repeatable,
             guards_intact=result.guards_intact,
@@ -71,16 +74,17 @@ class CpuBackend:
 
 
 def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
-    tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    tensors = inputs.in_layouts(plan.layouts)
+    outputs = [name for name in ("out", "lse") if name in plan.buffer_bytes]
     return Job(
         library=library,
         buffers=(
             *(Buffer(name, data=data, read_only=True) for name, data in tensors.items()),
-            Buffer("out", size_bytes=plan.problem.tensor_bytes, returned=True),
+            *(Buffer(n, size_bytes=plan.buffer_bytes[n], returned=True) for n in outputs),
             *(Buffer(s.name, size_bytes=s.size_bytes, fill=s.fill) for s in plan.scratch),
         ),
         launches=tuple(
-            KernelLaunch(p.entry, p.grid, (p.threads, 1, 1), p.args, p.dynamic_smem_bytes)
+            KernelLaunch(p.entry, p.grid, p.block, p.args, p.dynamic_smem_bytes)
             for p in plan.passes
         ),
         schedule=options.schedule,

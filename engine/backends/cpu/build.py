@@ -32,6 +32,8 @@ from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
 from engine.compile.cache import cache_root, is_private, make_private, read_entry, write_entry
+from engine.compile.sources import read_sources
+from engine.compile.standard_headers import FOR_DEVICE
 from engine.errors import CompileError
 from engine.records import files
 
@@ -39,6 +41,9 @@ _PACKAGE = Path(__file__).resolve().parent
 NATIVE_DIR = _PACKAGE / "native"
 COMPILE_TIMEOUT_S = 300.0
 MAX_COMPILER_LOG_BYTES = 1 << 20
+_ALWAYS_INCLUDED = frozenset(  # by cuda_on_host.h
+    f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "string")
+) | {"limits", "type_traits", "utility", "cstdio", "cstdint", "cstddef", "cfloat", "climits"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +65,16 @@ def build_kernels(
     defines: Sequence[tuple[str, str]] = (),
     check: bool = False,
     arch: str = DEFAULT_ARCH,
+    include_folders: Sequence[Path] = (),
 ) -> HostLibrary:
     """Compile `source`, or find it compiled.
 
     Args:
-        entries: names of the `extern "C" __global__` functions to launch later.
+        entries: the kernels to launch later: names, or name expressions (`fwd<64, true>`).
         defines: `-D` macros as (name, value).
         check: the check build instead of the fast one.
         arch: the target GPU ("sm_90", "sm_90a"): what `__CUDA_ARCH__` says in the source.
+        include_folders: where headers of the kernel are, besides its own folder.
 
     Raises:
         CompileError: the source does not compile; the message starts with `file.cu:line` and `log`
@@ -76,24 +83,29 @@ def build_kernels(
     """
     toolchain = find_toolchain()
     runtime = build_runtime(toolchain)
-    files = translate(source)
-    _require_entries(files[0], entries)
+    sources = read_sources(source, include_folders)
+    files = translate(sources)
+    standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
+    _require_entries(files, entries)
     flags = toolchain.compile_flags(check)
     if any("__CUDA_ARCH" in file.text for file in files):  # else one library serves every GPU
         flags += arch_macros(arch)
-    exports = "".join(f"COH_EXPORT({entry})\n" for entry in entries)
+    exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
     macros = "".join(f"#define {name} {value}\n" for name, value in defines)
     main = TranslatedFile(files[0].name, f"{macros}{files[0].text}\nCOH_MODULE\n{exports}")
     files = (main, *files[1:])
     texts = [(file.name, file.text) for file in files]
-    key = _key("kernels", toolchain, flags, _runtime_name(toolchain), texts)
+    key = _key("kernels", toolchain, flags, _runtime_name(toolchain), texts, standard)
 
     def build(folder: Path) -> Path:
         for file in files:
             (folder / file.name).write_text(file.text, encoding="utf-8")
         # Relative names and no trace of the folder: equal sources give equal libraries.
-        headers = [f"-I{NATIVE_DIR}", "-I.", "-include", str(NATIVE_DIR / "cuda_on_host.h")]
+        headers = [f"-I{NATIVE_DIR}", "-I."]
+        # Before CUDA's keywords, which the standard library's headers do not survive.
+        headers += [part for name in standard for part in ("-include", name)]
+        headers += ["-include", str(NATIVE_DIR / "cuda_on_host.h")]
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
         if any(has_asm(file.text) for file in files):
             headers += ["-include", str(NATIVE_DIR / "ptx.h")]
@@ -154,13 +166,19 @@ def _runtime_name(toolchain: Toolchain) -> str:
     return f"attune-cpu-runtime-{_key('runtime', toolchain, toolchain.runtime_flags())}"
 
 
-def _require_entries(main: TranslatedFile, entries: Sequence[str]) -> None:
+def export_number(library: HostLibrary, entry: str) -> int:
+    """The number under which a library exports a kernel; -1 where it does not."""
+    return library.entries.index(entry) if entry in library.entries else -1
+
+
+def _require_entries(files: Sequence[TranslatedFile], entries: Sequence[str]) -> None:
     """A missing entry would otherwise be reported behind the file's last line."""
     for entry in entries:
-        if not re.search(rf"\b{re.escape(entry)}\b", main.text):
+        name = entry.partition("<")[0].rpartition("::")[2].strip()
+        if not any(re.search(rf"\b{re.escape(name)}\b", file.text) for file in files):
             raise CompileError(
-                f"{main.name} has no kernel {entry!r}: every pass needs an "
-                f'`extern "C" __global__` function of its entry\'s name.'
+                f"{files[0].name} has no kernel {entry!r}: every pass needs a `__global__` "
+                "function of its entry's name."
             )
 
 

@@ -34,7 +34,6 @@ _MIN_GUARD_BYTES = 64 << 20
 _MAX_GUARD_BYTES = 1 << 30
 _TENSOR_MAP_MAGIC = 0x434F48544D41
 _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
-_ARGUMENT_KINDS = {"buffer": "p", "int32": "i", "float32": "f", "tensor_map": "s"}
 
 
 class _Refused(Exception):
@@ -180,10 +179,10 @@ class _PreparedLaunch:
         self._library = library
         self._launch = launch
         try:
-            self._function = library.entry(launch["entry"])
+            self._function = library.entry(launch["export"])
         except AttributeError:
             raise _Refused(f"the compiled library has no kernel {launch['entry']}") from None
-        parameters = library.parameters(launch["entry"])
+        parameters = library.parameters(launch["export"])
         arguments = launch["args"]
         if len(arguments) != len(parameters):
             raise _Refused(
@@ -194,10 +193,10 @@ class _PreparedLaunch:
         for position, (value, argument, (size, kind)) in enumerate(
             zip(self._values, arguments, parameters, strict=True), 1
         ):
-            if len(value) != size or _ARGUMENT_KINDS[argument["kind"]] != kind:
+            if len(value) != size or argument["kind"] != kind:
                 raise _Refused(
                     f"argument {position} ({argument['name']}) of kernel {launch['entry']} is "
-                    f"{argument['kind']}, but the parameter is "
+                    f"{argument['type']}{_of_bytes(argument, value)}, but the parameter is "
                     f"{_PARAMETER_NAMES[kind]} of {size} bytes"
                 )
 
@@ -232,15 +231,18 @@ class _PreparedLaunch:
 _PARAMETER_NAMES = {"p": "a pointer", "i": "an integer", "f": "a float", "s": "a structure"}
 
 
+def _of_bytes(argument: dict[str, Any], value: bytes) -> str:
+    return f" of {len(value)} bytes" if argument["kind"] == "s" else ""
+
+
 def _encode(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
-    kind = argument["kind"]
-    if kind == "buffer":
-        return struct.pack("<Q", addresses[argument["name"]])
-    if kind == "int32":
-        return struct.pack("<i", argument["value"])
-    if kind == "float32":
-        return struct.pack("<f", argument["value"])
-    return _encode_tensor_map(argument, addresses)
+    """The argument's bytes, with the addresses of its buffers."""
+    if "dims" in argument:
+        return _encode_tensor_map(argument, addresses)
+    data = bytearray.fromhex(argument["data"])
+    for offset, name in argument["pointers"]:
+        struct.pack_into("<Q", data, offset, addresses[name])
+    return bytes(data)
 
 
 def _encode_tensor_map(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:

@@ -19,14 +19,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from engine.backends.cpu.build import HostLibrary
+from engine.arguments import describe_type, encode_argument
+from engine.backends.cpu.build import HostLibrary, export_number
 from engine.backends.cpu.debug_lines import LineTable
-from engine.backends.cpu.job import Argument, Job, JobResult, KernelLaunch, TensorMap
+from engine.backends.cpu.job import Job, JobResult, KernelLaunch, LaunchArgument, TensorMap
 from engine.backends.cpu.job_memory import bytes_needed
 from engine.backends.cpu.transport import Channel, SharedSegment
 from engine.evaluation import Status
 from engine.host_memory import available_host_memory
-from engine.plan import TensorArg
 
 _ALIGNMENT = 64  # of arrays in the shared segment
 _KILL_GRACE_S = 2.0  # for the child to say which line was running at the time limit
@@ -323,14 +323,15 @@ def _encode_job(
         "slack_bytes": job.slack_bytes,
         "timeout_s": timeout_s,
         "buffers": buffers,
-        "launches": [_encode_launch(launch) for launch in job.launches],
+        "launches": [_encode_launch(launch, job.library) for launch in job.launches],
     }
     return request, returns, size
 
 
-def _encode_launch(launch: KernelLaunch) -> dict[str, Any]:
+def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]:
     return {
         "entry": launch.entry,
+        "export": export_number(library, launch.entry),
         "grid": launch.grid,
         "block": launch.block,
         "dynamic_smem_bytes": launch.dynamic_smem_bytes,
@@ -338,12 +339,11 @@ def _encode_launch(launch: KernelLaunch) -> dict[str, Any]:
     }
 
 
-def _encode_argument(argument: Argument) -> dict[str, Any]:
-    if isinstance(argument, TensorArg):
-        return {"kind": "buffer", "name": argument.name}
+def _encode_argument(argument: LaunchArgument) -> dict[str, Any]:
     if isinstance(argument, TensorMap):
         return {
-            "kind": "tensor_map",
+            "type": "a tensor map",
+            "kind": "s",
             "name": argument.buffer,
             "element_bytes": argument.element_bytes,
             "dims": argument.dims,
@@ -351,5 +351,11 @@ def _encode_argument(argument: Argument) -> dict[str, Any]:
             "box": argument.box,
             "swizzle_bytes": argument.swizzle_bytes,
         }
-    value = int(argument.value) if argument.ctype == "int32" else float(argument.value)
-    return {"kind": argument.ctype, "name": argument.name, "value": value}
+    encoded = encode_argument(argument)
+    return {
+        "type": describe_type(argument),
+        "kind": encoded.kind,
+        "name": argument.name,
+        "data": encoded.data.hex(),
+        "pointers": encoded.pointers,
+    }

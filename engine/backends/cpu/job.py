@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.arguments import Argument
 from engine.backends.base import Schedule
 from engine.backends.cpu.build import HostLibrary
 from engine.evaluation import Status
-from engine.plan import ScalarArg, TensorArg
 
 # Bytes on either side of a buffer that a kernel can write and that are looked at afterwards; what
 # lies further out cannot be touched at all.
@@ -55,7 +55,7 @@ class TensorMap:
     swizzle_bytes: Literal[0, 32, 64, 128] = 128
 
 
-Argument: TypeAlias = TensorArg | ScalarArg | TensorMap
+LaunchArgument: TypeAlias = Argument | TensorMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class KernelLaunch:
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    args: tuple[Argument, ...]
+    args: tuple[LaunchArgument, ...]
     dynamic_smem_bytes: int = 0
 
 

@@ -71,16 +71,16 @@ class KernelLibrary:
         self._library = ctypes.CDLL(path)
         self.module = ctypes.byref(ctypes.c_char.in_dll(self._library, "coh_module"))
 
-    def entry(self, name: str) -> ctypes.c_void_p:
-        """The function that unpacks arguments and calls the kernel.
+    def entry(self, number: int) -> ctypes.c_void_p:
+        """The function that unpacks arguments and calls the kernel exported under this number.
 
         Raises:
             AttributeError: the library has no such kernel.
         """
-        return ctypes.cast(self._library[f"coh_call_{name}"], ctypes.c_void_p)
+        return ctypes.cast(self._library[f"coh_call_{number}"], ctypes.c_void_p)
 
-    def parameters(self, name: str) -> Sequence[tuple[int, str]]:
+    def parameters(self, number: int) -> Sequence[tuple[int, str]]:
         """(size in bytes, kind: p pointer, i integer, f floating, s structure) of each one."""
         found = (Parameter * MAX_ARGUMENTS)()
-        count = self._library[f"coh_describe_{name}"](found)
+        count = self._library[f"coh_describe_{number}"](found)
         return [(p.size, chr(p.kind)) for p in found[:count]]

@@ -1,8 +1,9 @@
-"""`.cu` source → C++ a host compiler takes. Only two things change, and every line stays in place.
+"""`.cu` source → C++ a host compiler takes. Only these change, and every line stays in place.
 
 - `__shared__` declarations become the macros of `native/host_keywords.h`, because a static array of
   a CTA has no counterpart in C++. A declaration that is not understood is an error, never a guess.
-- `#include "..."` of files beside the source name the translated copies.
+- `#include` of a header of the project names its translated copy, and one of the host's libraries
+  is left out: what device code needs of them stands before the source.
 
 Inline PTX is no matter of this module: it is executed (`engine.backends.cpu.ptx`, after the
 preprocessor), so that what runs here is what ships. `__CUDA_ON_HOST__` is defined in the CPU build
@@ -15,11 +16,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
-from engine.compile.sources import read_source
+from engine.compile.sources import Sources
+from engine.compile.standard_headers import is_known
 from engine.errors import CompileError
-from kernels.description import without_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +31,30 @@ class TranslatedFile:
     text: str
 
 
-def translate(source: Path) -> tuple[TranslatedFile, ...]:
-    """The source and every file it includes in quotes, the source first.
+def translate(sources: Sources) -> tuple[TranslatedFile, ...]:
+    """The kernel and the headers of its project, the kernel first, for one folder.
 
     Raises:
-        CompileError: a file cannot be read, or a `__shared__` declaration is not understood.
+        CompileError: a `__shared__` declaration is not understood.
     """
-    names: dict[Path, str] = {}
-    files: list[TranslatedFile] = []
+    names: dict[str, str] = {}
+    for file in sources.files:
+        name = PurePosixPath(file.name).name
+        names[file.name] = name if name not in names.values() else f"{len(names)}_{name}"
 
-    def visit(path: Path) -> str:
-        path = path.resolve()
-        if path in names:
-            return names[path]
-        name = path.name if path.name not in names.values() else f"{len(names)}_{path.name}"
-        names[path] = name
-        position = len(files)
-        files.append(TranslatedFile(name, ""))
-        text = without_block(read_source(path))
+    def include(match: re.Match[str]) -> str:
+        if match["path"] in names:
+            return f'{match["before"]}"{names[match["path"]]}"'
+        return "" if is_known(match["path"]) else match[0]  # what is missing, the compiler says
 
-        def include(match: re.Match[str]) -> str:
-            included = path.parent / match["path"]
-            if not included.is_file():
-                return match[0]  # the compiler says that it is missing
-            return f'{match["before"]}"{visit(included)}"'
-
-        text = _INCLUDE.sub(include, rewrite_shared(text, name))
-        files[position] = TranslatedFile(name, f'#line 1 "{name}"\n{text}')
-        return name
-
-    visit(source)
-    return tuple(files)
+    return tuple(
+        TranslatedFile(
+            names[file.name],
+            f'#line 1 "{names[file.name]}"\n'
+            + _INCLUDE.sub(include, rewrite_shared(file.code, names[file.name])),
+        )
+        for file in sources.files
+    )
 
 
 def rewrite_shared(text: str, name: str) -> str:
@@ -91,7 +85,9 @@ def rewrite_shared(text: str, name: str) -> str:
 
 
 _ALIGN = r"(?:__align__|alignas)\s*\((?P<{}>[^()]*(?:\([^()]*\))?[^()]*)\)"
-_INCLUDE = re.compile(r'^(?P<before>[ \t]*#[ \t]*include[ \t]*)"(?P<path>[^"\n]+)"', re.MULTILINE)
+_INCLUDE = re.compile(
+    r'^(?P<before>[ \t]*#[ \t]*include[ \t]*)[<"](?P<path>[^">\n]+)[">]', re.MULTILINE
+)
 _DECLARATION = re.compile(
     r"(?P<space>\s*)"
     r"(?P<extern>extern\s+)?(?:static\s+)?(?:" + _ALIGN.format("align_before") + r"\s*)?"

@@ -140,7 +140,7 @@ class CudaBackend:
         smem: dict[str, int] = {}
         for launch in plan.passes:
             smem[launch.entry] = max(smem.get(launch.entry, 0), launch.dynamic_smem_bytes)
-        return self._calls.load(compiled.cubin, smem)
+        return self._calls.load(compiled.cubin, smem, compiled.symbols)
 
     def _run(
         self, plan: LaunchPlan, buffers: Buffers, compiled: CompiledKernel, options: RunOptions
@@ -161,7 +161,7 @@ class CudaBackend:
     ) -> RunResult:
         uploaded = buffers.inputs_fingerprint()
         execution_ms = self._execute(plan, buffers, kernels, options.timeout_s)
-        out = buffers.output()
+        out, lse = buffers.output(), buffers.lse()
         first = buffers.output_fingerprint()
         damage = buffers.guard_damage()
         unchanged = buffers.inputs_fingerprint() == uploaded
@@ -177,6 +177,7 @@ class CudaBackend:
             reason=damage or "",
             log=log,
             out=out,
+            lse=lse,
             inputs_unchanged=unchanged,
             repeatable=repeatable,
             guards_intact=damage is None,
@@ -194,7 +195,7 @@ class CudaBackend:
                 self._calls.launch(
                     kernels[launch.entry],
                     launch.grid,
-                    launch.threads,
+                    launch.block,
                     launch.dynamic_smem_bytes,
                     buffers.arguments(launch),
                 )

@@ -11,9 +11,10 @@ from typing import Self
 
 import numpy as np
 
-from engine.backends.cuda.calls import GpuCalls
-from engine.plan import LaunchPlan, PassLaunch, ScalarArg
-from engine.tensors import POISON_BITS, Inputs, RawArray
+from engine.arguments import FORMATS, ScalarArg, StructArg, encode_argument
+from engine.backends.cuda.calls import GpuCalls, KernelArgument
+from engine.plan import LaunchPlan, PassLaunch
+from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of, output_of
 from engine.units import format_bytes
 
 GUARD_BYTES = 64 * 1024
@@ -60,16 +61,8 @@ class Buffers:
 
     def __enter__(self) -> Self:
         try:
-            problem = self._plan.problem
-            for name, size in (
-                ("q", problem.tensor_bytes),
-                ("k", problem.kv_bytes),
-                ("v", problem.kv_bytes),
-                ("out", problem.tensor_bytes),
-            ):
+            for name, size in self._plan.buffer_bytes.items():
                 self._allocate(name, size)
-            for scratch in self._plan.scratch:
-                self._allocate(scratch.name, scratch.size_bytes)
         except BaseException:
             self.__exit__()
             raise
@@ -87,7 +80,7 @@ class Buffers:
 
     def upload(self, inputs: Inputs) -> None:
         """Inputs, and zeros in the scratch that starts with zeros."""
-        for name, values in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
+        for name, values in inputs.in_layouts(self._plan.layouts).items():
             self._calls.write(self._by_name[name].address, values)
         for scratch in self._plan.scratch:
             if scratch.fill == "zero":
@@ -96,11 +89,11 @@ class Buffers:
 
     def poison(self) -> None:
         """Make output and poisoned scratch unwritten again; counters keep their values."""
-        names = ["out", *(s.name for s in self._plan.scratch if s.fill == "poison")]
+        names = [*self._outputs, *(s.name for s in self._plan.scratch if s.fill == "poison")]
         for buffer in (self._by_name[name] for name in names):
             self._calls.fill(buffer.address, buffer.size, POISON_BITS)
 
-    def arguments(self, launch: PassLaunch) -> tuple[np.generic, ...]:
+    def arguments(self, launch: PassLaunch) -> tuple[KernelArgument, ...]:
         """The kernel's arguments by value, in order."""
         return kernel_arguments(launch, {n: b.address for n, b in self._by_name.items()})
 
@@ -108,9 +101,13 @@ class Buffers:
         """Changes when Q, K or V on the device change."""
         return tuple(self._fingerprints("q", "k", "v"))
 
-    def output_fingerprint(self) -> int:
-        (found,) = self._fingerprints("out")
-        return found
+    def output_fingerprint(self) -> tuple[int, ...]:
+        """Changes when O or LSE on the device change."""
+        return tuple(self._fingerprints(*self._outputs))
+
+    @property
+    def _outputs(self) -> tuple[str, ...]:
+        return ("out",) if self._plan.lse is None else ("out", "lse")
 
     def _fingerprints(self, *names: str) -> list[int]:
         buffers = (self._by_name[name] for name in names)
@@ -118,11 +115,17 @@ class Buffers:
 
     def output(self) -> RawArray:
         """O as a raw array, `[batch, num_heads, seqlen, head_dim]`."""
-        problem, buffer = self._plan.problem, self._by_name["out"]
+        buffer = self._by_name["out"]
         raw = self._calls.read(buffer.address, buffer.size)
-        if problem.dtype == "float16":
-            return raw.view(np.float16).reshape(problem.shape)
-        return raw.view(np.uint16).reshape(problem.shape)
+        return output_of(raw, self._plan.problem, self._plan.layouts.get("out", "bhsd"))
+
+    def lse(self) -> FloatArray | None:
+        """Natural LSE, `[batch, num_heads, seqlen]`, where the kernel writes one."""
+        if self._plan.lse is None:
+            return None
+        buffer = self._by_name["lse"]
+        raw = self._calls.read(buffer.address, buffer.size)
+        return lse_of(raw, self._plan.problem, self._plan.lse)
 
     def guard_damage(self) -> str | None:
         """What was written beside a buffer: one sentence, or None when all guards are intact."""
@@ -146,13 +149,14 @@ class Buffers:
         return np.flatnonzero(found != np.full(GUARD_BYTES // 2, POISON_BITS).view(np.uint8))
 
 
-def kernel_arguments(launch: PassLaunch, addresses: dict[str, int]) -> tuple[np.generic, ...]:
-    """Pointers and scalars as NumPy scalars of the kernel's parameter types."""
-    values: list[np.generic] = []
+def kernel_arguments(launch: PassLaunch, addresses: dict[str, int]) -> tuple[KernelArgument, ...]:
+    """Pointers and scalars as NumPy scalars of the kernel's types, structures as their bytes."""
+    values: list[KernelArgument] = []
     for arg in launch.args:
-        if isinstance(arg, ScalarArg):
-            kind = np.int32 if arg.ctype == "int32" else np.float32
-            values.append(kind(arg.value))
+        data = encode_argument(arg).with_addresses(addresses)
+        if isinstance(arg, StructArg):
+            values.append(np.frombuffer(data, np.uint8))
         else:
-            values.append(np.uint64(addresses[arg.name]))
+            kind = FORMATS[arg.ctype] if isinstance(arg, ScalarArg) else "u8"
+            values.append(np.frombuffer(data, np.dtype(kind))[0])
     return tuple(values)

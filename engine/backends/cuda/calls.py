@@ -12,6 +12,8 @@ import numpy.typing as npt
 Kernel: TypeAlias = Any
 Graph: TypeAlias = Any
 
+KernelArgument: TypeAlias = np.generic | npt.NDArray[np.uint8]
+
 # Work that is waited for without a limit of its own: far longer than any sample.
 WAIT_S = 60.0
 
@@ -70,10 +72,12 @@ class GpuCalls(Protocol):
         """A 64-bit hash of the contents of each `(address, size)`, made on the device."""
         ...
 
-    def load(self, cubin: bytes, dynamic_smem: Mapping[str, int]) -> dict[str, Kernel]:
+    def load(
+        self, cubin: bytes, dynamic_smem: Mapping[str, int], symbols: Mapping[str, str]
+    ) -> dict[str, Kernel]:
         """The entries named in `dynamic_smem`, allowed to use so many bytes of it.
 
-        They stay loaded until `unload`.
+        `symbols` has the cubin's name of each. They stay loaded until `unload`.
         """
         ...
 
@@ -89,11 +93,11 @@ class GpuCalls(Protocol):
         self,
         kernel: Kernel,
         grid: tuple[int, int, int],
-        threads: int,
+        block: tuple[int, int, int],
         dynamic_smem: int,
-        args: Sequence[np.generic],
+        args: Sequence[KernelArgument],
     ) -> None:
-        """Queue one launch."""
+        """Queue one launch. An array stands for a structure of its bytes."""
         ...
 
     def wait(self, timeout_s: float = WAIT_S) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.backends.cuda.calls import WAIT_S, GpuTimeout, Graph, Kernel
+from engine.backends.cuda.calls import WAIT_S, GpuTimeout, Graph, Kernel, KernelArgument
 from engine.backends.cuda.process_end import keep_until_exit, watchdog
 from engine.compile.nvrtc import compile_kernel
 
@@ -123,7 +123,9 @@ class CupyCalls:
     def fingerprints(self, areas: Sequence[tuple[int, int]]) -> list[int]:
         if self._fingerprint is None:
             compiled = compile_kernel(_FINGERPRINT, (), self.arch, ("fingerprint",))
-            self._fingerprint = self.load(compiled.cubin, {"fingerprint": 0})["fingerprint"]
+            self._fingerprint = self.load(compiled.cubin, {"fingerprint": 0}, compiled.symbols)[
+                "fingerprint"
+            ]
         if not areas:
             return []
         totals = self.alloc(8 * len(areas))
@@ -133,19 +135,22 @@ class CupyCalls:
                 words = -(-size // 4)
                 ctas = min(-(-words // _FINGERPRINT_THREADS), 4096)
                 args = (np.uint64(address), np.uint64(words), np.uint64(totals + 8 * i))
-                self.launch(self._fingerprint, (ctas, 1, 1), _FINGERPRINT_THREADS, 0, args)
+                block = (_FINGERPRINT_THREADS, 1, 1)
+                self.launch(self._fingerprint, (ctas, 1, 1), block, 0, args)
             found: list[int] = self.read(totals, 8 * len(areas)).view(np.uint64).tolist()
             return found
         finally:
             self.free(totals)
 
-    def load(self, cubin: bytes, dynamic_smem: Mapping[str, int]) -> dict[str, Kernel]:
+    def load(
+        self, cubin: bytes, dynamic_smem: Mapping[str, int], symbols: Mapping[str, str]
+    ) -> dict[str, Kernel]:
         with watchdog("cuModuleLoadData"):
             module = self._cuda.function.Module()
             module.load(cubin)
         kernels = {}
         for entry, size in dynamic_smem.items():
-            kernel = kernels[entry] = module.get_function(entry)
+            kernel = kernels[entry] = module.get_function(symbols[entry])
             attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._driver.funcSetAttribute(kernel.ptr, attribute, size)
         self._loaded.append(kernels)
@@ -166,11 +171,11 @@ class CupyCalls:
         self,
         kernel: Kernel,
         grid: tuple[int, int, int],
-        threads: int,
+        block: tuple[int, int, int],
         dynamic_smem: int,
-        args: Sequence[np.generic],
+        args: Sequence[KernelArgument],
     ) -> None:
-        kernel(grid, (threads, 1, 1), args, dynamic_smem, stream=self._stream)
+        kernel(grid, block, args, dynamic_smem, stream=self._stream)
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
         begin = time.monotonic()

@@ -54,15 +54,7 @@ class DeviceTimer:
         # Where each buffer begins in a copy.
         self._offsets: dict[str, int] = {}
         self._copy_bytes = 0
-        problem = plan.problem
-        sizes = {
-            "q": problem.tensor_bytes,
-            "k": problem.kv_bytes,
-            "v": problem.kv_bytes,
-            "out": problem.tensor_bytes,
-            **{scratch.name: scratch.size_bytes for scratch in plan.scratch},
-        }
-        for name, size in sizes.items():
+        for name, size in plan.buffer_bytes.items():
             self._offsets[name] = self._copy_bytes
             self._copy_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._copies: list[int] = []
@@ -179,7 +171,7 @@ class DeviceTimer:
 
     def _upload(self) -> None:
         first, inputs = self._copies[0], self._inputs
-        for name, values in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
+        for name, values in inputs.in_layouts(self._plan.layouts).items():
             self._calls.write(first + self._offsets[name], values)
         for scratch in self._plan.scratch:
             fill = np.uint16(0) if scratch.fill == "zero" else POISON_BITS
@@ -192,7 +184,7 @@ class DeviceTimer:
             (
                 self._kernels[p.entry],
                 p.grid,
-                p.threads,
+                p.block,
                 p.dynamic_smem_bytes,
                 kernel_arguments(p, addresses),
             )

@@ -103,7 +103,13 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
         if target.device is not None:
             compile_plan(plan, target.device.arch)
         if on_cpu:
-            entries = [p.entry for p in plan.passes]
-            build_kernels(plan.source, entries, plan.defines, request.check, target.arch)
+            build_kernels(
+                plan.source,
+                plan.entries,
+                plan.defines,
+                request.check,
+                target.arch,
+                plan.include_folders,
+            )
     except AttuneError:
         return

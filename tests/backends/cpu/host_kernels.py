@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.arguments import ScalarArg, TensorArg
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.client import Client
 from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch, TensorMap
-from engine.plan import ScalarArg, TensorArg
 from engine.tensors import decode, encode
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from host_kernels import KERNELS
 
+from engine.arguments import ScalarArg, TensorArg
 from engine.backends.cpu.build import HostLibrary, build_kernels
 from engine.backends.cpu.client import Client
 from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
-from engine.plan import ScalarArg, TensorArg
 
 WORDS = 256
 INPUT = np.linspace(1, 2, WORDS, dtype=np.float32)

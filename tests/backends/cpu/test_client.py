@@ -18,12 +18,12 @@ import numpy as np
 import planted
 import pytest
 
+from engine.arguments import TensorArg
 from engine.backends.cpu import client as client_module
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.client import Client
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch
 from engine.evaluation import Status
-from engine.plan import TensorArg
 
 SCALE = (
     'extern "C" __global__ void scale(const float *in, float *out) {\n'

@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.arguments import ScalarArg, TensorArg
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.cpu import client as client_module
 from engine.evaluation import Status
-from engine.plan import LaunchPlan, PassLaunch, ScalarArg, ScratchBuffer, TensorArg, make_plan
+from engine.plan import LaunchPlan, PassLaunch, ScratchBuffer, make_plan
 from engine.problem import Problem
 from engine.tensors import POISON_BITS, Inputs, decode, make_inputs
 from kernels.ladder import LADDER

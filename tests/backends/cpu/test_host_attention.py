@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from host_kernels import KERNELS, Attention, run_attention, tma_job
 
+from engine.arguments import ScalarArg, TensorArg
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
 from engine.evaluation import Status
-from engine.plan import ScalarArg, TensorArg
 from engine.tensors import decode, encode
 
 ATTENTION = ("fa1", "fa_split", "fa_mma", "fa_wgmma")

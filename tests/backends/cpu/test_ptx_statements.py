@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from host_kernels import KERNELS
 
+from engine.arguments import TensorArg
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch
 from engine.backends.cpu.ptx import translate_asm
 from engine.errors import CompileError
-from engine.plan import TensorArg
 
 SOURCE = KERNELS / "ptx_statements.cu"
 # The kernel of the matrices is there too, and its statement comes in by macros.

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from fake_gpu import FakeGpu
 
+from engine.arguments import ScalarArg, TensorArg
 from engine.evaluation import Correctness
-from engine.plan import LaunchPlan, PassLaunch, ScalarArg, ScratchBuffer, TensorArg
+from engine.plan import LaunchPlan, PassLaunch, ScratchBuffer
 from engine.problem import Problem
 
 PROBLEM = Problem(1, 2, 8, 32)

@@ -218,7 +218,7 @@ def test_too_much_shared_memory_is_said_with_both_figures(inputs: Inputs) -> Non
 
 def test_a_source_that_does_not_compile(inputs: Inputs, tmp_path: Path) -> None:
     source = tmp_path / "broken.cu"
-    source.write_text("int x\n")
+    source.write_text("int x = ;\n")
     result = CudaBackend(gpu_with().calls()).run(make_plan(source=source), inputs, OPTIONS)
     assert result.status is Status.COMPILE_ERROR
     assert result.reason.startswith("broken.cu(")

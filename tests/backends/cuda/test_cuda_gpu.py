@@ -15,6 +15,7 @@ import pytest
 from fake_gpu import murmur_sum
 from fake_kernels import verdict
 
+from engine.arguments import TensorArg
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
@@ -25,7 +26,7 @@ from engine.measure.local_gpu import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan, PassLaunch, TensorArg, make_plan
+from engine.plan import LaunchPlan, PassLaunch, make_plan
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.ladder import LADDER

@@ -1,4 +1,5 @@
-// How the runtime enters a kernel: COH_EXPORT(name) is appended to the source for every kernel.
+// How the runtime enters a kernel: COH_EXPORT(number, name) is appended to the source for every
+// kernel. The name may be that of a template's instance, commas and all.
 #pragma once
 
 #define COH_VISIBLE __attribute__((visibility("default")))
@@ -41,12 +42,12 @@ void call_kernel(void (*kernel)(Args...), void **values) {
 
 }  // namespace coh
 
-#define COH_EXPORT(NAME)                                                                 \
-    extern "C" COH_VISIBLE void coh_call_##NAME(void **values) {                         \
-        coh::call_kernel(NAME, values);                                                  \
+#define COH_EXPORT(NUMBER, ...)                                                          \
+    extern "C" COH_VISIBLE void coh_call_##NUMBER(void **values) {                       \
+        coh::call_kernel(__VA_ARGS__, values);                                           \
     }                                                                                    \
-    extern "C" COH_VISIBLE int coh_describe_##NAME(coh::Parameter *out) {                \
-        return coh::describe_kernel(NAME, out);                                          \
+    extern "C" COH_VISIBLE int coh_describe_##NUMBER(coh::Parameter *out) {              \
+        return coh::describe_kernel(__VA_ARGS__, out);                                   \
     }
 
 // What the compiler's bounds and alignment checks report in a check build.

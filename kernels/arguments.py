@@ -1,0 +1,116 @@
+"""The arguments of a pass, as a description block lists them.
+
+    args = ["q", "k", "v", "out", "lse", "seqlen", "softmax_scale",           # by name
+            {name = "q_stride_row", ctype = "int64"},                         # of another type
+            {name = "window", ctype = "int32", value = "2 * block_n"},        # a formula
+            {name = "mask", ctype = "null"},                                  # a null pointer
+            {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
+
+Known names: `q k v out`, `lse`, the scratch buffers; of the problem `batch num_heads num_heads_kv
+seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
+of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
+as its layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, get_args
+
+from kernels.formula import FRACTIONS, FormulaError, Scope
+from kernels.toml_block import Table, shown
+from kernels.variant import Argument, Layout, NullPointer, Scalar, ScalarType, Structure
+
+TENSORS: Final = ("q", "k", "v", "out")
+LSE: Final = "lse"
+NUMBERS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
+STRIDES: Final = tuple(f"{t}_stride_{d}" for t in TENSORS for d in ("batch", "head", "row"))
+KNOWN: Final = (*TENSORS, LSE, *NUMBERS, *STRIDES, "causal", *FRACTIONS)
+
+_NULL: Final = "null"
+_FLOATS: Final = ("float32", "float64")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def stride_formulas(layouts: Mapping[str, Layout]) -> Iterator[tuple[str, str]]:
+    """(name, formula) of every tensor's strides, in elements."""
+    for tensor in TENSORS:
+        heads, rows = ("num_heads_kv", "seqlen_kv") if tensor in "kv" else ("num_heads", "seqlen")
+        by_row = layouts.get(tensor, "bhsd") == "bshd"
+        yield f"{tensor}_stride_batch", f"{heads} * {rows} * head_dim"
+        yield f"{tensor}_stride_head", "head_dim" if by_row else f"{rows} * head_dim"
+        yield f"{tensor}_stride_row", f"{heads} * head_dim" if by_row else "head_dim"
+
+
+class ArgumentReader:
+    """Reads the arguments of a kernel's passes, and notes which names they take."""
+
+    def __init__(self, scope: Scope, buffers: Collection[str]) -> None:
+        self._scope = scope
+        self._pointers = (*TENSORS, LSE, *buffers)
+        self.taken: set[str] = set()
+
+    def read(self, table: Table) -> tuple[Argument, ...]:
+        return self._list(table, "args", "a list of arguments")
+
+    def _list(self, table: Table, key: str, expected: str) -> tuple[Argument, ...]:
+        return tuple(self._one(table, key, value) for value in table.items(key, expected))
+
+    def _one(self, table: Table, key: str, value: object) -> Argument:
+        if isinstance(value, dict):
+            return self._described(Table(table.place, value, (*table.keys, key)))
+        if not isinstance(value, str) or value not in (*self._pointers, *KNOWN):
+            known = (*self._pointers, *KNOWN[len(TENSORS) + 1 :])
+            near = difflib.get_close_matches(shown(value), known, n=1)
+            usual = [name for name in known if name not in STRIDES]
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(usual)}"
+            table.error(key, f"there is no argument {shown(value)}: {hint}")
+        self.taken.add(value)
+        if value in self._pointers:
+            return value
+        return self._scalar(table, key, value, "float32" if value in FRACTIONS else "int32", value)
+
+    def _described(self, table: Table) -> Argument:
+        table.allow("name", "ctype", "value", "fields")
+        name = table.matching("name", _NAME, "a name as in C++")
+        if "fields" in table.values:
+            return Structure(name, self._list(table, "fields", "a list of arguments"))
+        ctype = table.choice("ctype", (*get_args(ScalarType), _NULL))
+        if ctype == _NULL:
+            return NullPointer(name)
+        known = name in (*NUMBERS, *STRIDES, "causal", *FRACTIONS)
+        value = table.get(
+            "value",
+            (int, str, bool, *((float,) if ctype in _FLOATS else ())),
+            "a number or a formula in quotes",
+            name if known else ...,
+        )
+        self.taken |= {name} if known and value == name else set()
+        return self._scalar(table, "value", name, ctype, value)
+
+    def _scalar(
+        self, table: Table, key: str, name: str, ctype: ScalarType, formula: object
+    ) -> Scalar:
+        try:
+            if isinstance(formula, bool):
+                formula = int(formula)
+            if ctype in _FLOATS:
+                expression = self._scope.real(formula)
+            elif ctype == "bool" or formula == "causal":
+                expression = self._scope.expression(formula)
+            else:
+                expression = self._scope.number(formula)
+        except FormulaError as error:
+            table.error(key, str(error))
+        return Scalar(name, ctype, self._scope.function(expression))
+
+
+def pointers_of(arguments: Collection[Argument]) -> Iterator[str]:
+    """The buffers that arguments point to, those in structures among them."""
+    for argument in arguments:
+        if isinstance(argument, str):
+            yield argument
+        elif isinstance(argument, Structure):
+            yield from pointers_of(argument.fields)
