@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from app.shared.palette import color_of
 from app.shared.terms import baseline_label
 from engine.evaluation import (
     BaselineTiming,
@@ -16,9 +17,11 @@ from engine.evaluation import (
 )
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
+from engine.sessions.known_times import KnownTime
 from engine.units import format_us
 
 _WAVES_SHOWN = 12
+_NAME_CHARS = 44
 _RESOURCE = {"ctas": "CTA slots"}
 
 
@@ -67,9 +70,17 @@ def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
 
 
 def latencies(
-    variant: str, color: str, own: Sequence[Latency], baselines: Iterable[BaselineTiming]
+    variant: str,
+    color: str,
+    own: Sequence[Latency],
+    baselines: Iterable[BaselineTiming],
+    known: Sequence[KnownTime] = (),
 ) -> pd.DataFrame:
-    """`name`, `median_us`, `low_us`, `high_us`, `origin`, `color` of everything that has a time."""
+    """`name`, `median_us`, `low_us`, `high_us`, `origin`, `color` of everything that has a time.
+
+    `known` are those that sessions hold of the same problem and GPU; the last one of each kernel
+    and origin is shown.
+    """
     words = {"device_warm": "", "device_cold": ", cold L2", "end_to_end": ", end to end"}
     rows = [(f"{variant}{words[x.kind]}", x, color) for x in own]
     grays = ("#7b8790", "#98a2a9", "#5f6b73", "#aeb6bb")
@@ -79,10 +90,24 @@ def latencies(
         for i, b in enumerate(timed)
         if b.latency is not None
     ]
+    last: dict[str, KnownTime] = {}
+    for t in sorted(known, key=lambda t: t.when, reverse=True):
+        last.setdefault(f"{_known_name(t)}, {t.latency.origin}", t)
+    rows += [
+        (name[:_NAME_CHARS], t.latency, grays[i % len(grays)] if t.is_sdpa else color_of(t.name))
+        for i, (name, t) in enumerate(last.items())
+    ]
     return pd.DataFrame(
         [(name, x.median_us, x.low_us, x.high_us, x.origin, hue) for name, x, hue in rows],
         columns=["name", "median_us", "low_us", "high_us", "origin", "color"],
     )
+
+
+def _known_name(time: KnownTime) -> str:
+    """The kernel's name with its config, or `SDPA flash`."""
+    if time.is_sdpa:
+        return baseline_label(time.name.removeprefix("sdpa "))
+    return " ".join([time.name, *(f"{k}={v}" for k, v in sorted(time.config.items()))])
 
 
 def latency_table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -92,7 +117,7 @@ def latency_table(frame: pd.DataFrame) -> pd.DataFrame:
             "": frame["name"],
             "median": [format_us(v) for v in frame["median_us"]],
             "interval": [
-                f"{format_us(low)} to {format_us(high)}"
+                f"{format_us(low)} to {format_us(high)}" if low < high else "single figure"
                 for low, high in zip(frame["low_us"], frame["high_us"], strict=True)
             ],
             "origin": frame["origin"],

@@ -11,6 +11,9 @@ from app.shared.palette import color_of
 from app.shared.terms import baseline_label
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
 from engine.evaluation import Latency
+from engine.sessions.tables import known_times_table
+
+_ROWS = 8  # a longer table scrolls
 
 
 def draw(view: EvaluationView) -> None:
@@ -21,8 +24,9 @@ def draw(view: EvaluationView) -> None:
             "No latency",
             plain_markdown(view.latency_reason) or "It is not known yet.",
         )
-        if timed:
+        if timed or view.known:
             _compare(view)
+            _known(view)
         return
     left, right = st.columns([4, 5], gap="medium")
     with left:
@@ -33,6 +37,17 @@ def draw(view: EvaluationView) -> None:
     with right:
         _terms(view)
     _compare(view)
+    _known(view)
+
+
+def _known(view: EvaluationView) -> None:
+    """Times of this problem and GPU that sessions hold."""
+    if not view.known:
+        return
+    st.markdown("**Known times of this problem on this GPU**")
+    table = known_times_table(view.known, view.kernel)
+    tables.draw(table.frame(), rows=_ROWS)
+    st.caption(plain_markdown(table.remark))
 
 
 def _reason(latency: Latency) -> None:
@@ -56,7 +71,8 @@ def _compare(view: EvaluationView) -> None:
     baselines = evaluation.baselines if evaluation else ()
     if evaluation is not None:
         own += list(evaluation.other_latencies)
-    frame = frames.latencies(view.variant, color_of(view.variant), own, baselines)
+    shown = [t for t in view.known if t.latency.kind == "device_warm" and t.latency not in own]
+    frame = frames.latencies(view.variant, color_of(view.variant), own, baselines, shown)
     st.markdown(
         "**Side by side** :gray[filled and solid: measured; diamond and dotted: recorded; open and "
         "dashed: predicted]"
@@ -74,5 +90,5 @@ def _baselines(view: EvaluationView) -> None:
     missing = [b for b in evaluation.baselines if b.latency is None] if evaluation else []
     for baseline in missing:
         st.caption(plain_markdown(f"{baseline_label(baseline.name)}: {baseline.reason}"))
-    if not (evaluation and evaluation.baselines):
+    if not (evaluation and evaluation.baselines) and not any(t.is_sdpa for t in view.known):
         st.caption("PyTorch's SDPA is timed beside the kernel where there is a GPU.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.evaluation.view import EvaluationView
+from app.evaluation.view import EvaluationView, known_kernel
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
@@ -49,11 +49,13 @@ def _latency(view: EvaluationView, is_compiling: bool) -> None:
     if latency is None:
         _pending("Latency", TERMS["latency"], is_compiling)
         return
+    interval = f"{format_us(latency.low_us)} – {format_us(latency.high_us)}"
+    taken = known_kernel(view) if latency.origin == "predicted" else None
     tile(
         "Latency",
         format_us(latency.median_us),
         latency.origin,
-        f"{format_us(latency.low_us)} – {format_us(latency.high_us)}",
+        f"{format_us(taken.latency.median_us)} {taken.latency.origin}" if taken else interval,
         term=TERMS["latency"],
         color=ORIGIN_COLOR[latency.origin],
     )

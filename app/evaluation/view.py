@@ -10,6 +10,8 @@ from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.model.equations import Terms
 from engine.problem import Problem
+from engine.sessions.known_times import KnownTime, newest_of
+from kernels.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class EvaluationView:
     latency_reason: str  # why there is none
     predicted: Latency | None  # beside a measured one
     terms: Terms | None  # of the prediction, arrays of one
+    kernel: Variant | None  # the file that stands here; None for a snapshot's
+    known: tuple[KnownTime, ...]  # of the same problem and GPU, in whichever session
     evaluation: Evaluation | None  # None: not run yet
     maps: tuple[ErrorMapView, ...]
     source_name: str
@@ -33,3 +37,13 @@ class EvaluationView:
     flags: tuple[str, ...]
     log: str
     is_recorded: bool
+
+
+def known_kernel(view: EvaluationView) -> KnownTime | None:
+    """What was taken of a kernel of this name, config, problem and GPU, whatever its source."""
+    named = (
+        t
+        for t in view.known
+        if not t.is_sdpa and t.name == view.variant and dict(t.config) == dict(view.config)
+    )
+    return newest_of(named)

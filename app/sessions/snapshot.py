@@ -163,6 +163,8 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
         latency_reason="The snapshot has no latency for this evaluation.",
         predicted=None,
         terms=None,
+        kernel=None,
+        known=(),
         evaluation=evaluation,
         maps=_maps(snapshot, index),
         source_name=source.name if source else "",

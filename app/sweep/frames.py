@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,8 @@ import pandas as pd
 from engine.jobs.status import JobProgress
 from engine.search.autotune import ProblemResult
 from engine.search.rows import SweepRow
-from engine.units import format_us
+from engine.sessions.known_times import KnownTime, newest_of
+from engine.units import format_speedup, format_us
 
 _MOST_PLACES = 5
 MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them
@@ -60,6 +61,44 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     table = ordered[[*names[:3], *tunables, *names[3:]]].rename(columns={**_HEADS, **heads})
     table["occupancy %"] = 100 * pd.to_numeric(table["occupancy %"])
     return table.set_index(ordered["point"])
+
+
+def beside_known(
+    table: pd.DataFrame, rows: Mapping[str, SweepRow], times: Iterable[KnownTime], after: str
+) -> pd.DataFrame:
+    """`table` with `known µs`, `SDPA µs` and `against SDPA` after a column, where any is known.
+
+    Args:
+        table: by point.
+        rows: by point.
+        times: of the sweep's GPUs.
+    """
+    kernels: dict[tuple[object, ...], list[KnownTime]] = {}
+    sdpa: dict[tuple[object, ...], float] = {}
+    for t in times:
+        if t.latency.kind != "device_warm":
+            continue
+        at = (t.problem, t.device)
+        if t.is_sdpa:
+            sdpa[at] = min(t.latency.median_us, sdpa.get(at, t.latency.median_us))
+        else:
+            kernels.setdefault((t.name, *sorted(t.config.items()), *at), []).append(t)
+    known, baseline, against = [], [], []
+    for point in table.index:
+        row = rows[point]
+        at = (row.problem, row.device)
+        time = newest_of(kernels.get((row.variant, *sorted(row.config.items()), *at), ()))
+        us = sdpa.get(at)
+        median_us = row.median_us
+        known.append(time.latency.median_us if time is not None else None)
+        baseline.append(us)
+        against.append(format_speedup(us / median_us) if us and median_us else None)
+    place = table.columns.get_loc(after) + 1
+    columns = {"known µs": known, "SDPA µs": baseline, "against SDPA": against}
+    for name, values in reversed(columns.items()):
+        if any(value is not None for value in values):
+            table.insert(place, name, values)
+    return table
 
 
 def without_time(frame: pd.DataFrame) -> pd.DataFrame:

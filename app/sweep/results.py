@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 import streamlit as st
 
-from app.shared import tables
+from app.shared import known_times, tables
 from app.shared.palette import color_of
 from app.shared.terms import TERMS
 from app.shared.widgets import (
@@ -170,7 +170,8 @@ def _places(
         lambda group, own: frames.best(of[group], own) if group in of else [],
     )
     lines = list(chain.from_iterable(each.values()))[:MOST_LINES]
-    return pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
+    table = pd.DataFrame(lines).set_index("point") if lines else pd.DataFrame()
+    return _beside_known(table, rows, "latency")
 
 
 def _results(rows: FilteredRows, finals: list[ProblemResult]) -> list[ProblemResult]:
@@ -288,7 +289,9 @@ def _occupancy(rows: FilteredRows) -> None:
 
 
 def _table(rows: FilteredRows, name: str) -> None:
-    table = rows.cached("table", lambda: frames.table(rows.frame))
+    table = rows.cached(
+        "table", lambda: _beside_known(frames.table(rows.frame), rows, "latency µs")
+    )
     picked = point_links.table(table, "sweep_table")
     with st.container(horizontal=True, vertical_alignment="center"):
         _download(rows, name)
@@ -300,6 +303,16 @@ def _table(rows: FilteredRows, name: str) -> None:
             "point and more columns."
         )
     point_links.draw(picked, rows, "table")
+
+
+def _beside_known(table: pd.DataFrame, rows: FilteredRows, after: str) -> pd.DataFrame:
+    """With the times that sessions hold of the same kernels and of PyTorch's attention."""
+    times = known_times.known()
+    if times is None or table.empty:
+        return table
+    devices = dict.fromkeys(row.device for row in rows.rows)
+    known = [t for device in devices for t in times.on(device)]
+    return frames.beside_known(table, {row.point: row for row in rows.rows}, known, after)
 
 
 def _download(rows: FilteredRows, name: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
+from app.shared import known_times
 from app.shared.runs import compile_job, error_maps_of, evaluation_of, runs_of
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
@@ -14,6 +15,7 @@ from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.preview import Preview, preview
+from engine.sessions.known_times import taken_of
 from kernels.variant import Variant
 
 
@@ -60,14 +62,15 @@ def run_state(selection: Selection) -> RunState:
     digest = source_digest(selection.variant.source)
     error, seen, compiling, compiled = "", None, None, None
     try:
-        seen = preview(request)
+        calibrations = known_times.calibration_of()
+        seen = preview(request, calibrations)
         if seen.needs_compile:
             job = compile_job(request, digest, wait=True)
             compiling = None if job is None or job.is_over else job
             compiled = evaluation_of(job) if job is not None else None
             if job is not None and job.state in ("failed", "crashed"):
                 error = job.error
-            seen = preview(request)
+            seen = preview(request, calibrations)
     except AttuneError as failure:
         error = str(failure)
     runs = runs_of(selection.request(execute=True))
@@ -105,6 +108,8 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
     measured = evaluation.latency if evaluation else None
     if measured is not None and measured.origin != "measured":
         measured = None
+    known = known_times.at(selection.problem, selection.gpu_name)
+    mine = taken_of(known, selection.variant, selection.config)
     compiled = state.compiled or evaluation
     maps = error_maps_of(state.evaluation_job)
     passes = seen.passes if seen else ()
@@ -115,10 +120,13 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         device_name=selection.gpu_name,
         device=seen.device if seen else None,
         passes=passes or (evaluation.passes if evaluation else ()),
-        latency=measured or predicted,
+        # A time that was taken of this very kernel is never overruled by a prediction.
+        latency=measured or (mine.latency if mine else predicted),
         latency_reason=seen.latency_reason if seen else state.error,
         predicted=predicted,
         terms=seen.estimate.terms if seen and seen.estimate else None,
+        kernel=selection.variant,
+        known=known,
         evaluation=evaluation,
         maps=tuple(ErrorMapView.of(error_map) for error_map in maps),
         source_name=selection.variant.source.name,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import (
@@ -19,11 +20,17 @@ from engine.cli.options import (
     seed,
 )
 from engine.cli.output import print_json, print_table
+from engine.errors import AttuneError
 from engine.evaluation import Evaluation, Latency, Status
+from engine.model.estimate import compiled_footprint
+from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.records.encoding import encode
 from engine.units import format_bytes, format_us
+
+if TYPE_CHECKING:
+    from engine.sessions.known_times import KnownTimes
 
 
 def add_parser(commands: Any) -> None:
@@ -73,19 +80,44 @@ def run(args: argparse.Namespace) -> int:
         timeout_s=args.timeout,
         input_kind=args.inputs,
     )
-    outcome = evaluate(request, None if args.json else _show_stage)
+    known = _known_times()
+    calibrations = known.calibration_of(compiled_footprint) if known is not None else None
+    outcome = evaluate(request, None if args.json else _show_stage, calibrations)
     evaluation = outcome.evaluation
+    times = known.at(evaluation.problem, evaluation.device) if known is not None else ()
     config = resolve(request).config_origin
     if args.json:
         origins = dict(config.origins) if config is not None else {}
-        print_json(encode(evaluation) | {"config_origins": origins})
+        print_json(
+            encode(evaluation)
+            | {
+                "config_origins": origins,
+                "known_times": [asdict(t) | {"problem": encode(t.problem)} for t in times],
+            }
+        )
     else:
         _print_human(evaluation, config.describe() if config is not None else "given")
+        if times:
+            from engine.sessions.tables import known_times_table
+
+            table = known_times_table(times, find_variant(evaluation.variant))
+            print_table(table.title, table.columns, table.rows)
+            print(table.remark)
     if args.save:
         from engine.sessions.session import save_outcome
 
         print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
     return 0 if evaluation.status is Status.PASSED else 1
+
+
+def _known_times() -> KnownTimes | None:
+    """What sessions hold; None on a machine that can only measure, or cannot read them."""
+    try:
+        from engine.sessions.known_times import KnownTimes
+
+        return KnownTimes()
+    except (ImportError, AttuneError):
+        return None
 
 
 def _show_stage(stage: str) -> None:

@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.errors import AttuneError
 from engine.jobs.latency_stream.job import run_latency_stream
 from engine.jobs.layout import RunDir
 from engine.jobs.runner import JobRunner, JobType
 from engine.jobs.status import JobKind, JobStatus
 from engine.jobs.supervisor import code_stamp
 from engine.jobs.sweep.job import run_sweep_job
+from engine.model.estimate import CalibrationOf, compiled_footprint
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.records import files
@@ -33,11 +35,23 @@ IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still
 def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """One evaluation; its error maps go to a file of their own."""
     outcome = runner.evaluator.evaluate(
-        request, lambda stage: runner.event(job.job_id, "stage", stage=stage)
+        request,
+        lambda stage: runner.event(job.job_id, "stage", stage=stage),
+        calibration_of=_calibrations(),
     )
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
+
+
+def _calibrations() -> CalibrationOf | None:
+    """What sessions know of kernels' times; None where they cannot be read."""
+    from engine.sessions.known_times import KnownTimes
+
+    try:
+        return KnownTimes().calibration_of(compiled_footprint)
+    except AttuneError:
+        return None
 
 
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {

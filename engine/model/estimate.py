@@ -22,12 +22,14 @@ from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.units import format_us
-from kernels.variant import Config, Variant
+from kernels.variant import Config, Dtype, Variant
 
 # Resources of each pass for a problem, as compiled for the device at hand.
 Footprint: TypeAlias = Callable[[Problem], tuple[Resources, ...]]
 # Where footprints come from: the compiler, or a stand-in where there is none.
 FootprintOf: TypeAlias = Callable[[Variant, Config, DeviceSpec], Footprint]
+# What is known of a kernel's speed on a GPU; None where nothing of this very source was timed.
+CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype], Calibration | None]
 
 
 def capability_reason(variant: Variant, device: DeviceSpec) -> str | None:
@@ -216,7 +218,7 @@ def resident_ctas(
 
 def _calibration_note(calibration: Calibration | None) -> str:
     if calibration is None:
-        return "Not calibrated: the interval is wide, because nothing of this kernel was measured."
+        return "Not calibrated on times of this very source, so that the interval is wide."
     s = "s" if calibration.points > 1 else ""
     return f"Calibrated on {calibration.points} measured point{s}."
 

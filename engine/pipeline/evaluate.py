@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from engine.backends.base import Backend, RunOptions, RunResult
 from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
-from engine.evaluation import Correctness, Evaluation, Execution, Status
+from engine.evaluation import Correctness, Evaluation, Execution, Latency, Status
 from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
-from engine.model.estimate import Estimate, estimate, launch_plan
+from engine.model.estimate import CalibrationOf, Estimate, estimate, launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
@@ -37,10 +37,11 @@ OnStage: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOutcome:
-    """The evaluation, and its error maps when something was executed."""
+    """The evaluation, its error maps when something was executed, and what was predicted."""
 
     evaluation: Evaluation
     maps: tuple[ErrorMap, ...] = ()
+    predicted: Latency | None = None  # by the model, whether it was measured then or not
 
 
 class Evaluator:
@@ -100,25 +101,31 @@ class Evaluator:
         on_stage: OnStage | None = None,
         *,
         source: Path | None = None,
+        calibration_of: CalibrationOf | None = None,
     ) -> EvaluationOutcome:
         """Run the whole pipeline. Expected failures come back as statuses.
 
         Args:
             source: a `.cu` file to take in place of the variant's own, its headers beside it. What
                 it says of itself counts; a file without a description takes the variant's.
+            calibration_of: what a prediction is calibrated on; None uses the priors.
 
         Raises:
             UnknownName: the variant or GPU is not in its list.
             InvalidKernel: there is a mistake in the kernel's description.
         """
         stage = on_stage or (lambda _: None)
-        return _Run(self, request, resolve(request, source), stage).outcome()
+        return _Run(self, request, resolve(request, source), stage, calibration_of).outcome()
 
 
-def evaluate(request: EvaluationRequest, on_stage: OnStage | None = None) -> EvaluationOutcome:
+def evaluate(
+    request: EvaluationRequest,
+    on_stage: OnStage | None = None,
+    calibration_of: CalibrationOf | None = None,
+) -> EvaluationOutcome:
     """One evaluation with backends of its own. See `Evaluator.evaluate`."""
     with Evaluator() as evaluator:
-        return evaluator.evaluate(request, on_stage)
+        return evaluator.evaluate(request, on_stage, calibration_of=calibration_of)
 
 
 class _Run:
@@ -130,11 +137,13 @@ class _Run:
         request: EvaluationRequest,
         resolved: ResolvedRequest,
         stage: OnStage,
+        calibration_of: CalibrationOf | None,
     ) -> None:
         self.evaluator = evaluator
         self.request = request
         self.resolved = resolved
         self.stage = stage
+        self.calibration_of = calibration_of
         self.estimate: Estimate | None = None
         self.maps: tuple[ErrorMap, ...] = ()
         self.base = Evaluation(
@@ -149,7 +158,9 @@ class _Run:
         )
 
     def outcome(self) -> EvaluationOutcome:
-        return EvaluationOutcome(self._evaluate(), self.maps)
+        evaluation = self._evaluate()
+        predicted = self.estimate.latency if self.estimate is not None else None
+        return EvaluationOutcome(evaluation, self.maps, predicted)
 
     def _stop(self, status: Status, reason: str, log: str = "") -> Evaluation:
         return replace(self.base, status=status, reason=reason, log=log or self.base.log)
@@ -191,7 +202,11 @@ class _Run:
         except ToolMissing as error:
             self._note(f"Registers, occupancy and latency are unknown: {error}")
             return None
-        self.estimate = estimate(variant, plan, resources(plan, compiled), device)
+        calibration = None
+        if self.calibration_of is not None:
+            dtype = self.request.problem.dtype
+            calibration = self.calibration_of(variant, self.resolved.config, device, dtype)
+        self.estimate = estimate(variant, plan, resources(plan, compiled), device, calibration)
         self.base = replace(
             self.base,
             passes=self.estimate.passes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport
-from engine.model.estimate import Estimate, estimate, launch_plan
+from engine.model.estimate import CalibrationOf, Estimate, estimate, launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
@@ -44,8 +44,11 @@ class Preview:
         return self.estimate.latency if self.estimate is not None else None
 
 
-def preview(request: EvaluationRequest) -> Preview:
+def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = None) -> Preview:
     """The quick part of the pipeline: a few milliseconds, nothing compiled, nothing executed.
+
+    Args:
+        calibration_of: what the prediction is calibrated on; None uses the priors.
 
     Raises:
         UnknownName: the variant or GPU is not in its list.
@@ -70,7 +73,11 @@ def preview(request: EvaluationRequest) -> Preview:
             compiled = cached_kernel(plan, device.arch)
             needs_compile = compiled is None
             if compiled is not None:
-                result = estimate(variant, plan, resources(plan, compiled), device)
+                calibration = None
+                if calibration_of is not None:
+                    dtype = request.problem.dtype
+                    calibration = calibration_of(variant, resolved.config, device, dtype)
+                result = estimate(variant, plan, resources(plan, compiled), device, calibration)
                 unsupported = result.misfit or None
     return Preview(
         variant=variant,

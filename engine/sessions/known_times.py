@@ -20,17 +20,18 @@ from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Latency, Status
 from engine.model.calibrate import calibrate, prepare
 from engine.model.equations import Calibration
-from engine.model.estimate import Footprint
+from engine.model.estimate import CalibrationOf, Footprint, FootprintOf
 from engine.model.measurements import Measurement
 from engine.problem import Problem
 from engine.sessions.session import Session, working_folder
 from engine.sessions.store.store import SnapshotInfo, Store, default_store
-from kernels.variant import Config, Variant
+from kernels.variant import Config, Dtype, Variant
 
 # Of the source that a time was taken of: this file, another text, or not known.
 SourceMatch: TypeAlias = Literal["this source", "another source", "source not recorded"]
 # More kernels than a snapshot's summary lists may be in it all the same.
 _SUMMARY_DEVICES = 8
+_MOST_FITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class KnownTimes:
         self._infos: list[SnapshotInfo] = []
         self._snapshots: dict[str, tuple[KnownTime, ...]] = {}
         self._sessions: dict[Path, tuple[Session, tuple[KnownTime, ...]]] = {}
+        self._calibrations = _Calibrations()
         self._lock = threading.Lock()
         self.refresh()
 
@@ -116,6 +118,25 @@ class KnownTimes:
             for t in self.on(device)
             if t.name == variant and not t.is_sdpa and dict(t.config) == wanted
         )
+
+    def calibration_of(self, footprint_of: FootprintOf) -> CalibrationOf:
+        """Calibrations on these times, as a prediction asks for them; a fit is kept.
+
+        Args:
+            footprint_of: where the resources of the points' kernels come from; points whose kernel
+                is not compiled are left out.
+        """
+
+        def of(
+            variant: Variant, config: Config, device: DeviceSpec, dtype: Dtype
+        ) -> Calibration | None:
+            times = self.of(variant.id, config, device.name)
+            if not times:
+                return None
+            footprint = footprint_of(variant, config, device)
+            return self._calibrations.get(times, variant, config, device, footprint, dtype)
+
+        return of
 
     def _times(self, infos: Iterable[SnapshotInfo]) -> tuple[KnownTime, ...]:
         found: list[KnownTime] = []
@@ -204,6 +225,24 @@ def newest_of(times: Iterable[KnownTime]) -> KnownTime | None:
     return max(warm, key=lambda t: (t.latency.origin == "measured", t.when), default=None)
 
 
+def taken_of(
+    times: Iterable[KnownTime], variant: Variant, config: Config, *, this_source: bool = True
+) -> KnownTime | None:
+    """The time to show for this variant and config, as `newest_of` picks it.
+
+    Args:
+        this_source: only a time of the very file that stands here today.
+    """
+    return newest_of(
+        t
+        for t in times
+        if not t.is_sdpa
+        and t.name == variant.id
+        and dict(t.config) == dict(config)
+        and (not this_source or source_match(t, variant) == "this source")
+    )
+
+
 def points_of(
     times: Iterable[KnownTime], sdpa: Iterable[KnownTime] = ()
 ) -> tuple[Measurement, ...]:
@@ -220,29 +259,77 @@ def points_of(
     )
 
 
+class _Calibrations:
+    """The last fits: a slider asks for the same one again and again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], Calibration | None] = {}
+
+    def get(
+        self,
+        times: tuple[KnownTime, ...],
+        variant: Variant,
+        config: Config,
+        device: DeviceSpec,
+        footprint: Footprint,
+        dtype: Dtype,
+    ) -> Calibration | None:
+        points = _points_of_source(times, variant, footprint, dtype)
+        key = (variant.id, tuple(sorted(config.items())), device.name, dtype, points)
+        if key not in self._kept:
+            while len(self._kept) >= _MOST_FITS:
+                self._kept.pop(next(iter(self._kept)), None)
+            self._kept[key] = _fit(variant, config, device, points, footprint)
+        return self._kept[key]
+
+
 def calibrate_on(
     times: Iterable[KnownTime],
     variant: Variant,
     config: Config,
     device: DeviceSpec,
     footprint: Footprint,
-    dtype: str,
+    dtype: Dtype,
 ) -> Calibration | None:
     """The latency model fitted to the times of this very source; None where there is none.
 
     Args:
         times: as `KnownTimes.of` gives them; those of other sources are passed over.
-        footprint: raises what it raises where a point's kernel is not compiled.
+        footprint: points whose kernel it does not know are passed over, too.
     """
+    points = _points_of_source(times, variant, footprint, dtype)
+    return _fit(variant, config, device, points, footprint)
+
+
+def _points_of_source(
+    times: Iterable[KnownTime], variant: Variant, footprint: Footprint, dtype: Dtype
+) -> tuple[Measurement, ...]:
     mine = [
         t for t in times if t.problem.dtype == dtype and source_match(t, variant) == "this source"
     ]
-    points = points_of(mine)
+    return tuple(p for p in points_of(mine) if _is_compiled(p.problem, footprint))
+
+
+def _is_compiled(problem: Problem, footprint: Footprint) -> bool:
+    try:
+        footprint(problem)
+    except AttuneError:
+        return False
+    return True
+
+
+def _fit(
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    points: tuple[Measurement, ...],
+    footprint: Footprint,
+) -> Calibration | None:
     if not points:
         return None
     try:
         return calibrate(variant, device, prepare(variant, config, device, points, footprint))
-    except AttuneError:  # a kernel that is not compiled yet, or a time that cannot be
+    except AttuneError:  # a time that this GPU cannot have taken, or a GPU without figures
         return None
 
 

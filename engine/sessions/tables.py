@@ -14,9 +14,11 @@ from engine.model.batch.cost import usd_per_billion_queries
 from engine.records.snapshot import Environment, Snapshot, Source
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import describe_goal, goal_status
+from engine.sessions.known_times import KnownTime, source_match
 from engine.sessions.timeline import TimelineRow, timeline_rows
 from engine.table import Table
 from engine.units import format_bytes, format_us
+from kernels.variant import Variant
 
 
 def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> list[Table]:
@@ -276,6 +278,34 @@ def sources_table(sources: Iterable[Source]) -> Table:
             }
             for s in sources
         ),
+    )
+
+
+def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None) -> Table:
+    """Times that sessions hold, with where each is kept.
+
+    Args:
+        variant: whose source a time's is compared with.
+    """
+    words = {"device_warm": "warm", "device_cold": "cold L2", "end_to_end": "end to end"}
+    return Table.of(
+        "Known times",
+        (
+            {
+                "kernel": t.name,
+                "config": " ".join(f"{k}={v}" for k, v in sorted(t.config.items())) or None,
+                **_latency(t.latency),
+                "time": words[t.latency.kind],
+                "source": source_match(t, variant)
+                if variant is not None and t.name == variant.id
+                else None,
+                "session": t.session,
+                "kept in": t.kept,
+            }
+            for t in times
+        ),
+        "Of the same problem and GPU. A kernel whose source is another one, or is not recorded, is "
+        "a kernel of its own: its time calibrates no prediction.",
     )
 
 

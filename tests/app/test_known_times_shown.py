@@ -1,0 +1,86 @@
+"""Tune shows what sessions hold of the same problem and GPU, and calibrates on what it may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app_driver import badge, compiled, metric, texts, until
+from sweep_data import rows_of, spec
+from test_compare_page import save
+from test_run_states import BASE
+
+from app.sweep import frames
+from engine.compile.sources import read_sources
+from engine.evaluation import BaselineTiming, Evaluation, Latency
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.search.results import sweep_frame
+from engine.sessions.known_times import times_of
+
+
+def taken(us: float, seqlen: int, source_sha256: str) -> Evaluation:
+    latency = Latency("measured", us, us * 0.99, us * 1.01, "test data")
+    return replace(
+        BASE,
+        variant="v01",
+        config={"block_n": 64},
+        problem=Problem(1, 1, seqlen, 64),
+        device="L4",
+        latency=latency,
+        source_sha256=source_sha256,
+    )
+
+
+def tables(at) -> list:
+    return [d.value for d in at.dataframe if "kept in" in d.value]
+
+
+def test_the_shipped_study_stands_beside_the_prediction(open_app):
+    at = until(open_app(variant="v01", S="128", gpu="L4"), compiled)
+    assert not at.exception
+    assert badge(at, "Latency") == "predicted"
+    note = next(m for m in at.metric if m.label == "Latency").proto.delta_description
+    assert "recorded" in note
+    assert "543 µs" in note
+    (known,) = tables(at)
+    assert list(known["kernel"]) == ["v01", "sdpa sdpa", "v01"]
+    assert known["source"][0] == "source not recorded"
+    assert "nothing of this kernel was measured" not in texts(at)
+
+
+def test_a_time_of_this_very_source_is_not_overruled_and_calibrates(open_app):
+    sha = read_sources(find_variant("v01").source).source_sha256
+    save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
+    at = until(open_app(variant="v01", S="128", gpu="L4"), compiled)
+    assert (metric(at, "Latency"), badge(at, "Latency")) == ("410 µs", "recorded")
+    assert "Calibrated on 2 measured points" in texts(at)
+    other = until(open_app(variant="v01", S="64", gpu="L4"), compiled)
+    assert badge(other, "Latency") == "predicted"
+    assert "Calibrated on 2 measured points" in texts(other)
+
+
+def test_a_time_of_another_source_calibrates_nothing(open_app):
+    save("Elsewhere", taken(410.0, 256, "ab" * 32))
+    at = until(open_app(variant="v01", S="256", gpu="L4"), compiled)
+    assert badge(at, "Latency") == "predicted"
+    assert "Not calibrated" in texts(at)
+    assert "another source" in set(tables(at)[0]["source"])
+
+
+def test_a_sweeps_points_stand_beside_what_is_known_of_them():
+    rows = rows_of(spec(variants=("v01",), seqlens=(128,)))
+    known = times_of([taken(410.0, 128, "")], session="s")
+    flash = BaselineTiming("flash", Latency("recorded", 5.0, 5.0, 5.0, "test data"))
+    known += times_of([replace(taken(1.0, 128, ""), latency=None, baselines=(flash,))], session="s")
+    table = frames.table(sweep_frame(rows))
+    table = frames.beside_known(table, {r.point: r for r in rows}, known, "latency µs")
+    columns = list(table.columns)
+    assert columns[columns.index("latency µs") + 1 :][:3] == ["known µs", "SDPA µs", "against SDPA"]
+    mine = [dict(row.config) == {"block_n": 64} for row in rows]
+    assert list(table["known µs"].notna()) == [m for _, m in zip(table.index, mine, strict=True)]
+    assert set(table["SDPA µs"]) == {5.0}
+    assert "slower" in table["against SDPA"].dropna().iloc[0]
+    plain = frames.table(sweep_frame(rows))
+    assert "known µs" not in frames.beside_known(
+        plain, {r.point: r for r in rows}, (), "latency µs"
+    )
