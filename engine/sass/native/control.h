@@ -1,0 +1,270 @@
+// Branches, convergence, barriers, asynchronous groups; one step of a warp. Included by
+// emulator.cpp.
+
+// The row of a synchronising instruction, -1 for none. `moves`: false while its lanes must wait.
+int Warp::barriers(const Instruction& i, bool& moves) {
+    Row row;
+    Wide where;
+    Lanes t;
+    auto number = [&](size_t n, uint32_t otherwise) {
+        if (n >= i.s.size()) return otherwise;
+        return read(i.s[n], t)[__builtin_ctz(on)];
+    };
+    switch (i.op) {
+    case OP_BAR: {
+        const uint32_t b = number(0, 0) & 15, threads = number(1, 0);
+        Barrier& bar = cta.bars[b];
+        bar.expected = static_cast<int>(threads);
+        bar.arrived += __builtin_popcount(on);
+        if (i.has(MOD_RED) && !(i.pd.empty() && i.ps.empty())) {
+            const uint32_t value = predicate(i.pd.empty() ? i.ps[0] : i.pd[0]) & on;
+            bar.any |= value != 0, bar.every &= value == on, bar.count += __builtin_popcount(value);
+        }
+        row.kind = i.has(MOD_ARV) ? BARRIER_ARRIVE : BARRIER;
+        row.address = b;
+        row.amount = static_cast<int32_t>(threads ? threads : static_cast<uint32_t>(cta.living()));
+        if (!i.has(MOD_ARV)) at_bar[b] |= on, blocked |= on, moves = false;
+        return cta.add(row);
+    }
+    case OP_B2R:
+        if (i.has(MOD_RESULT)) {
+            for (const Operand& p : i.raw)
+                if (p.kind == Kind::PRED) write_predicate(p, bar_result >> 1 & 1 ? FULL : 0);
+            if (!i.s.empty()) write(i.s[0], each([&](int) { return static_cast<uint32_t>(bar_result >> 3); }));
+        }
+        return -1;
+    case OP_LDGDEPBAR:
+        row.kind = ASYNC_COMMIT;
+        return cta.add(row);
+    case OP_DEPBAR:
+        if (i.s.empty()) return -1;
+        row.kind = ASYNC_WAIT, row.amount = static_cast<int32_t>(i.s.back().kind == Kind::IMM ? i.s.back().imm : 0);
+        return cta.add(row);
+    case OP_UTMACMDFLUSH:
+        row.kind = ASYNC_COMMIT;
+        return cta.add(row);
+    case OP_WARPGROUP:
+        if (!i.has(MOD_DEPBAR)) return -1;
+        row.kind = TENSOR_WAIT, row.amount = static_cast<int32_t>(i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : i.s.back().imm);
+        return cta.add(row);
+    case OP_SETMAXREG:
+        row.kind = SET_REGISTERS, row.amount = static_cast<int32_t>(number(i.s.size() - 1, 0));
+        return cta.add(row);
+    case OP_HGMMA: {
+        // m64nNkK: N / 2 accumulator registers in FP32, half of that in FP16; B, and A unless it
+        // is in registers, come from shared memory.
+        const int columns = std::max(8, i.count);
+        const bool half = i.has(MOD_F16) && !i.has(MOD_F32);
+        data = FULL;
+        for (int w = 0; w < columns / (half ? 4 : 2); w++) write(at(i.s, 0, i), each([&](int) { return half ? HALF_ONES : ONE; }), w);
+        const bool a_in_registers = i.s.size() > 1 && i.s[1].kind == Kind::REG;
+        row.kind = TENSOR, row.size_bytes = static_cast<uint32_t>((columns + (a_in_registers ? 0 : 64)) * 32);
+        for (const Operand& o : i.raw) row.amount |= o.text == "gsb0";
+        return cta.add(row);
+    }
+    case OP_ARRIVES:  // cp.async.mbarrier.arrive: the copies are there at once
+    case OP_SYNCS: {
+        if (i.has(MOD_CCTL)) return -1;
+        const Operand& o = address_of(i);
+        addresses(o, false, where);
+        const int first = __builtin_ctz(on);
+        const uint64_t address = shared_at(cta, i, where[first], 8);
+        row.address = address;
+        MBarrier& bar = cta.mbarriers[address];
+        if (i.has(MOD_EXCH)) {  // mbarrier.init writes the count's complement into the upper half
+            const Operand& value = i.s.back();
+            Wide bits;
+            read_wide(value, bits);
+            const int needed = static_cast<int>(~(bits[first] >> 1) & 0xfffff);
+            bar = MBarrier();
+            bar.needed = bar.pending = std::max(1, needed);
+            row.kind = MBARRIER_INIT, row.amount = bar.needed;
+            return cta.add(row);
+        }
+        if (i.has(MOD_PHASECHK)) {
+            const uint32_t parity = read(i.s.back(), t)[first] >> 31;
+            if (static_cast<uint32_t>(bar.phase & 1) == parity && !i.has(MOD_CLEAR)) {
+                at_mbar |= on, blocked |= on, moves = false;
+                return -2;  // nothing is recorded: it polls again when a phase ends
+            }
+            if (!i.pd.empty()) write_predicate(i.pd[0], FULL);
+            row.kind = MBARRIER_WAIT, row.amount = bar.phase - 1;
+            return cta.add(row);
+        }
+        // Each lane arrives; with a transaction count the bytes are expected to come as well.
+        const bool expects = i.op == OP_SYNCS && !i.s.empty() && i.s.back().kind != Kind::ADDR && !(i.s.back().reg == RZ && i.s.back().kind == Kind::REG);
+        row.kind = MBARRIER_ARRIVE;
+        row.amount = i.has(MOD_A0T1) ? 0 : __builtin_popcount(on);
+        if (expects) row.size_bytes = read(i.s.back(), t)[first] & 0xfffff;
+        const int phase = bar.phase;
+        if (row.size_bytes) cta.expected_bytes[{address, phase}] += row.size_bytes;
+        if (row.amount) cta.arrive(bar, row.amount);
+        if (i.s.size() > 1 && i.s[0].kind == Kind::REG) write(i.s[0], Lanes{});
+        return cta.add(row);
+    }
+    case OP_UTMALDG: case OP_UBLKCP: {
+        const Operand& o = address_of(i);
+        row.kind = BULK_LOAD;
+        if (o.ureg >= 0) {
+            row.address = U[o.ureg + 1] & (SHARED_WINDOW - 1);
+            const int phase = cta.mbarriers[row.address].phase;
+            cta.bulk_loads.push_back({static_cast<int>(cta.rows.size()), {row.address, phase}});
+        }
+        if (i.op == OP_UBLKCP && i.s.size() > 2) row.size_bytes = number(2, 0) & 0xffffff;
+        return cta.push(row);
+    }
+    case OP_UTMASTG:
+        row.kind = BULK_STORE;
+        return cta.push(row);
+    default:
+        return -1;
+    }
+}
+
+void Warp::step(const Instruction& i, uint32_t active, int here) {
+    index = here;
+    data = 0, from_axes = 0, on = active;
+    if (i.guard != PT || i.guard_not) {
+        const uint32_t guard = i.guard_uniform ? UP[i.guard] : P[i.guard];
+        const uint32_t mask = i.guard_not ? ~guard : guard;
+        data = (i.guard_uniform ? uptaint : ptaint)[i.guard];
+        from_axes = (i.guard_uniform ? upaxes : paxes)[i.guard];
+        cta.control_axes |= from_axes;
+        on = active & mask;
+    }
+    bool decides = data & active;  // whether loaded data decides who executes this
+    int row = -1, to = here + 1;
+    uint32_t jumps = 0;
+    bool moves = true;
+    auto indirect = [&](int64_t address) {
+        auto it = cta.index_of.find(address);
+        if (it == cta.index_of.end()) fail(i, "goes to an address that is no instruction of this code");
+        return it->second;
+    };
+    switch (i.op) {
+    case OP_NOTHING: case OP_TRAP:
+        break;
+    case OP_EXIT:
+        alive &= ~on;
+        break;
+    case OP_BRA: case OP_CALL: {
+        jumps = on;
+        if (i.has(MOD_DIV)) {  // taken where the warp is not whole
+            Lanes t;
+            const uint32_t whole = i.s.empty() ? FULL : read(i.s[0], t)[__builtin_ctz(active)];
+            jumps = active == whole ? 0 : on;
+        } else if (!i.pd.empty()) {
+            jumps &= predicate(i.pd[0]);
+            decides |= (data & active) != 0;
+            cta.control_axes |= from_axes;
+        }
+        if (i.target < 0 && jumps) fail(i, "goes to an address in a register, which is not known here");
+        to = i.target;
+        break;
+    }
+    case OP_RET: case OP_BRX: {
+        if (!on) break;
+        Lanes t;
+        const Operand& o = at(i.s, 0, i);
+        Operand base = o;
+        int64_t extra = 0;
+        if (i.op == OP_BRX) {  // "R4 -0x610": relative to the next instruction
+            const size_t space = o.text.find(' ');
+            base = parse_operand(o.text.substr(0, space));
+            extra = i.address + 16 + (space == std::string::npos ? 0 : parse_integer(o.text.substr(space + 1)));
+        }
+        const Lanes& address = read(base, t);
+        decides |= (data & active) != 0;
+        cta.control_axes |= from_axes;
+        for (int l = 0; l < 32; l++)
+            if (active >> l & 1) pc[l] = on >> l & 1 ? indirect(static_cast<int32_t>(address[l]) + extra) : here + 1;
+        moves = false;
+        break;
+    }
+    case OP_BSSY:
+        B[i.raw[0].reg] = active;
+        break;
+    case OP_BSYNC: {
+        const int b = i.raw[0].reg;
+        for (int l = 0; l < 32; l++)
+            if (active >> l & 1 && !(on >> l & 1)) pc[l]++;
+        at_sync[b] |= on, blocked |= on, moves = false;
+        break;
+    }
+    case OP_BREAK:
+        for (const Operand& o : i.raw)
+            if (o.kind == Kind::BREG) B[o.reg] &= ~on;
+        break;
+    case OP_BMOV:
+        if (i.raw.size() > 1 && i.raw[0].kind == Kind::BREG) {
+            Lanes t;
+            if (on) B[i.raw[0].reg] = read(i.raw[1], t)[__builtin_ctz(on)];
+        } else if (i.raw.size() > 1 && i.raw[1].kind == Kind::BREG) {
+            const uint32_t lanes = B[i.raw[1].reg];
+            write(i.raw[0], each([&](int) { return lanes; }));
+            if (i.has(MOD_CLEAR)) B[i.raw[1].reg] = 0;
+        }
+        break;
+    case OP_LDS: case OP_STS: case OP_LDSM: case OP_STSM: case OP_ATOMS: case OP_LDG: case OP_STG: case OP_LD:
+    case OP_ST: case OP_LDL: case OP_STL: case OP_ATOMG: case OP_RED: case OP_LDGSTS: case OP_SHFL: case OP_MOVM:
+        if (on) row = memory(i);
+        break;
+    case OP_BAR: case OP_B2R: case OP_LDGDEPBAR: case OP_DEPBAR: case OP_UTMACMDFLUSH: case OP_WARPGROUP:
+    case OP_SETMAXREG: case OP_HGMMA: case OP_ARRIVES: case OP_SYNCS: case OP_UTMALDG: case OP_UBLKCP: case OP_UTMASTG:
+        if (on) row = barriers(i, moves);
+        break;
+    default:
+        if (on) arithmetic(i);
+    }
+    if (row == -2) return;
+    const bool steers = i.op == OP_BRA || i.op == OP_CALL || i.op == OP_RET || i.op == OP_BRX || i.op == OP_EXIT || row >= 0;
+    if (decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
+    if (moves)
+        for (int l = 0; l < 32; l++)
+            if (active >> l & 1) pc[l] = jumps >> l & 1 ? to : here + 1;
+    // What is executed is recorded; a row's columns are summed for each instruction.
+    const int lanes = __builtin_popcount(on);
+    int64_t* total = &cta.totals[static_cast<size_t>(here) * 8];
+    total[0]++, total[1] += lanes;
+    if (row >= 0) {
+        const Row& r = cta.rows[static_cast<size_t>(row)];
+        total[2] += r.wavefronts, total[3] += r.ideal_wavefronts, total[4] += r.sectors, total[5] += r.ideal_sectors;
+        total[6] += r.size_bytes;
+        total[7]++;
+    }
+    if (cta.request.keep_trace) {
+        trace.instruction.push_back(here);
+        trace.lanes.push_back(static_cast<uint8_t>(lanes));
+        trace.access.push_back(row);
+    } else if (row >= 0 && static_cast<size_t>(row) + 1 == cta.rows.size() && cta.line.size() > (1u << 20)) {
+        cta.forget_rows();
+    }
+    if (i.op == OP_BSYNC) sync(i.raw[0].reg);
+    if (i.op == OP_BREAK)
+        for (const Operand& o : i.raw)
+            if (o.kind == Kind::BREG) sync(o.reg);
+    if (i.op == OP_EXIT && on) {
+        for (int b = 0; b < 16; b++) sync(b);
+        cta.release_bars();
+    }
+    if (i.op == OP_BAR) cta.release_bars();
+}
+
+bool Warp::run() {
+    bool any = false;
+    for (;;) {
+        const uint32_t ready = alive & ~blocked;
+        if (!ready) return any;
+        any = true;
+        // The lanes furthest behind go first, so that the others' path is joined again.
+        int here = 0x7fffffff;
+        for (int l = 0; l < 32; l++) here = ready >> l & 1 && pc[l] < here ? pc[l] : here;
+        uint32_t active = 0;
+        for (int l = 0; l < 32; l++) active |= static_cast<uint32_t>(pc[l] == here) << l;
+        active &= ready;
+        if (here >= static_cast<int>(cta.code.size())) throw std::runtime_error("the code runs past its last instruction");
+        if (++cta.steps > cta.request.max_steps)
+            throw std::runtime_error("LIMIT");
+        step(cta.code[static_cast<size_t>(here)], active, here);
+    }
+}

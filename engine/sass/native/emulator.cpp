@@ -1,0 +1,492 @@
+// Runs the warps of one CTA: integers, predicates, addresses and branches exactly, floating point
+// as IEEE does it. What comes from global memory or a tensor core is a stand-in (1.0), and every
+// value that depends on one is marked, so that a branch on it is known to be one.
+#include "decode.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <stdexcept>
+
+namespace {
+
+constexpr uint32_t ONE = 0x3f800000u, HALF_ONES = 0x3c003c00u, FULL = 0xffffffffu;
+constexpr uint64_t SHARED_WINDOW = 1u << 24;  // generic addresses below are shared memory
+
+enum Access : uint8_t {  // engine/sass/trace.py: AccessKind
+    GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, LOCAL_LOAD, LOCAL_STORE, SHARED_LOAD, SHARED_STORE,
+    SHARED_ATOMIC, SHUFFLE, ASYNC_COPY, ASYNC_COMMIT, ASYNC_WAIT, BULK_LOAD, BULK_STORE, BULK_WAIT,
+    MBARRIER_INIT, MBARRIER_ARRIVE, MBARRIER_WAIT, BARRIER, BARRIER_ARRIVE, TENSOR, TENSOR_WAIT,
+    TENSOR_COMMIT, SET_REGISTERS
+};
+
+struct alignas(64) Lanes {
+    uint32_t v[32];
+    uint32_t& operator[](int lane) { return v[lane]; }
+    uint32_t operator[](int lane) const { return v[lane]; }
+};
+
+struct alignas(64) Wide {
+    uint64_t v[32];
+    uint64_t& operator[](int lane) { return v[lane]; }
+    uint64_t operator[](int lane) const { return v[lane]; }
+};
+
+struct Row {
+    uint8_t kind = 0;
+    uint16_t wavefronts = 0, ideal_wavefronts = 0, sectors = 0, ideal_sectors = 0;
+    uint32_t size_bytes = 0;
+    uint64_t address = 0;
+    int32_t amount = 0;
+    auto key() const { return std::make_tuple(kind, wavefronts, ideal_wavefronts, sectors, ideal_sectors, size_bytes, address, amount); }
+};
+
+struct Trace {
+    std::vector<int32_t> instruction, access;
+    std::vector<uint8_t> lanes;
+};
+
+struct Barrier {
+    int arrived = 0, expected = 0;  // threads; expected 0: all of the CTA that have not exited
+    int any = 0, every = 1, count = 0;
+};
+
+struct MBarrier {
+    int needed = 1, pending = 1, phase = 0;
+};
+
+struct Request {
+    const char* text;             // a line an instruction: guard \t mnemonic \t operand \t …
+    const int32_t* target;        // [n] index, -1: none
+    int32_t num_instructions;
+    int32_t arch;                 // 75 … 120
+    uint32_t grid[3], block[3], cta[3];
+    const uint8_t* constants[8];  // banks; bank 0 with the launch filled in
+    int32_t constant_bytes[8];
+    uint32_t smem_bytes;          // addressable, the reserved first KiB of sm_90 included
+    uint32_t local_bytes;         // a power of two, per thread
+    int64_t max_steps;            // warp instructions
+    int32_t keep_trace;
+};
+
+[[noreturn]] void fail(const Instruction& i, const std::string& what) {
+    char where[32];
+    std::snprintf(where, sizeof where, " at 0x%llx ", static_cast<unsigned long long>(i.address));
+    throw std::runtime_error(i.name + where + what);
+}
+
+struct Cta;
+
+struct Warp {
+    Cta& cta;
+    int number;
+    Lanes R[256];
+    uint32_t taint[256] = {};   // lanes whose value depends on loaded data
+    uint8_t axes[256] = {};     // bit a: the value depends on blockIdx's axis a
+    uint32_t U[256] = {};
+    bool utaint[256] = {};
+    uint8_t uaxes[256] = {};
+    uint32_t P[8], UP[8], ptaint[8] = {}, uptaint[8] = {};
+    uint8_t paxes[8] = {}, upaxes[8] = {};
+    int pc[32];
+    uint32_t alive = 0, blocked = 0;
+    uint32_t B[16] = {};        // lanes that a convergence barrier waits for
+    uint32_t at_sync[16] = {};  // and those that arrived
+    uint32_t at_bar[16] = {};   // lanes waiting at a CTA barrier
+    uint64_t mbar_address[32];
+    int mbar_parity[32];
+    uint32_t at_mbar = 0;
+    int bar_result = 0;
+    std::vector<uint8_t> local;
+    std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
+    Trace trace;
+    // Of the instruction that is executing:
+    uint32_t data = 0;          // lanes whose sources depend on loaded data
+    uint8_t from_axes = 0;
+    uint32_t on = 0;            // lanes that execute it
+    int index = 0;
+
+    Warp(Cta& cta, int number);
+
+    // ---- reading and writing operands ----
+
+    uint32_t constant(const Operand& o, int word);
+
+    const Lanes& read(const Operand& o, Lanes& t, int word = 0) {
+        switch (o.kind) {
+        case Kind::REG: {
+            const int r = o.reg == RZ ? RZ : o.reg + word;
+            data |= taint[r], from_axes |= axes[r];
+            return R[r];
+        }
+        case Kind::UREG: {
+            const int r = o.reg == RZ ? RZ : o.reg + word;
+            if (utaint[r]) data = FULL;
+            from_axes |= uaxes[r];
+            for (auto& x : t.v) x = U[r];
+            return t;
+        }
+        case Kind::CONST: {
+            const uint32_t value = constant(o, word);
+            for (auto& x : t.v) x = value;
+            return t;
+        }
+        case Kind::IMM: {
+            const uint32_t value = word ? static_cast<uint32_t>(o.imm >> 32) : static_cast<uint32_t>(o.imm);
+            for (auto& x : t.v) x = value;
+            return t;
+        }
+        default:
+            for (auto& x : t.v) x = 0;
+            return t;
+        }
+    }
+
+    // An integer with its sign: negated by two's complement.
+    const Lanes& integer(const Operand& o, Lanes& t) {
+        const Lanes& v = read(o, t);
+        if (!o.neg && !o.inv && !o.abs) return v;
+        for (int l = 0; l < 32; l++) {
+            uint32_t x = v[l];
+            if (o.abs) x = static_cast<int32_t>(x) < 0 ? 0u - x : x;
+            if (o.inv) x = ~x;
+            t[l] = o.neg ? 0u - x : x;
+        }
+        return t;
+    }
+
+    const Lanes& floating(const Operand& o, Lanes& t) {
+        const Lanes& v = read(o, t);
+        if (!o.neg && !o.abs) return v;
+        for (int l = 0; l < 32; l++) {
+            uint32_t x = v[l];
+            if (o.abs) x &= 0x7fffffffu;
+            t[l] = o.neg ? x ^ 0x80000000u : x;
+        }
+        return t;
+    }
+
+    void read_wide(const Operand& o, Wide& out) {
+        Lanes t;
+        const Lanes& low = read(o, t);
+        for (int l = 0; l < 32; l++) out[l] = low[l];
+        const Lanes& high = read(o, t, 1);
+        for (int l = 0; l < 32; l++) out[l] |= static_cast<uint64_t>(high[l]) << 32;
+        if (o.neg)
+            for (auto& x : out.v) x = 0 - x;
+    }
+
+    uint32_t predicate(const Operand& o) {
+        const bool u = o.kind == Kind::UPRED;
+        const uint32_t value = u ? UP[o.reg] : P[o.reg];
+        data |= u ? uptaint[o.reg] : ptaint[o.reg];
+        from_axes |= u ? upaxes[o.reg] : paxes[o.reg];
+        return o.inv ? ~value : value;
+    }
+
+    void write(const Operand& o, const Lanes& v, int word = 0) {
+        if (o.reg == RZ || !on) return;
+        const int r = o.reg + word;
+        if (o.kind == Kind::UREG) {
+            const int first = __builtin_ctz(on);
+            U[r] = v[first], utaint[r] = data >> first & 1, uaxes[r] = from_axes;
+            return;
+        }
+        if (o.kind != Kind::REG) return;
+        if (on == FULL) {
+            R[r] = v, taint[r] = data, axes[r] = from_axes;
+            return;
+        }
+        for (int l = 0; l < 32; l++) R[r][l] = on >> l & 1 ? v[l] : R[r][l];
+        taint[r] = (taint[r] & ~on) | (data & on);
+        axes[r] |= from_axes;
+    }
+
+    void write_wide(const Operand& o, const Wide& v) {
+        Lanes t;
+        for (int l = 0; l < 32; l++) t[l] = static_cast<uint32_t>(v[l]);
+        write(o, t);
+        for (int l = 0; l < 32; l++) t[l] = static_cast<uint32_t>(v[l] >> 32);
+        write(o, t, 1);
+    }
+
+    void write_predicate(const Operand& o, uint32_t value) {
+        if (o.reg == PT || !on) return;
+        if (o.kind == Kind::UPRED) {
+            const int first = __builtin_ctz(on);
+            UP[o.reg] = value >> first & 1 ? FULL : 0;
+            uptaint[o.reg] = data >> first & 1 ? FULL : 0, upaxes[o.reg] = from_axes;
+            return;
+        }
+        P[o.reg] = (P[o.reg] & ~on) | (value & on);
+        ptaint[o.reg] = (ptaint[o.reg] & ~on) | (data & on);
+        paxes[o.reg] = on == FULL ? from_axes : paxes[o.reg] | from_axes;
+    }
+
+    void addresses(const Operand& o, bool global, Wide& out);
+
+    // ---- running ----
+
+    bool run();  // until every lane waits or is done; whether anything was executed
+    void step(const Instruction& i, uint32_t active, int here);
+    void arithmetic(const Instruction& i);
+    void floats(const Instruction& i);
+    void halves(const Instruction& i);
+    void doubles(const Instruction& i);
+    int memory(const Instruction& i);  // row, -1: none
+    int barriers(const Instruction& i, bool& moves);
+    void sync(int b) {  // frees the lanes of a convergence barrier that is complete
+        if (at_sync[b] && (B[b] & alive & ~at_sync[b]) == 0) {
+            for (int l = 0; l < 32; l++)
+                if (at_sync[b] >> l & 1) pc[l]++;
+            blocked &= ~at_sync[b];
+            at_sync[b] = 0;
+        }
+    }
+};
+
+struct Cta {
+    const Request& request;
+    std::vector<Instruction> code;
+    std::unordered_map<int64_t, int> index_of;
+    std::vector<uint8_t> smem, smem_taint;
+    std::vector<Warp*> warps;
+    Barrier bars[16];
+    std::map<uint64_t, MBarrier> mbarriers;
+    std::vector<Row> rows;
+    std::vector<int64_t> line_start{0};
+    std::vector<uint64_t> line;
+    std::vector<uint8_t> line_sectors;
+    std::map<decltype(Row().key()), int> known;
+    std::vector<int64_t> totals;  // [n, 8]: executed, lanes, then the row's columns summed
+    std::vector<uint8_t> data_branch, data_address, stand_in;
+    uint8_t control_axes = 0;     // axes of blockIdx on which control flow or predicates depend
+    int64_t steps = 0;
+    std::string error;
+    std::map<std::pair<uint64_t, int>, uint32_t> expected_bytes;  // of a barrier's phase
+    std::vector<std::pair<int, std::pair<uint64_t, int>>> bulk_loads;  // row, barrier and phase
+
+    explicit Cta(const Request& r) : request(r) {}
+    ~Cta() { for (Warp* w : warps) delete w; }
+
+    int add(const Row& row) {
+        auto [it, fresh] = known.try_emplace(row.key(), static_cast<int>(rows.size()));
+        if (fresh) push(row);
+        return it->second;
+    }
+    int push(const Row& row) {
+        rows.push_back(row);
+        line_start.push_back(static_cast<int64_t>(line.size()));
+        return static_cast<int>(rows.size()) - 1;
+    }
+    void forget_rows() {  // without a trace nothing names them
+        rows.clear(), line.clear(), line_sectors.clear(), known.clear();
+        line_start.assign(1, 0);
+    }
+    int living() const {
+        int n = 0;
+        for (const Warp* w : warps) n += __builtin_popcount(w->alive);
+        return n;
+    }
+    void release_bars() {
+        for (int b = 0; b < 16; b++) {
+            Barrier& bar = bars[b];
+            if (bar.arrived == 0 || bar.arrived < (bar.expected ? bar.expected : living())) continue;
+            for (Warp* w : warps) {
+                const uint32_t lanes = w->at_bar[b];
+                if (!lanes) continue;
+                w->bar_result = bar.any << 1 | bar.every << 2 | bar.count << 3;
+                for (int l = 0; l < 32; l++)
+                    if (lanes >> l & 1) w->pc[l]++;
+                w->blocked &= ~lanes;
+                w->at_bar[b] = 0;
+            }
+            bar = Barrier();
+        }
+    }
+    void arrive(MBarrier& bar, int arrivals) {
+        bar.pending -= arrivals;
+        if (bar.pending > 0) return;
+        bar.pending = bar.needed;
+        bar.phase++;
+        for (Warp* w : warps) {  // they try again
+            w->blocked &= ~w->at_mbar;
+            w->at_mbar = 0;
+        }
+    }
+    void share_bulk_bytes() {  // a tensor map hides a copy's size: the barrier expects the sum
+        std::map<std::pair<uint64_t, int>, uint32_t> copies;
+        for (const auto& [row, phase] : bulk_loads) copies[phase]++;
+        for (const auto& [row, phase] : bulk_loads) {
+            Row& r = rows[static_cast<size_t>(row)];
+            if (!r.size_bytes) r.size_bytes = expected_bytes[phase] / copies[phase];
+            r.sectors = r.ideal_sectors = static_cast<uint16_t>(std::min(65535u, r.size_bytes / 32));
+        }
+    }
+    void decode_all();
+    void run();
+};
+
+Warp::Warp(Cta& c, int n) : cta(c), number(n) {
+    std::memset(static_cast<void*>(R), 0, sizeof R);
+    std::fill(P, P + 8, 0u);
+    std::fill(UP, UP + 8, 0u);
+    P[PT] = UP[PT] = FULL;
+    std::fill(pc, pc + 32, 0);
+    const auto& b = c.request.block;
+    const int64_t threads = static_cast<int64_t>(b[0]) * b[1] * b[2];
+    for (int l = 0; l < 32; l++)
+        if (n * 32 + l < threads) alive |= 1u << l;
+    local.assign(static_cast<size_t>(c.request.local_bytes) * 32, 0);
+    local_data.assign(c.request.local_bytes / 4, 0);
+}
+
+uint32_t Warp::constant(const Operand& o, int word) {
+    int64_t offset = o.imm + 4 * word;
+    const int lane = on ? __builtin_ctz(on) : 0;
+    if (o.reg != RZ) offset += R[o.reg][lane], data |= taint[o.reg], from_axes |= axes[o.reg];
+    if (o.ureg >= 0) offset += U[o.ureg], from_axes |= uaxes[o.ureg];
+    if (o.bank >= 8 || !cta.request.constants[o.bank]) return 0;
+    if (offset < 0 || offset + 4 > cta.request.constant_bytes[o.bank]) return 0;
+    uint32_t value;
+    std::memcpy(&value, cta.request.constants[o.bank] + offset, 4);
+    return value;
+}
+
+void Warp::addresses(const Operand& o, bool global, Wide& out) {
+    // Global addresses are 64 bits: a register pair unless its suffix says U32.
+    for (auto& x : out.v) x = static_cast<uint64_t>(o.imm);
+    if (o.reg != RZ) {
+        const bool pair = global && (o.wide || o.half == 0) && !(o.half == 1);
+        data |= taint[o.reg], from_axes |= axes[o.reg];
+        for (int l = 0; l < 32; l++) out[l] += static_cast<uint64_t>(R[o.reg][l]) * o.scale;
+        if (pair) {
+            data |= taint[o.reg + 1], from_axes |= axes[o.reg + 1];
+            for (int l = 0; l < 32; l++) out[l] += static_cast<uint64_t>(R[o.reg + 1][l]) << 32;
+        }
+    }
+    if (o.ureg >= 0) {
+        const bool pair = global && (o.uwide || o.reg == RZ || o.half == 1);
+        const uint64_t base = U[o.ureg] | (pair ? static_cast<uint64_t>(U[o.ureg + 1]) << 32 : 0);
+        if (utaint[o.ureg]) data = FULL;
+        from_axes |= uaxes[o.ureg];
+        for (auto& x : out.v) x += base;
+    }
+    if (!global)
+        for (auto& x : out.v) x &= 0xffffffffu;
+}
+
+#include "arithmetic.h"
+#include "floats.h"
+#include "memory.h"
+#include "control.h"
+
+void Cta::decode_all() {
+    const char* p = request.text;
+    code.reserve(static_cast<size_t>(request.num_instructions));
+    for (int n = 0; n < request.num_instructions; n++) {
+        const char* end = std::strchr(p, '\n');
+        std::vector<std::string> parts(1);
+        for (; p < end; p++) {
+            if (*p == '\t') parts.emplace_back();
+            else parts.back() += *p;
+        }
+        p = end + 1;
+        Instruction i = decode(parts[1], parts[2], {parts.begin() + 3, parts.end()});
+        i.address = std::strtoll(parts[0].c_str(), nullptr, 10);
+        i.target = request.target[n];
+        index_of[i.address] = n;
+        code.push_back(std::move(i));
+    }
+    totals.assign(code.size() * 8, 0);
+    data_branch.assign(code.size(), 0);
+    data_address.assign(code.size(), 0);
+    stand_in.assign(code.size(), 0);
+}
+
+void Cta::run() {
+    decode_all();
+    smem.assign(request.smem_bytes, 0);
+    smem_taint.assign(request.smem_bytes / 4 + 1, 0);
+    const auto& b = request.block;
+    const int threads = static_cast<int>(b[0] * b[1] * b[2]);
+    for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));
+    for (;;) {
+        bool progress = false, left = false;
+        for (Warp* w : warps) {
+            progress |= w->run();
+            left |= w->alive != 0;
+        }
+        if (!left) return share_bulk_bytes();
+        if (!progress) {
+            release_bars();
+            bool free = false;
+            for (const Warp* w : warps) free |= (w->alive & ~w->blocked) != 0;
+            if (free) continue;
+            for (const Warp* w : warps)
+                if (w->alive) fail(code[static_cast<size_t>(w->pc[__builtin_ctz(w->alive)])], "waits for threads that never come: the CTA is in a deadlock");
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+Cta* sass_emulate(const Request* request) {
+    Cta* cta = new Cta(*request);
+    try {
+        cta->run();
+    } catch (const std::exception& error) {
+        cta->error = error.what();
+    }
+    return cta;
+}
+
+const char* sass_error(const Cta* cta) { return cta->error.empty() ? nullptr : cta->error.c_str(); }
+
+// out: warps, executed instructions, rows, lines, control axes
+void sass_sizes(const Cta* cta, int64_t* out) {
+    out[0] = static_cast<int64_t>(cta->warps.size());
+    out[1] = 0;
+    for (const Warp* w : cta->warps) out[1] += static_cast<int64_t>(w->trace.instruction.size());
+    out[2] = static_cast<int64_t>(cta->rows.size());
+    out[3] = static_cast<int64_t>(cta->line.size());
+    out[4] = cta->control_axes;
+    out[5] = cta->steps;
+}
+
+void sass_totals(const Cta* cta, int64_t* totals, uint8_t* data_branch, uint8_t* data_address, uint8_t* stand_in) {
+    std::copy(cta->totals.begin(), cta->totals.end(), totals);
+    std::copy(cta->data_branch.begin(), cta->data_branch.end(), data_branch);
+    std::copy(cta->data_address.begin(), cta->data_address.end(), data_address);
+    std::copy(cta->stand_in.begin(), cta->stand_in.end(), stand_in);
+}
+
+void sass_trace(const Cta* cta, int64_t* warp_start, int32_t* instruction, uint8_t* lanes, int32_t* access) {
+    int64_t at = 0;
+    *warp_start++ = 0;
+    for (const Warp* w : cta->warps) {
+        std::copy(w->trace.instruction.begin(), w->trace.instruction.end(), instruction + at);
+        std::copy(w->trace.lanes.begin(), w->trace.lanes.end(), lanes + at);
+        std::copy(w->trace.access.begin(), w->trace.access.end(), access + at);
+        at += static_cast<int64_t>(w->trace.instruction.size());
+        *warp_start++ = at;
+    }
+}
+
+void sass_rows(const Cta* cta, uint8_t* kind, uint16_t* wavefronts, uint16_t* ideal_wavefronts, uint16_t* sectors,
+               uint16_t* ideal_sectors, uint32_t* size_bytes, uint64_t* address, int32_t* amount, int64_t* line_start,
+               uint64_t* line, uint8_t* line_sectors) {
+    for (const Row& row : cta->rows) {
+        *kind++ = row.kind, *wavefronts++ = row.wavefronts, *ideal_wavefronts++ = row.ideal_wavefronts;
+        *sectors++ = row.sectors, *ideal_sectors++ = row.ideal_sectors, *size_bytes++ = row.size_bytes;
+        *address++ = row.address, *amount++ = row.amount;
+    }
+    std::copy(cta->line_start.begin(), cta->line_start.end(), line_start);
+    std::copy(cta->line.begin(), cta->line.end(), line);
+    std::copy(cta->line_sectors.begin(), cta->line_sectors.end(), line_sectors);
+}
+
+void sass_free(Cta* cta) { delete cta; }
+}

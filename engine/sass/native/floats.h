@@ -1,0 +1,290 @@
+// Floating point as IEEE does it, without directed rounding except in conversions. Included by
+// emulator.cpp.
+
+inline float rounded(const Instruction& i, double value) {
+    float near = static_cast<float>(value);
+    if (i.has(MOD_RP) && near < value) near = std::nextafter(near, INFINITY);
+    if (i.has(MOD_RM) && near > value) near = std::nextafter(near, -INFINITY);
+    if (i.has(MOD_RZ) && std::fabs(near) > std::fabs(value)) near = std::nextafter(near, 0.0f);
+    return near;
+}
+
+inline double whole(const Instruction& i, double value) {
+    if (i.has(MOD_TRUNC)) return std::trunc(value);
+    if (i.has(MOD_FLOOR)) return std::floor(value);
+    if (i.has(MOD_CEIL)) return std::ceil(value);
+    return std::nearbyint(value);
+}
+
+template <typename T>
+uint64_t to_integer(double value, double low, double high) {
+    if (value != value) return 0;
+    return static_cast<uint64_t>(static_cast<T>(std::min(std::max(value, low), high)));
+}
+
+inline float minmax(float a, float b, bool least) {
+    if (a != a) return b;
+    if (b != b) return a;
+    return least ? std::min(a, b) : std::max(a, b);
+}
+
+void Warp::floats(const Instruction& i) {
+    Lanes ta, tb, tc;
+    const std::vector<Operand>& s = i.s;
+    auto arg = [&](size_t n, Lanes& t) -> const Lanes& { return floating(at(s, n, i), t); };
+    auto f = [](uint32_t bits) { return float_of(bits); };
+    switch (i.op) {
+    case OP_FADD: case OP_FMUL: {
+        const Lanes &x = arg(1, ta), &y = arg(2, tb);
+        if (i.op == OP_FADD) return write(s[0], each([&](int l) { return bits_of(f(x[l]) + f(y[l])); }));
+        return write(s[0], each([&](int l) { return bits_of(f(x[l]) * f(y[l])); }));
+    }
+    case OP_FFMA: {
+        const Lanes &x = arg(1, ta), &y = arg(2, tb), &z = arg(3, tc);
+        return write(s[0], each([&](int l) { return bits_of(__builtin_fmaf(f(x[l]), f(y[l]), f(z[l]))); }));
+    }
+    case OP_FADD2: case OP_FMUL2: case OP_FFMA2: {  // two floats in a register pair
+        Lanes out[2];
+        for (int word = 0; word < 2; word++) {
+            const Lanes &x = read(at(s, 1, i), ta, word), &y = read(at(s, 2, i), tb, word);
+            const Lanes& z = i.op == OP_FFMA2 ? read(at(s, 3, i), tc, word) : y;
+            out[word] = each([&](int l) {
+                if (i.op == OP_FADD2) return bits_of(f(x[l]) + f(y[l]));
+                return bits_of(i.op == OP_FMUL2 ? f(x[l]) * f(y[l]) : __builtin_fmaf(f(x[l]), f(y[l]), f(z[l])));
+            });
+        }
+        write(s[0], out[0]);
+        return write(s[0], out[1], 1);
+    }
+    case OP_FMNMX: case OP_FMNMX3: {
+        Lanes value = arg(1, ta);
+        const uint32_t least = i.ps.empty() ? FULL : predicate(i.ps[0]);
+        for (size_t n = 2; n < s.size(); n++) {
+            const Lanes& y = arg(n, tb);
+            for (int l = 0; l < 32; l++) value[l] = bits_of(minmax(f(value[l]), f(y[l]), least >> l & 1));
+        }
+        return write(s[0], value);
+    }
+    case OP_FSETP: {
+        const Lanes &x = arg(0, ta), &y = arg(1, tb);
+        float a[32], b[32];
+        for (int l = 0; l < 32; l++) a[l] = f(x[l]), b[l] = f(y[l]);
+        const uint32_t result = compare(i, a, b);
+        const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
+        write_predicate(at(i.pd, 0, i), join(i, result, other));
+        if (i.pd.size() > 1) write_predicate(i.pd[1], join(i, ~result, other));
+        return;
+    }
+    case OP_FSET: {
+        const Lanes &x = arg(1, ta), &y = arg(2, tb);
+        float a[32], b[32];
+        for (int l = 0; l < 32; l++) a[l] = f(x[l]), b[l] = f(y[l]);
+        const uint32_t result = compare(i, a, b);
+        return write(s[0], each([&](int l) { return result >> l & 1 ? (i.has(MOD_BF16) ? FULL : ONE) : 0; }));
+    }
+    case OP_FCHK:  // whether a division needs its slow way: ordinary numbers do not
+        read(at(s, 0, i), ta), read(at(s, 1, i), tb);
+        return write_predicate(at(i.pd, 0, i), 0);
+    case OP_MUFU: {
+        if (i.has(MOD_RCP64H) || i.has(MOD_RSQ64H)) {  // of the upper half of a double
+            const Lanes& x = read(at(s, 1, i), ta);
+            return write(s[0], each([&](int l) {
+                uint64_t bits = static_cast<uint64_t>(x[l]) << 32;
+                double value;
+                std::memcpy(&value, &bits, 8);
+                value = i.has(MOD_RCP64H) ? 1 / value : 1 / std::sqrt(value);
+                std::memcpy(&bits, &value, 8);
+                return static_cast<uint32_t>(bits >> 32);
+            }));
+        }
+        const Lanes& x = arg(1, ta);
+        return write(s[0], each([&](int l) {
+            const float v = f(x[l]);
+            if (i.has(MOD_RCP)) return bits_of(1 / v);
+            if (i.has(MOD_RSQ)) return bits_of(1 / std::sqrt(v));
+            if (i.has(MOD_EX2)) return bits_of(std::exp2(v));
+            if (i.has(MOD_LG2)) return bits_of(std::log2(v));
+            if (i.has(MOD_SIN)) return bits_of(std::sin(v));
+            if (i.has(MOD_COS)) return bits_of(std::cos(v));
+            if (i.has(MOD_TANH)) return bits_of(std::tanh(v));
+            return bits_of(std::sqrt(v));
+        }));
+    }
+    case OP_FRND: {
+        const Lanes& x = arg(1, ta);
+        return write(s[0], each([&](int l) { return bits_of(static_cast<float>(whole(i, f(x[l])))); }));
+    }
+    case OP_I2F: {
+        const bool wide = i.has(MOD_U64) || i.has(MOD_S64);
+        Wide v{};
+        if (wide) read_wide(at(s, 1, i), v);
+        const Lanes& x = integer(at(s, 1, i), ta);
+        auto number = [&](int l) -> double {
+            if (i.has(MOD_U64)) return static_cast<double>(v[l]);
+            if (i.has(MOD_S64)) return static_cast<double>(static_cast<int64_t>(v[l]));
+            uint32_t w = x[l];
+            if (s[1].half >= 8) w = w >> 8 * (s[1].half - 8) & 255;
+            if (s[1].half == 2) w >>= 16;
+            if (i.has(MOD_U8)) return w & 255;
+            if (i.has(MOD_S8)) return static_cast<int8_t>(w);
+            if (i.has(MOD_U16)) return w & 0xffff;
+            if (i.has(MOD_S16)) return static_cast<int16_t>(w);
+            return i.has(MOD_U32) ? static_cast<double>(w) : static_cast<double>(static_cast<int32_t>(w));
+        };
+        if (i.has(MOD_F64)) {
+            Wide out;
+            for (int l = 0; l < 32; l++) { const double d = number(l); std::memcpy(&out[l], &d, 8); }
+            return write_wide(s[0], out);
+        }
+        if (i.has(MOD_F16)) return write(s[0], each([&](int l) { return float_to_half(static_cast<float>(number(l))); }));
+        return write(s[0], each([&](int l) { return bits_of(rounded(i, number(l))); }));
+    }
+    case OP_F2I: {
+        Wide v{};
+        const bool from_double = i.has(MOD_F64);
+        if (from_double) read_wide(at(s, 1, i), v);
+        const Lanes& x = floating(at(s, 1, i), ta);
+        auto number = [&](int l) -> double {
+            double d;
+            if (from_double) { std::memcpy(&d, &v[l], 8); return whole(i, d); }
+            return whole(i, i.has(MOD_F16) ? half_to_float(x[l]) : f(x[l]));
+        };
+        if (i.has(MOD_U64) || i.has(MOD_S64)) {
+            Wide out;
+            for (int l = 0; l < 32; l++)
+                out[l] = i.has(MOD_U64) ? to_integer<uint64_t>(number(l), 0, 1.8446744073709550e19) : to_integer<int64_t>(number(l), -9.2233720368547750e18, 9.2233720368547750e18);
+            return write_wide(s[0], out);
+        }
+        return write(s[0], each([&](int l) {
+            if (i.has(MOD_U32)) return static_cast<uint32_t>(to_integer<uint32_t>(number(l), 0, 4294967295.0));
+            if (i.has(MOD_U16)) return static_cast<uint32_t>(to_integer<uint32_t>(number(l), 0, 65535.0));
+            if (i.has(MOD_U8)) return static_cast<uint32_t>(to_integer<uint32_t>(number(l), 0, 255.0));
+            return static_cast<uint32_t>(to_integer<int32_t>(number(l), -2147483648.0, 2147483647.0));
+        }));
+    }
+    case OP_F2F: {
+        if (i.has(MOD_F64)) {
+            const bool widens = starts(i.name, "F2F.F64") || i.name.find(".F64.F32") != std::string::npos;
+            if (widens) {
+                const Lanes& x = arg(1, ta);
+                Wide out;
+                for (int l = 0; l < 32; l++) { const double d = f(x[l]); std::memcpy(&out[l], &d, 8); }
+                return write_wide(s[0], out);
+            }
+            Wide v;
+            read_wide(at(s, 1, i), v);
+            return write(s[0], each([&](int l) { double d; std::memcpy(&d, &v[l], 8); return bits_of(rounded(i, d)); }));
+        }
+        const Lanes& x = arg(1, ta);
+        if (starts(i.name, "F2F.F16") || starts(i.name, "F2F.BF16"))
+            return write(s[0], each([&](int l) { return i.has(MOD_BF16) ? float_to_bfloat(f(x[l])) : float_to_half(f(x[l])); }));
+        if (i.has(MOD_F16)) return write(s[0], each([&](int l) { return bits_of(half_to_float(s[1].half == 2 ? x[l] >> 16 : x[l] & 0xffff)); }));
+        return write(s[0], x);
+    }
+    case OP_F2FP: {
+        const Lanes &x = arg(1, ta), &y = arg(2, tb);
+        const bool bfloat = i.has(MOD_BF16);
+        return write(s[0], each([&](int l) {
+            if (bfloat) return float_to_bfloat(f(x[l])) << 16 | float_to_bfloat(f(y[l]));
+            return float_to_half(f(x[l])) << 16 | float_to_half(f(y[l]));
+        }));
+    }
+    case OP_HADD2: case OP_HMUL2: case OP_HFMA2: case OP_HMNMX2: case OP_HSETP2:
+        return halves(i);
+    case OP_DADD: case OP_DMUL: case OP_DFMA: case OP_DSETP:
+        return doubles(i);
+    case OP_HMMA: {
+        // Accumulators: m16n8 in FP32 or INT32 takes four registers, in FP16 two.
+        for (const Operand& o : s) read(o, ta);
+        data = FULL;
+        const bool half = i.has(MOD_F16) && !i.has(MOD_F32);
+        for (int word = 0; word < (half ? 2 : 4); word++) write(s.at(0), each([&](int) { return half ? HALF_ONES : ONE; }), word);
+        return;
+    }
+    default:  // nothing is known of it but that it writes its first register
+        cta.stand_in[static_cast<size_t>(index)] = 1;
+        for (const Operand& o : s) read(o, ta);
+        data = FULL;
+        if (!s.empty())
+            for (int word = 0; word < (i.width == 8 ? 2 : 1); word++) write(s[0], each([&](int) { return ONE; }), word);
+        for (const Operand& p : i.pd) write_predicate(p, 0);
+    }
+}
+
+void Warp::halves(const Instruction& i) {
+    const bool bfloat = i.has(MOD_BF16) || i.has(MOD_BF16_V2), compares = i.op == OP_HSETP2;
+    auto get = [&](const Operand& o, uint32_t v, int part) {
+        const uint32_t bits = (o.half == 2 || (o.half != 1 && part)) ? v >> 16 : v & 0xffff;
+        float value = bfloat ? bfloat_to_float(bits) : half_to_float(bits);
+        if (o.abs) value = std::fabs(value);
+        return o.neg ? -value : value;
+    };
+    auto put = [&](float v) { return bfloat ? float_to_bfloat(v) : float_to_half(v); };
+    const size_t first = compares ? 0 : 1;
+    Lanes t[3];
+    const Lanes* v[3] = {};
+    for (size_t n = 0; n < 3 && first + n < i.s.size(); n++) v[n] = &read(i.s[first + n], t[n]);
+    if (!v[0] || !v[1]) fail(i, "is written in a way that is not known here");
+    auto value = [&](int l, int part) -> float {
+        const float x = get(i.s[first], (*v[0])[l], part), y = get(i.s[first + 1], (*v[1])[l], part);
+        if (i.op == OP_HADD2) return x + y;
+        if (i.op == OP_HMUL2) return x * y;
+        return v[2] ? x * y + get(i.s[first + 2], (*v[2])[l], part) : x * y;
+    };
+    if (compares) {
+        const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
+        for (int part = 0; part < 2 && part < static_cast<int>(i.pd.size()); part++) {
+            float a[32], b[32];
+            for (int l = 0; l < 32; l++) a[l] = get(i.s[0], (*v[0])[l], part), b[l] = get(i.s[1], (*v[1])[l], part);
+            write_predicate(i.pd[static_cast<size_t>(part)], join(i, compare(i, a, b), other));
+        }
+        return;
+    }
+    if (i.op == OP_HMNMX2) {
+        const uint32_t least = i.ps.empty() ? FULL : predicate(i.ps[0]);
+        return write(i.s[0], each([&](int l) {
+            uint32_t out = 0;
+            for (int part = 0; part < 2; part++)
+                out |= put(minmax(get(i.s[1], (*v[0])[l], part), get(i.s[2], (*v[1])[l], part), least >> l & 1)) << 16 * part;
+            return out;
+        }));
+    }
+    if (i.has(MOD_F32)) return write(i.s[0], each([&](int l) { return bits_of(value(l, 0)); }));
+    // A constant that the compiler loads as two halves keeps its bits: products of zeros add nothing.
+    const bool moves = i.op == OP_HFMA2 && i.s[1].reg == RZ && i.s[2].reg == RZ && i.s[1].kind == Kind::REG && i.s[2].kind == Kind::REG;
+    if (moves) return write(i.s[0], *v[2]);
+    return write(i.s[0], each([&](int l) { return put(value(l, 0)) | put(value(l, 1)) << 16; }));
+}
+
+void Warp::doubles(const Instruction& i) {
+    const bool compares = i.op == OP_DSETP;
+    const size_t first = compares ? 0 : 1;
+    double v[3][32];
+    for (size_t n = 0; n < 3 && first + n < i.s.size(); n++) {
+        Operand o = i.s[first + n];
+        const bool neg = o.neg, abs = o.abs;
+        o.neg = o.abs = false;
+        Wide bits;
+        read_wide(o, bits);
+        if (o.kind == Kind::IMM && !o.wide)  // hexadecimal: the upper half
+            for (auto& x : bits.v) x <<= 32;
+        for (int l = 0; l < 32; l++) {
+            std::memcpy(&v[n][l], &bits[l], 8);
+            if (abs) v[n][l] = std::fabs(v[n][l]);
+            if (neg) v[n][l] = -v[n][l];
+        }
+    }
+    if (compares) {
+        const uint32_t result = compare(i, v[0], v[1]);
+        const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
+        write_predicate(at(i.pd, 0, i), join(i, result, other));
+        if (i.pd.size() > 1) write_predicate(i.pd[1], join(i, ~result, other));
+        return;
+    }
+    Wide out;
+    for (int l = 0; l < 32; l++) {
+        const double d = i.op == OP_DADD ? v[0][l] + v[1][l] : i.op == OP_DMUL ? v[0][l] * v[1][l] : std::fma(v[0][l], v[1][l], v[2][l]);
+        std::memcpy(&out[l], &d, 8);
+    }
+    write_wide(at(i.s, 0, i), out);
+}
