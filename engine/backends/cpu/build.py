@@ -162,6 +162,34 @@ def build_runtime(toolchain: Toolchain) -> Path:
     return _find_or_build(name, build)[0]
 
 
+def build_library(source: Path) -> Path:
+    """A C++ file of the project's own as a shared library of plain C functions.
+
+    Args:
+        source: includes headers of its own folder alone; the folder's files are the cache key.
+
+    Raises:
+        CompileError: it does not compile, or cannot be written to the cache.
+        ToolMissing: there is no compiler.
+    """
+    toolchain = find_toolchain()
+    own = ("-O3", "-ffp-contract=off", "-fvisibility=default")
+    flags = (*toolchain.runtime_flags(), *own)
+    digest = hashlib.sha256()
+    for part in (*toolchain.command, toolchain.version, host_cpu(), *flags):
+        digest.update(f"{part}\0".encode())
+    for file in sorted(source.parent.iterdir()):
+        if file.suffix in (".cpp", ".h"):
+            digest.update(f"{file.name}\0".encode() + file.read_bytes())
+
+    def build(folder: Path) -> Path:
+        command = [*toolchain.command, *flags, f"-ffile-prefix-map={source.parent}=."]
+        _run_compiler([*command, "-shared", str(source)], folder, "library.so", source.name)
+        return folder / "library.so"
+
+    return _find_or_build(f"attune-{source.stem}-{digest.hexdigest()[:20]}", build)[0]
+
+
 def _runtime_name(toolchain: Toolchain) -> str:
     return f"attune-cpu-runtime-{_key('runtime', toolchain, toolchain.runtime_flags())}"
 

@@ -89,7 +89,7 @@ void Warp::arithmetic(const Instruction& i) {
         const uint32_t b0 = r.block[0], b1 = r.block[1];
         const int which = static_cast<int>(at(s, 1, i).imm);
         if (s[1].kind != Kind::SPECIAL) return write(s[0], Lanes{});
-        if (which >= SR_CTAX && which <= SR_CTAZ) from_axes |= static_cast<uint8_t>(1 << (which - SR_CTAX));
+        if (which >= SR_CTAX && which <= SR_CTAZ) marks[1 + which - SR_CTAX] = FULL;
         return write(s[0], each([&](int l) -> uint32_t {
             const uint32_t thread = static_cast<uint32_t>(number * 32 + l);
             switch (which) {
@@ -359,7 +359,7 @@ void Warp::arithmetic(const Instruction& i) {
         const Lanes& keep = s.size() > 2 ? arg(2, ta) : ta;
         const uint32_t mask = static_cast<uint32_t>(at(s, s.size() - 1, i).imm);
         const uint32_t* from = i.uniform ? UP : P;
-        for (int p = 0; p < 7; p++) data |= i.uniform ? uptaint[p] : ptaint[p], from_axes |= i.uniform ? upaxes[p] : paxes[p];
+        for (int p = 0; p < 7; p++) marks |= i.uniform ? upmarks[p] : pmarks[p];
         return write(s[0], each([&](int l) {
             uint32_t value = 0;
             for (int p = 0; p < 7; p++) value |= (from[p] >> l & 1) << p;
@@ -379,7 +379,7 @@ void Warp::arithmetic(const Instruction& i) {
     case OP_VOTE: {
         const uint32_t ballot = predicate(i.raw.back()) & on;
         const bool to_register = i.raw[0].kind == Kind::REG || i.raw[0].kind == Kind::UREG;
-        if (data & on) data = FULL;
+        marks = spread(marks, on);
         if (to_register) write(i.raw[0], each([&](int) { return ballot; }));
         if (i.raw.size() > (to_register ? 2u : 1u)) {
             const bool result = i.has(MOD_ALL) ? ballot == on : i.has(MOD_EQ) ? ballot == on || ballot == 0 : ballot != 0;
@@ -389,14 +389,14 @@ void Warp::arithmetic(const Instruction& i) {
     }
     case OP_MATCH: {
         const Lanes& x = arg(1, ta);
-        if (data & on) data = FULL;
+        marks = spread(marks, on);
         const Lanes v = each([&](int l) { return mask_of([&](int k) { return on >> k & 1 && x[k] == x[l]; }); });
         if (!i.pd.empty()) write_predicate(i.pd[0], mask_of([&](int l) { return v[l] == on; }));
         return write(s[0], i.has(MOD_ALL) ? each([&](int l) { return v[l] == on ? on : 0; }) : v);
     }
     case OP_REDUX: {
         const Lanes& x = arg(1, ta);
-        if (data & on) data = FULL;
+        marks = spread(marks, on);
         uint32_t value = 0;
         bool first = true;
         for (int l = 0; l < 32; l++) {

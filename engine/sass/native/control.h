@@ -55,7 +55,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         // is in registers, come from shared memory.
         const int columns = std::max(8, i.count);
         const bool half = i.has(MOD_F16) && !i.has(MOD_F32);
-        data = FULL;
+        depends_on_data();
         for (int w = 0; w < columns / (half ? 4 : 2); w++) write(at(i.s, 0, i), each([&](int) { return half ? HALF_ONES : ONE; }), w);
         const bool a_in_registers = i.s.size() > 1 && i.s[1].kind == Kind::REG;
         row.kind = TENSOR, row.size_bytes = static_cast<uint32_t>((columns + (a_in_registers ? 0 : 64)) * 32);
@@ -123,16 +123,16 @@ int Warp::barriers(const Instruction& i, bool& moves) {
 
 void Warp::step(const Instruction& i, uint32_t active, int here) {
     index = here;
-    data = 0, from_axes = 0, on = active;
+    marks = NO_MARKS, on = active;
+    Marks guarded = NO_MARKS;
     if (i.guard != PT || i.guard_not) {
         const uint32_t guard = i.guard_uniform ? UP[i.guard] : P[i.guard];
         const uint32_t mask = i.guard_not ? ~guard : guard;
-        data = (i.guard_uniform ? uptaint : ptaint)[i.guard];
-        from_axes = (i.guard_uniform ? upaxes : paxes)[i.guard];
-        cta.control_axes |= from_axes;
+        marks = (i.guard_uniform ? upmarks : pmarks)[i.guard] & active;
+        guarded = marks;
         on = active & mask;
     }
-    bool decides = data & active;  // whether loaded data decides who executes this
+    bool decides = marks[0];  // whether loaded data decides who executes this
     int row = -1, to = here + 1;
     uint32_t jumps = 0;
     bool moves = true;
@@ -155,8 +155,9 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
             jumps = active == whole ? 0 : on;
         } else if (!i.pd.empty()) {
             jumps &= predicate(i.pd[0]);
-            decides |= (data & active) != 0;
-            cta.control_axes |= from_axes;
+            marks &= active;
+            decides |= marks[0] != 0;
+            steered();
         }
         if (i.target < 0 && jumps) fail(i, "goes to an address in a register, which is not known here");
         to = i.target;
@@ -174,8 +175,9 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
             extra = i.address + 16 + (space == std::string::npos ? 0 : parse_integer(o.text.substr(space + 1)));
         }
         const Lanes& address = read(base, t);
-        decides |= (data & active) != 0;
-        cta.control_axes |= from_axes;
+        marks &= active;
+        decides |= marks[0] != 0;
+        steered();
         for (int l = 0; l < 32; l++)
             if (active >> l & 1) pc[l] = on >> l & 1 ? indirect(static_cast<int32_t>(address[l]) + extra) : here + 1;
         moves = false;
@@ -219,6 +221,10 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     if (row == -2) return;
     const bool steers = i.op == OP_BRA || i.op == OP_CALL || i.op == OP_RET || i.op == OP_BRX || i.op == OP_EXIT || row >= 0;
     if (decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
+    if (steers) {
+        marks = guarded;
+        steered();
+    }
     if (moves)
         for (int l = 0; l < 32; l++)
             if (active >> l & 1) pc[l] = jumps >> l & 1 ? to : here + 1;

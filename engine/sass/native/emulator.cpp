@@ -32,6 +32,15 @@ struct alignas(64) Wide {
     uint64_t operator[](int lane) const { return v[lane]; }
 };
 
+// What a value depends on, a mask of lanes each: loaded data, blockIdx.x, .y and .z.
+typedef uint32_t Marks __attribute__((vector_size(16)));
+constexpr Marks NO_MARKS = {0, 0, 0, 0};
+
+inline Marks spread(Marks marks, uint32_t lanes) {  // marks of any of these lanes to all of them
+    for (int k = 0; k < 4; k++) marks[k] = marks[k] & lanes ? FULL : 0;
+    return marks;
+}
+
 struct Row {
     uint8_t kind = 0;
     uint16_t wavefronts = 0, ideal_wavefronts = 0, sectors = 0, ideal_sectors = 0;
@@ -81,13 +90,9 @@ struct Warp {
     Cta& cta;
     int number;
     Lanes R[256];
-    uint32_t taint[256] = {};   // lanes whose value depends on loaded data
-    uint8_t axes[256] = {};     // bit a: the value depends on blockIdx's axis a
+    Marks rmarks[256] = {}, umarks[256] = {}, pmarks[8] = {}, upmarks[8] = {};
     uint32_t U[256] = {};
-    bool utaint[256] = {};
-    uint8_t uaxes[256] = {};
-    uint32_t P[8], UP[8], ptaint[8] = {}, uptaint[8] = {};
-    uint8_t paxes[8] = {}, upaxes[8] = {};
+    uint32_t P[8], UP[8];
     int pc[32];
     uint32_t alive = 0, blocked = 0;
     uint32_t B[16] = {};        // lanes that a convergence barrier waits for
@@ -101,8 +106,7 @@ struct Warp {
     std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
     Trace trace;
     // Of the instruction that is executing:
-    uint32_t data = 0;          // lanes whose sources depend on loaded data
-    uint8_t from_axes = 0;
+    Marks marks = {};           // of its sources so far
     uint32_t on = 0;            // lanes that execute it
     int index = 0;
 
@@ -116,13 +120,12 @@ struct Warp {
         switch (o.kind) {
         case Kind::REG: {
             const int r = o.reg == RZ ? RZ : o.reg + word;
-            data |= taint[r], from_axes |= axes[r];
+            marks |= rmarks[r];
             return R[r];
         }
         case Kind::UREG: {
             const int r = o.reg == RZ ? RZ : o.reg + word;
-            if (utaint[r]) data = FULL;
-            from_axes |= uaxes[r];
+            marks |= umarks[r];
             for (auto& x : t.v) x = U[r];
             return t;
         }
@@ -179,8 +182,7 @@ struct Warp {
     uint32_t predicate(const Operand& o) {
         const bool u = o.kind == Kind::UPRED;
         const uint32_t value = u ? UP[o.reg] : P[o.reg];
-        data |= u ? uptaint[o.reg] : ptaint[o.reg];
-        from_axes |= u ? upaxes[o.reg] : paxes[o.reg];
+        marks |= u ? upmarks[o.reg] : pmarks[o.reg];
         return o.inv ? ~value : value;
     }
 
@@ -189,18 +191,21 @@ struct Warp {
         const int r = o.reg + word;
         if (o.kind == Kind::UREG) {
             const int first = __builtin_ctz(on);
-            U[r] = v[first], utaint[r] = data >> first & 1, uaxes[r] = from_axes;
+            U[r] = v[first], umarks[r] = spread(marks, 1u << first);
             return;
         }
         if (o.kind != Kind::REG) return;
         if (on == FULL) {
-            R[r] = v, taint[r] = data, axes[r] = from_axes;
+            R[r] = v, rmarks[r] = marks;
             return;
         }
         for (int l = 0; l < 32; l++) R[r][l] = on >> l & 1 ? v[l] : R[r][l];
-        taint[r] = (taint[r] & ~on) | (data & on);
-        axes[r] |= from_axes;
+        rmarks[r] = (rmarks[r] & ~on) | (marks & on);
     }
+
+    void depends_on_data() { marks[0] = FULL; }
+
+    void steered();  // who executes, or where to, depends on the marks
 
     void write_wide(const Operand& o, const Wide& v) {
         Lanes t;
@@ -215,12 +220,11 @@ struct Warp {
         if (o.kind == Kind::UPRED) {
             const int first = __builtin_ctz(on);
             UP[o.reg] = value >> first & 1 ? FULL : 0;
-            uptaint[o.reg] = data >> first & 1 ? FULL : 0, upaxes[o.reg] = from_axes;
+            upmarks[o.reg] = spread(marks, 1u << first);
             return;
         }
         P[o.reg] = (P[o.reg] & ~on) | (value & on);
-        ptaint[o.reg] = (ptaint[o.reg] & ~on) | (data & on);
-        paxes[o.reg] = on == FULL ? from_axes : paxes[o.reg] | from_axes;
+        pmarks[o.reg] = (pmarks[o.reg] & ~on) | (marks & on);
     }
 
     void addresses(const Operand& o, bool global, Wide& out);
@@ -341,11 +345,15 @@ Warp::Warp(Cta& c, int n) : cta(c), number(n) {
     local_data.assign(c.request.local_bytes / 4, 0);
 }
 
+void Warp::steered() {
+    for (int k = 1; k < 4; k++) cta.control_axes |= static_cast<uint8_t>((marks[k] != 0) << (k - 1));
+}
+
 uint32_t Warp::constant(const Operand& o, int word) {
     int64_t offset = o.imm + 4 * word;
     const int lane = on ? __builtin_ctz(on) : 0;
-    if (o.reg != RZ) offset += R[o.reg][lane], data |= taint[o.reg], from_axes |= axes[o.reg];
-    if (o.ureg >= 0) offset += U[o.ureg], from_axes |= uaxes[o.ureg];
+    if (o.reg != RZ) offset += R[o.reg][lane], marks |= spread(rmarks[o.reg], on);
+    if (o.ureg >= 0) offset += U[o.ureg], marks |= umarks[o.ureg];
     if (o.bank >= 8 || !cta.request.constants[o.bank]) return 0;
     if (offset < 0 || offset + 4 > cta.request.constant_bytes[o.bank]) return 0;
     uint32_t value;
@@ -358,18 +366,17 @@ void Warp::addresses(const Operand& o, bool global, Wide& out) {
     for (auto& x : out.v) x = static_cast<uint64_t>(o.imm);
     if (o.reg != RZ) {
         const bool pair = global && (o.wide || o.half == 0) && !(o.half == 1);
-        data |= taint[o.reg], from_axes |= axes[o.reg];
+        marks |= rmarks[o.reg];
         for (int l = 0; l < 32; l++) out[l] += static_cast<uint64_t>(R[o.reg][l]) * o.scale;
         if (pair) {
-            data |= taint[o.reg + 1], from_axes |= axes[o.reg + 1];
+            marks |= rmarks[o.reg + 1];
             for (int l = 0; l < 32; l++) out[l] += static_cast<uint64_t>(R[o.reg + 1][l]) << 32;
         }
     }
     if (o.ureg >= 0) {
         const bool pair = global && (o.uwide || o.reg == RZ || o.half == 1);
         const uint64_t base = U[o.ureg] | (pair ? static_cast<uint64_t>(U[o.ureg + 1]) << 32 : 0);
-        if (utaint[o.ureg]) data = FULL;
-        from_axes |= uaxes[o.ureg];
+        marks |= umarks[o.ureg];
         for (auto& x : out.v) x += base;
     }
     if (!global)

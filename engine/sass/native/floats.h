@@ -83,7 +83,7 @@ void Warp::floats(const Instruction& i) {
         return write(s[0], each([&](int l) { return result >> l & 1 ? (i.has(MOD_BF16) ? FULL : ONE) : 0; }));
     }
     case OP_FCHK:  // whether a division needs its slow way: ordinary numbers do not
-        read(at(s, 0, i), ta), read(at(s, 1, i), tb);
+        marks = NO_MARKS;
         return write_predicate(at(i.pd, 0, i), 0);
     case OP_MUFU: {
         if (i.has(MOD_RCP64H) || i.has(MOD_RSQ64H)) {  // of the upper half of a double
@@ -196,7 +196,7 @@ void Warp::floats(const Instruction& i) {
     case OP_HMMA: {
         // Accumulators: m16n8 in FP32 or INT32 takes four registers, in FP16 two.
         for (const Operand& o : s) read(o, ta);
-        data = FULL;
+        depends_on_data();
         const bool half = i.has(MOD_F16) && !i.has(MOD_F32);
         for (int word = 0; word < (half ? 2 : 4); word++) write(s.at(0), each([&](int) { return half ? HALF_ONES : ONE; }), word);
         return;
@@ -204,7 +204,7 @@ void Warp::floats(const Instruction& i) {
     default:  // nothing is known of it but that it writes its first register
         cta.stand_in[static_cast<size_t>(index)] = 1;
         for (const Operand& o : s) read(o, ta);
-        data = FULL;
+        depends_on_data();
         if (!s.empty())
             for (int word = 0; word < (i.width == 8 ? 2 : 1); word++) write(s[0], each([&](int) { return ONE; }), word);
         for (const Operand& p : i.pd) write_predicate(p, 0);

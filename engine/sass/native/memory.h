@@ -113,11 +113,12 @@ int Warp::memory(const Instruction& i) {
         row.size_bytes = static_cast<uint32_t>(a.n * i.width);
     };
     auto locate = [&](const Operand& o, bool global) {
-        const uint32_t before = data;
-        data = 0;
+        const Marks before = marks;
+        marks = NO_MARKS;
         addresses(o, global, where);
-        if (data & on) cta.data_address[here] = 1;
-        data |= before;
+        if (marks[0] & on) cta.data_address[here] = 1;
+        if (!global) steered();  // bank conflicts may differ between CTAs
+        marks |= before;
         collect(where, on);
     };
     const int words = std::max(1, i.width / 4);
@@ -127,7 +128,7 @@ int Warp::memory(const Instruction& i) {
         Lanes tb, tc;
         const Lanes &lane = read(at(i.s, 2, i), tb), &c = read(at(i.s, 3, i), tc);
         uint32_t valid = 0;
-        if (data & on) data = FULL;
+        marks = spread(marks, on);
         const Lanes v = each([&](int l) {
             const uint32_t b = lane[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31, self = static_cast<uint32_t>(l);
             const uint32_t last = (self & segment) | (clamp & ~segment);
@@ -147,7 +148,7 @@ int Warp::memory(const Instruction& i) {
     }
     if (op == OP_MOVM) {
         read(at(i.s, 1, i), t);
-        data = FULL;
+        depends_on_data();
         write(i.s[0], each([&](int) { return HALF_ONES; }));
         row.kind = SHUFFLE, row.wavefronts = row.ideal_wavefronts = 1;
         return cta.add(row);
@@ -157,7 +158,7 @@ int Warp::memory(const Instruction& i) {
         locate(address_of(i), false);
         const int matrices = std::max(1, std::min(4, i.count));
         const bool transposed = i.name.find(".MT") != std::string::npos || i.name.find(".T.") != std::string::npos;
-        const uint32_t address_data = data;
+        const Marks of_address = marks;
         row.size_bytes = static_cast<uint32_t>(matrices * 128);
         for (int m = 0; m < matrices; m++) {
             uint64_t rows[8];
@@ -171,11 +172,11 @@ int Warp::memory(const Instruction& i) {
                         const uint64_t to = transposed ? rows[2 * (l % 4) + half] + 2 * static_cast<uint64_t>(l / 4) : rows[l / 4] + 4 * static_cast<uint64_t>(l % 4) + 2 * static_cast<uint64_t>(half);
                         const uint16_t part = static_cast<uint16_t>(v[l] >> 16 * half);
                         std::memcpy(&cta.smem[to], &part, 2);
-                        cta.smem_taint[to / 4] = data >> l & 1;
+                        cta.smem_taint[to / 4] = marks[0] >> l & 1;
                     }
                 continue;
             }
-            data = address_data;
+            marks = of_address;
             const Lanes v = each([&](int l) {
                 uint32_t value = 0;
                 for (int half = 0; half < 2; half++) {
@@ -183,7 +184,7 @@ int Warp::memory(const Instruction& i) {
                     uint16_t part;
                     std::memcpy(&part, &cta.smem[from], 2);
                     value |= static_cast<uint32_t>(part) << 16 * half;
-                    if (cta.smem_taint[from / 4]) data |= 1u << l;
+                    if (cta.smem_taint[from / 4]) marks[0] |= 1u << l;
                 }
                 return value;
             });
@@ -204,9 +205,9 @@ int Warp::memory(const Instruction& i) {
     case OP_LDS: {
         locate(address_of(i), generic);
         count_wavefronts(a, i.width, true, row);
-        const uint32_t address_data = data;
+        const Marks of_address = marks;
         Lanes v[8];
-        uint32_t marks[8] = {};
+        uint32_t loaded[8] = {};
         for (int k = 0; k < a.n; k++) {
             const uint64_t from = shared_at(cta, i, a.address[k], i.width);
             for (int w = 0; w < words; w++) {
@@ -215,11 +216,12 @@ int Warp::memory(const Instruction& i) {
                 if (i.has(MOD_S16)) value = static_cast<uint32_t>(static_cast<int16_t>(value));
                 if (i.has(MOD_S8)) value = static_cast<uint32_t>(static_cast<int8_t>(value));
                 v[w][a.lane[k]] = value;
-                if (cta.smem_taint[from / 4 + static_cast<uint64_t>(w)]) marks[w] |= 1u << a.lane[k];
+                if (cta.smem_taint[from / 4 + static_cast<uint64_t>(w)]) loaded[w] |= 1u << a.lane[k];
             }
         }
         for (int w = 0; w < words; w++) {
-            data = address_data | marks[w];
+            marks = of_address;
+            marks[0] |= loaded[w];
             write(at(i.s, 0, i), v[w], w);
         }
         row.kind = SHARED_LOAD;
@@ -228,14 +230,14 @@ int Warp::memory(const Instruction& i) {
     case OP_STS: {
         locate(address_of(i), generic);
         count_wavefronts(a, i.width, false, row);
-        const uint32_t address_data = data;
+        const Marks of_address = marks;
         for (int w = 0; w < words; w++) {
-            data = address_data;
+            marks = of_address;
             const Lanes& v = read(i.s.back(), t, w);
             for (int k = 0; k < a.n; k++) {
                 const uint64_t to = shared_at(cta, i, a.address[k], i.width) + 4 * static_cast<uint64_t>(w);
                 std::memcpy(&cta.smem[to], &v.v[a.lane[k]], static_cast<size_t>(std::min(4, i.width)));
-                cta.smem_taint[to / 4] = data >> a.lane[k] & 1;
+                cta.smem_taint[to / 4] = marks[0] >> a.lane[k] & 1;
             }
         }
         row.kind = SHARED_STORE;
@@ -260,8 +262,8 @@ int Warp::memory(const Instruction& i) {
             uint32_t value;
             std::memcpy(&value, &cta.smem[to], 4);
             old[l] = value;
-            if (cta.smem_taint[to / 4]) data |= 1u << l;
-            if (data >> l & 1) cta.smem_taint[to / 4] = 1;
+            if (cta.smem_taint[to / 4]) marks[0] |= 1u << l;
+            if (marks[0] >> l & 1) cta.smem_taint[to / 4] = 1;
             const bool s32 = i.has(MOD_S32);
             const bool less = s32 ? static_cast<int32_t>(v[l]) < static_cast<int32_t>(value) : v[l] < value;
             if (i.has(MOD_ADD) || starts(i.name, "ATOMS.POPC.INC")) value += i.has(MOD_ADD) ? v[l] : 1;
@@ -291,7 +293,7 @@ int Warp::memory(const Instruction& i) {
         count_sectors(cta, a, i.width, row, false);
         for (const Operand& o : i.s)
             if (o.kind == Kind::REG && &o != &i.s[0]) read(o, t);
-        data = FULL;
+        depends_on_data();
         // Ones in the type that the width suggests; an atomic counter's first value is 0.
         const uint32_t value = op == OP_ATOMG ? 0 : i.width == 2 ? HALF_ONES & 0xffff : i.width == 1 ? 1 : ONE;
         for (int w = 0; w < words; w++) write(i.s[0], each([&](int) { return value; }), w);
@@ -311,9 +313,9 @@ int Warp::memory(const Instruction& i) {
         for (int k = 0; k < a.n; k++)
             placed.address[k] = (uint64_t{1} << 40) + static_cast<uint64_t>(number) * cta.request.local_bytes + (a.address[k] & mask);
         count_sectors(cta, placed, i.width, row, true);
-        const uint32_t address_data = data;
+        const Marks of_address = marks;
         for (int w = 0; w < words; w++) {
-            data = address_data;
+            marks = of_address;
             Lanes v{};
             if (op == OP_STL) v = read(i.s.back(), t, w);
             for (int k = 0; k < a.n; k++) {
@@ -323,12 +325,12 @@ int Warp::memory(const Instruction& i) {
                 const size_t word = static_cast<size_t>(((a.address[k] + 4 * static_cast<uint64_t>(w)) & mask) / 4);
                 if (op == OP_STL) {
                     std::memcpy(byte, &v.v[l], size);
-                    local_data[word] = (local_data[word] & ~(1u << l)) | (data & 1u << l);
+                    local_data[word] = (local_data[word] & ~(1u << l)) | (marks[0] & 1u << l);
                 } else {
                     uint32_t value = 0;
                     std::memcpy(&value, byte, size);
                     v[l] = value;
-                    data |= local_data[word] & 1u << l;
+                    marks[0] |= local_data[word] & 1u << l;
                 }
             }
             if (op == OP_LDL) write(i.s[0], v, w);
@@ -344,7 +346,7 @@ int Warp::memory(const Instruction& i) {
         count_wavefronts(into, i.width, false, row);
         const uint32_t loads = i.ps.empty() ? on : on & predicate(i.ps[0]);
         addresses(address_of(i, 1), true, where);
-        if (data & on) cta.data_address[here] = 1;
+        if (marks[0] & on) cta.data_address[here] = 1;
         collect(where, loads);
         if (a.n) count_sectors(cta, a, i.width, row, false);
         for (int k = 0; k < into.n; k++) {

@@ -1,0 +1,236 @@
+"""Run one CTA's warps in the native emulator: what they execute, and its totals."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import CompileError, InvalidProblem
+from engine.sass.cubin import Entry
+from engine.sass.instruction import Program
+from engine.sass.launch import Launch, constant_bank
+from engine.sass.native_library import load_library
+from engine.sass.trace import CtaTrace
+
+_SOURCE = Path(__file__).resolve().parent / "native" / "emulator.cpp"
+MAX_STEPS = 30_000_000  # warp instructions of one CTA; a trace takes 9 bytes each
+_BANKS = 8
+_RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
+_LEAST_LOCAL_BYTES = 1024
+
+# Columns of `Totals.values`.
+EXECUTED, LANES, WAVEFRONTS, IDEAL_WAVEFRONTS, SECTORS, IDEAL_SECTORS, SIZE_BYTES, ACCESSES = range(
+    8
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals:
+    """What one CTA executed, summed over its warps for each instruction of the program."""
+
+    values: NDArray[np.int64]  # [instructions, 8]: the columns named above
+    data_branch: NDArray[np.bool_]  # [instructions] it was steered by loaded data
+    data_address: NDArray[np.bool_]  # [instructions] its address depends on loaded data
+    stand_in: NDArray[np.bool_]  # [instructions] its result is made up: the opcode is not known
+    control_axes: tuple[bool, bool, bool]  # blockIdx.x, y, z steers branches or predicates
+    cta: tuple[int, int, int]
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        ("text", ctypes.c_char_p),
+        ("target", ctypes.c_void_p),
+        ("num_instructions", ctypes.c_int32),
+        ("arch", ctypes.c_int32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cta", ctypes.c_uint32 * 3),
+        ("constants", ctypes.c_char_p * _BANKS),
+        ("constant_bytes", ctypes.c_int32 * _BANKS),
+        ("smem_bytes", ctypes.c_uint32),
+        ("local_bytes", ctypes.c_uint32),
+        ("max_steps", ctypes.c_int64),
+        ("keep_trace", ctypes.c_int32),
+    )
+
+
+class Emulator:
+    """One program with one launch, ready to run any of its CTAs.
+
+    Raises (from the constructor):
+        InvalidProblem: the launch does not fit the entry.
+        ToolMissing, CompileError: the native library cannot be built.
+    """
+
+    def __init__(self, program: Program, entry: Entry, launch: Launch) -> None:
+        _check_launch(launch)
+        self._library = _library()
+        self._program, self._launch = program, launch
+        number = int(program.arch[3:].rstrip("af"))
+        index_of = {i.address: n for n, i in enumerate(program.instructions)}
+        targets = [
+            -1 if i.target is None else index_of.get(i.target, -1) for i in program.instructions
+        ]
+        self._targets = np.array(targets, np.int32)
+        constants = dict(entry.constants) | {0: constant_bank(entry, program.arch, launch)}
+        request = self._request = _Request()
+        request.text = _text(program).encode()
+        request.target = self._targets.ctypes.data
+        request.num_instructions = len(targets)
+        request.arch = number
+        request.grid[:] = launch.grid
+        request.block[:] = launch.block
+        for bank, content in constants.items():
+            request.constants[bank] = content
+            request.constant_bytes[bank] = len(content)
+        reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
+        request.smem_bytes = reserved + program.static_smem_bytes + launch.dynamic_smem_bytes
+        local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)
+        request.local_bytes = 1 << (local - 1).bit_length()
+        request.max_steps = MAX_STEPS
+
+    def totals(self, cta: tuple[int, int, int] = (0, 0, 0)) -> Totals:
+        """What the CTA executes, summed.
+
+        Raises:
+            CompileError: the code cannot be run on: one sentence names the instruction.
+        """
+        handle = self._run(cta, keep_trace=False)
+        try:
+            return self._totals(handle, cta)
+        finally:
+            self._library.sass_free(handle)
+
+    def trace(self, cta: tuple[int, int, int] = (0, 0, 0)) -> tuple[CtaTrace, Totals]:
+        """Every executed instruction of the CTA, and their sums. Raises as `totals`."""
+        handle = self._run(cta, keep_trace=True)
+        try:
+            totals = self._totals(handle, cta)
+            return self._trace(handle, cta, totals), totals
+        finally:
+            self._library.sass_free(handle)
+
+    def _run(self, cta: tuple[int, int, int], keep_trace: bool) -> ctypes.c_void_p:
+        self._request.cta[:] = cta
+        self._request.keep_trace = keep_trace
+        handle = ctypes.c_void_p(self._library.sass_emulate(ctypes.byref(self._request)))
+        error = self._library.sass_error(handle)
+        if error is None:
+            return handle
+        self._library.sass_free(handle)
+        what = error.decode()
+        if what == "LIMIT":
+            raise CompileError(
+                f"{self._program.entry} runs more than {MAX_STEPS:,} warp instructions in one CTA: "
+                "give a smaller problem, or check that loops which wait for memory written by "
+                "others can end."
+            )
+        raise CompileError(f"{self._program.entry} cannot be run on: {what}.")
+
+    def _totals(self, handle: ctypes.c_void_p, cta: tuple[int, int, int]) -> Totals:
+        count = len(self._program.instructions)
+        values = np.zeros((count, 8), np.int64)
+        data_branch, data_address, stand_in = (np.zeros(count, np.bool_) for _ in range(3))
+        arrays: list[NDArray[Any]] = [values, data_branch, data_address, stand_in]
+        self._library.sass_totals(handle, *_pointers(arrays))
+        axes = self._sizes(handle)[4]
+        return Totals(
+            values=values,
+            data_branch=data_branch,
+            data_address=data_address,
+            stand_in=stand_in,
+            control_axes=(bool(axes & 1), bool(axes & 2), bool(axes & 4)),
+            cta=cta,
+        )
+
+    def _trace(
+        self, handle: ctypes.c_void_p, cta: tuple[int, int, int], totals: Totals
+    ) -> CtaTrace:
+        warps, executed, rows, lines, *_ = self._sizes(handle)
+        warp_start = np.zeros(warps + 1, np.int64)
+        instruction, access = np.zeros(executed, np.int32), np.zeros(executed, np.int32)
+        lanes = np.zeros(executed, np.uint8)
+        self._library.sass_trace(handle, *_pointers([warp_start, instruction, lanes, access]))
+        kind, wavefronts, ideal_wavefronts = (
+            np.zeros(rows, np.uint8),
+            np.zeros(rows, np.uint16),
+            np.zeros(rows, np.uint16),
+        )
+        sectors, ideal_sectors = np.zeros(rows, np.uint16), np.zeros(rows, np.uint16)
+        size_bytes, address = np.zeros(rows, np.uint32), np.zeros(rows, np.uint64)
+        amount, line_start = np.zeros(rows, np.int32), np.zeros(rows + 1, np.int64)
+        line, line_sectors = np.zeros(lines, np.uint64), np.zeros(lines, np.uint8)
+        columns: list[NDArray[Any]] = [
+            kind,
+            wavefronts,
+            ideal_wavefronts,
+            sectors,
+            ideal_sectors,
+            size_bytes,
+        ]
+        columns += [address, amount, line_start, line, line_sectors]
+        self._library.sass_rows(handle, *_pointers(columns))
+        return CtaTrace(
+            warp_start=warp_start,
+            instruction=instruction,
+            lanes=lanes,
+            access=access,
+            kind=kind,
+            wavefronts=wavefronts,
+            ideal_wavefronts=ideal_wavefronts,
+            sectors=sectors,
+            ideal_sectors=ideal_sectors,
+            size_bytes=size_bytes,
+            address=address,
+            amount=amount,
+            line_start=line_start,
+            line=line,
+            line_sectors=line_sectors,
+            cta=cta,
+            data_branches=np.flatnonzero(totals.data_branch).astype(np.int32),
+        )
+
+    def _sizes(self, handle: ctypes.c_void_p) -> list[int]:
+        out = np.zeros(6, np.int64)
+        self._library.sass_sizes(handle, *_pointers([out]))
+        return [int(v) for v in out]
+
+
+def emulate(
+    program: Program, entry: Entry, launch: Launch, cta: tuple[int, int, int] = (0, 0, 0)
+) -> CtaTrace:
+    """The trace of one CTA. Raises as `Emulator` and its methods."""
+    return Emulator(program, entry, launch).trace(cta)[0]
+
+
+def _library() -> ctypes.CDLL:
+    library = load_library(_SOURCE)
+    library.sass_emulate.restype = ctypes.c_void_p
+    library.sass_error.restype = ctypes.c_char_p
+    return library
+
+
+def _pointers(arrays: Sequence[NDArray[Any]]) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def _text(program: Program) -> str:
+    """A line an instruction, fields parted by tabs: address, guard, mnemonic, operands."""
+    lines = (
+        "\t".join((str(i.address), i.predicate, i.mnemonic, *i.operands))
+        for i in program.instructions
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _check_launch(launch: Launch) -> None:
+    if min(launch.grid) < 1 or min(launch.block) < 1:
+        raise InvalidProblem("Grid and block have at least 1 in each dimension.")
+    if launch.threads > 1024:
+        raise InvalidProblem(f"A CTA has at most 1024 threads, not {launch.threads}.")
