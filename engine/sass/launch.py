@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.arguments import encode_argument
 from engine.errors import InvalidProblem
-from engine.plan import LaunchPlan, PassLaunch, ScalarArg
+from engine.plan import LaunchPlan
 from engine.sass.cubin import Entry
-from kernels.variant import ScalarType
 
 _FIRST_POINTER = 0x7F00_0000_0000
 _POINTER_STEP = 1 << 32  # room for any tensor, so that made-up buffers do not overlap
 _STACK_TOP = 0xFFFDC0  # what the driver gives as the stack's top: read off launched kernels
-_FORMATS: dict[ScalarType, str] = {"int32": "<i", "float32": "<f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +33,17 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def pointer(number: int) -> bytes:
+def buffer_address(number: int) -> int:
     """The made-up address of the launch's buffer `number`, aligned as cudaMalloc aligns."""
-    return struct.pack("<Q", _FIRST_POINTER + number * _POINTER_STEP)
+    return _FIRST_POINTER + number * _POINTER_STEP
 
 
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     """The launch of the plan's pass `number`; one buffer has one address in all passes."""
     launch = plan.passes[number]
-    buffers = {name: n for n, name in enumerate(_tensor_names(plan.passes))}
-    arguments = tuple(
-        _scalar(arg) if isinstance(arg, ScalarArg) else pointer(buffers[arg.name])
-        for arg in launch.args
-    )
-    return Launch(launch.grid, (launch.threads, 1, 1), launch.dynamic_smem_bytes, arguments)
-
-
-def _tensor_names(passes: Iterable[PassLaunch]) -> list[str]:
-    names = (a.name for p in passes for a in p.args if not isinstance(a, ScalarArg))
-    return list(dict.fromkeys(names))
-
-
-def _scalar(arg: ScalarArg) -> bytes:
-    return struct.pack(_FORMATS[arg.ctype], arg.value if arg.ctype == "float32" else int(arg.value))
+    addresses = {name: buffer_address(n) for n, name in enumerate(plan.buffer_bytes)}
+    arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
+    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         if (on) arithmetic(i);
     }
     if (row == -2) return;
-    const bool steers = i.op == OP_BRA || i.op == OP_CALL || i.op == OP_RET || i.op == OP_BRX || i.op == OP_EXIT || row >= 0;
+    const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // everything but arithmetic
     if (decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
     if (steers) {
         marks = guarded;

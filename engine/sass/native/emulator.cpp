@@ -253,7 +253,7 @@ struct Cta {
     const Request& request;
     std::vector<Instruction> code;
     std::unordered_map<int64_t, int> index_of;
-    std::vector<uint8_t> smem, smem_taint;
+    std::vector<uint8_t> smem, smem_marks;
     std::vector<Warp*> warps;
     Barrier bars[16];
     std::map<uint64_t, MBarrier> mbarriers;
@@ -414,7 +414,7 @@ void Cta::decode_all() {
 void Cta::run() {
     decode_all();
     smem.assign(request.smem_bytes, 0);
-    smem_taint.assign(request.smem_bytes / 4 + 1, 0);
+    smem_marks.assign(request.smem_bytes / 4 + 1, 0);
     const auto& b = request.block;
     const int threads = static_cast<int>(b[0] * b[1] * b[2]);
     for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));

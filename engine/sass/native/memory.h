@@ -7,6 +7,18 @@ struct Access32 {  // the lanes of one access
     int n = 0;
 };
 
+// A lane's marks in a byte of shared memory's marks, and back.
+inline uint8_t packed(const Marks& marks, int lane) {
+    uint8_t bits = 0;
+    for (int k = 0; k < 4; k++) bits |= static_cast<uint8_t>((marks[k] >> lane & 1) << k);
+    return bits;
+}
+
+inline void unpack(Marks& marks, int lane, uint8_t bits) {
+    if (!bits) return;
+    for (int k = 0; k < 4; k++) marks[k] |= static_cast<uint32_t>(bits >> k & 1) << lane;
+}
+
 inline int busiest_bank(const uint64_t* address, int n, int width) {
     // Passes of lanes that go together: distinct words per bank, equal ones are broadcast.
     const int words = std::max(1, width / 4);
@@ -172,7 +184,7 @@ int Warp::memory(const Instruction& i) {
                         const uint64_t to = transposed ? rows[2 * (l % 4) + half] + 2 * static_cast<uint64_t>(l / 4) : rows[l / 4] + 4 * static_cast<uint64_t>(l % 4) + 2 * static_cast<uint64_t>(half);
                         const uint16_t part = static_cast<uint16_t>(v[l] >> 16 * half);
                         std::memcpy(&cta.smem[to], &part, 2);
-                        cta.smem_taint[to / 4] = marks[0] >> l & 1;
+                        cta.smem_marks[to / 4] = packed(marks, l);
                     }
                 continue;
             }
@@ -184,7 +196,7 @@ int Warp::memory(const Instruction& i) {
                     uint16_t part;
                     std::memcpy(&part, &cta.smem[from], 2);
                     value |= static_cast<uint32_t>(part) << 16 * half;
-                    if (cta.smem_taint[from / 4]) marks[0] |= 1u << l;
+                    unpack(marks, l, cta.smem_marks[from / 4]);
                 }
                 return value;
             });
@@ -207,7 +219,7 @@ int Warp::memory(const Instruction& i) {
         count_wavefronts(a, i.width, true, row);
         const Marks of_address = marks;
         Lanes v[8];
-        uint32_t loaded[8] = {};
+        Marks loaded[8] = {};
         for (int k = 0; k < a.n; k++) {
             const uint64_t from = shared_at(cta, i, a.address[k], i.width);
             for (int w = 0; w < words; w++) {
@@ -216,12 +228,11 @@ int Warp::memory(const Instruction& i) {
                 if (i.has(MOD_S16)) value = static_cast<uint32_t>(static_cast<int16_t>(value));
                 if (i.has(MOD_S8)) value = static_cast<uint32_t>(static_cast<int8_t>(value));
                 v[w][a.lane[k]] = value;
-                if (cta.smem_taint[from / 4 + static_cast<uint64_t>(w)]) loaded[w] |= 1u << a.lane[k];
+                unpack(loaded[w], a.lane[k], cta.smem_marks[from / 4 + static_cast<uint64_t>(w)]);
             }
         }
         for (int w = 0; w < words; w++) {
-            marks = of_address;
-            marks[0] |= loaded[w];
+            marks = of_address | loaded[w];
             write(at(i.s, 0, i), v[w], w);
         }
         row.kind = SHARED_LOAD;
@@ -237,7 +248,7 @@ int Warp::memory(const Instruction& i) {
             for (int k = 0; k < a.n; k++) {
                 const uint64_t to = shared_at(cta, i, a.address[k], i.width) + 4 * static_cast<uint64_t>(w);
                 std::memcpy(&cta.smem[to], &v.v[a.lane[k]], static_cast<size_t>(std::min(4, i.width)));
-                cta.smem_taint[to / 4] = marks[0] >> a.lane[k] & 1;
+                cta.smem_marks[to / 4] = packed(marks, a.lane[k]);
             }
         }
         row.kind = SHARED_STORE;
@@ -262,8 +273,8 @@ int Warp::memory(const Instruction& i) {
             uint32_t value;
             std::memcpy(&value, &cta.smem[to], 4);
             old[l] = value;
-            if (cta.smem_taint[to / 4]) marks[0] |= 1u << l;
-            if (marks[0] >> l & 1) cta.smem_taint[to / 4] = 1;
+            unpack(marks, l, cta.smem_marks[to / 4]);
+            cta.smem_marks[to / 4] = packed(marks, l);
             const bool s32 = i.has(MOD_S32);
             const bool less = s32 ? static_cast<int32_t>(v[l]) < static_cast<int32_t>(value) : v[l] < value;
             if (i.has(MOD_ADD) || starts(i.name, "ATOMS.POPC.INC")) value += i.has(MOD_ADD) ? v[l] : 1;
@@ -291,9 +302,7 @@ int Warp::memory(const Instruction& i) {
         locate(address_of(i), true);
         row.kind = op == OP_LDG ? GLOBAL_LOAD : GLOBAL_ATOMIC;
         count_sectors(cta, a, i.width, row, false);
-        for (const Operand& o : i.s)
-            if (o.kind == Kind::REG && &o != &i.s[0]) read(o, t);
-        depends_on_data();
+        marks = Marks{FULL, 0, 0, 0};
         // Ones in the type that the width suggests; an atomic counter's first value is 0.
         const uint32_t value = op == OP_ATOMG ? 0 : i.width == 2 ? HALF_ONES & 0xffff : i.width == 1 ? 1 : ONE;
         for (int w = 0; w < words; w++) write(i.s[0], each([&](int) { return value; }), w);
@@ -355,7 +364,7 @@ int Warp::memory(const Instruction& i) {
             for (int w = 0; w < words; w++) {
                 const uint32_t value = loaded ? ONE : 0;
                 std::memcpy(&cta.smem[to + 4 * static_cast<uint64_t>(w)], &value, 4);
-                cta.smem_taint[to / 4 + static_cast<uint64_t>(w)] = loaded;
+                cta.smem_marks[to / 4 + static_cast<uint64_t>(w)] = loaded;
             }
         }
         row.kind = ASYNC_COPY;
