@@ -102,13 +102,12 @@ def build_kernels(
         for file in files:
             (folder / file.name).write_text(file.text, encoding="utf-8")
         # Relative names and no trace of the folder: equal sources give equal libraries.
-        headers = [f"-I{NATIVE_DIR}", "-I."]
+        headers = [f"-I{NATIVE_DIR / 'toolkit'}", "-I."]
         # Before CUDA's keywords, which the standard library's headers do not survive.
         headers += [part for name in standard for part in ("-include", name)]
         headers += ["-include", str(NATIVE_DIR / "cuda_on_host.h")]
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
         if any(has_asm(file.text) for file in files):
-            headers += ["-include", str(NATIVE_DIR / "ptx.h")]
             preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
             _run_compiler(preprocess, folder, "asm.ii", source.name)
             text = (folder / "asm.ii").read_text(encoding="utf-8")
@@ -219,8 +218,9 @@ def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -
 def _own_digest() -> str:
     """Of what turns a source into a library: the runtime, and the translator of inline PTX."""
     digest = hashlib.sha256()
-    for file in sorted([*NATIVE_DIR.iterdir(), *(_PACKAGE / "ptx").rglob("*.py")]):
-        digest.update(f"{file.name}\0".encode())
+    natives = (path for path in NATIVE_DIR.rglob("*") if path.is_file())
+    for file in sorted([*natives, *(_PACKAGE / "ptx").rglob("*.py")]):
+        digest.update(f"{file.relative_to(_PACKAGE)}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -1,6 +1,8 @@
 // Atomics under their CUDA names.
 #pragma once
 
+#define COH_SITE coh::Site site = coh::Site::here()
+
 namespace coh {
 
 // Replaces *address by next(*address, value) and returns what was there; T is 2, 4 or 8 bytes wide.
@@ -39,6 +41,10 @@ struct AtomicAdd {
     template <class T>
     T operator()(T old, T v) const { return old + v; }
 };
+struct AtomicSubtract {
+    template <class T>
+    T operator()(T old, T v) const { return old - v; }
+};
 struct AtomicExchange {
     template <class T>
     T operator()(T, T v) const { return v; }
@@ -74,7 +80,12 @@ struct AtomicDec {  // wraps to the limit at 0
 
 }  // namespace coh
 
+// atomicX, atomicX_block and atomicX_system.
 #define COH_ATOMIC(NAME, TYPE, OPERATION)                                                \
+    COH_ATOMIC_SCOPED(NAME, TYPE, OPERATION)                                             \
+    COH_ATOMIC_SCOPED(NAME##_block, TYPE, OPERATION)                                     \
+    COH_ATOMIC_SCOPED(NAME##_system, TYPE, OPERATION)
+#define COH_ATOMIC_SCOPED(NAME, TYPE, OPERATION)                                         \
     COH_INLINE TYPE NAME(TYPE *p, TYPE v, COH_SITE) {                                    \
         return coh::atomic(p, v, coh::OPERATION(), site);                                \
     }
@@ -89,24 +100,39 @@ COH_ATOMIC_INTEGER(atomicMax, AtomicMax)
 COH_ATOMIC_INTEGER(atomicAnd, AtomicAnd)
 COH_ATOMIC_INTEGER(atomicOr, AtomicOr)
 COH_ATOMIC_INTEGER(atomicXor, AtomicXor)
+COH_ATOMIC(atomicMin, long long, AtomicMin)
+COH_ATOMIC(atomicMax, long long, AtomicMax)
 COH_ATOMIC(atomicAdd, float, AtomicAdd)
 COH_ATOMIC(atomicAdd, double, AtomicAdd)
 COH_ATOMIC(atomicExch, float, AtomicExchange)
 COH_ATOMIC(atomicInc, unsigned, AtomicInc)
 COH_ATOMIC(atomicDec, unsigned, AtomicDec)
+COH_ATOMIC(atomicSub, int, AtomicSubtract)
+COH_ATOMIC(atomicSub, unsigned, AtomicSubtract)
 #undef COH_ATOMIC_INTEGER
+#undef COH_ATOMIC_SCOPED
 #undef COH_ATOMIC
 
-COH_INLINE int atomicSub(int *p, int v, COH_SITE) { return atomicAdd(p, -v, site); }
-COH_INLINE unsigned atomicSub(unsigned *p, unsigned v, COH_SITE) {
-    return atomicAdd(p, 0u - v, site);
-}
 #define COH_ATOMIC_CAS(TYPE)                                                             \
-    COH_INLINE TYPE atomicCAS(TYPE *p, TYPE expected, TYPE desired, COH_SITE) {          \
+    COH_ATOMIC_CAS_SCOPED(atomicCAS, TYPE)                                               \
+    COH_ATOMIC_CAS_SCOPED(atomicCAS_block, TYPE)                                         \
+    COH_ATOMIC_CAS_SCOPED(atomicCAS_system, TYPE)
+#define COH_ATOMIC_CAS_SCOPED(NAME, TYPE)                                                \
+    COH_INLINE TYPE NAME(TYPE *p, TYPE expected, TYPE desired, COH_SITE) {               \
         return coh::atomic_cas(p, expected, desired, site);                              \
     }
 COH_ATOMIC_CAS(int)
 COH_ATOMIC_CAS(unsigned)
 COH_ATOMIC_CAS(unsigned short)
 COH_ATOMIC_CAS(unsigned long long)
+#undef COH_ATOMIC_CAS_SCOPED
 #undef COH_ATOMIC_CAS
+
+// The elements of a vector are added one by one, as on sm_90.
+COH_INLINE float2 atomicAdd(float2 *p, float2 v, COH_SITE) {
+    return {atomicAdd(&p->x, v.x, site), atomicAdd(&p->y, v.y, site)};
+}
+COH_INLINE float4 atomicAdd(float4 *p, float4 v, COH_SITE) {
+    return {atomicAdd(&p->x, v.x, site), atomicAdd(&p->y, v.y, site),
+            atomicAdd(&p->z, v.z, site), atomicAdd(&p->w, v.w, site)};
+}

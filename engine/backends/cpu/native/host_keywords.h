@@ -1,4 +1,4 @@
-// CUDA's keywords and built-in variables. Last: no standard header survives them.
+// CUDA's keywords and built-in variables. Last, but a standard header survives them.
 #pragma once
 
 // As nvcc in its pass for the device. The build says what the target GPU is.
@@ -12,10 +12,12 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ static
+#define __constant__
+#define __managed__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+#define __noinline__  // libstdc++ writes it inside of __attribute__
 #define __launch_bounds__(...)
+#define __maxnreg__(n)
 #define __align__(n) alignas(n)
 #define __grid_constant__
 #define threadIdx (coh::self->thread_idx)
@@ -23,6 +25,9 @@
 #define blockDim (coh::self->block_dim)
 #define gridDim (coh::self->grid_dim)
 #define warpSize 32
+#if !defined(__clang__)
+#define __builtin_assume(condition) ((void)0)
+#endif
 
 // The build rewrites `__shared__` declarations into these two and keeps every line in its place.
 //

@@ -4,43 +4,44 @@
 // Tiny functions are inlined even in the check build, so that an access is seen on its own line.
 #define COH_INLINE static inline __attribute__((always_inline))
 
-struct uint3 {
-    unsigned x, y, z;
-};
+#define COH_VECTOR(SCALAR, NAME, ALIGNMENT2, ALIGNMENT4)                                 \
+    struct NAME##1 {                                                                     \
+        SCALAR x;                                                                        \
+    };                                                                                   \
+    struct alignas(ALIGNMENT2) NAME##2 {                                                 \
+        SCALAR x, y;                                                                     \
+    };                                                                                   \
+    struct NAME##3 {                                                                     \
+        SCALAR x, y, z;                                                                  \
+    };                                                                                   \
+    struct alignas(ALIGNMENT4) NAME##4 {                                                 \
+        SCALAR x, y, z, w;                                                               \
+    };                                                                                   \
+    COH_INLINE NAME##1 make_##NAME##1(SCALAR x) { return NAME##1{x}; }                   \
+    COH_INLINE NAME##2 make_##NAME##2(SCALAR x, SCALAR y) { return NAME##2{x, y}; }      \
+    COH_INLINE NAME##3 make_##NAME##3(SCALAR x, SCALAR y, SCALAR z) {                    \
+        return NAME##3{x, y, z};                                                         \
+    }                                                                                    \
+    COH_INLINE NAME##4 make_##NAME##4(SCALAR x, SCALAR y, SCALAR z, SCALAR w) {          \
+        return NAME##4{x, y, z, w};                                                      \
+    }
+COH_VECTOR(signed char, char, 2, 4)
+COH_VECTOR(unsigned char, uchar, 2, 4)
+COH_VECTOR(short, short, 4, 8)
+COH_VECTOR(unsigned short, ushort, 4, 8)
+COH_VECTOR(int, int, 8, 16)
+COH_VECTOR(unsigned, uint, 8, 16)
+COH_VECTOR(long, long, 16, 16)
+COH_VECTOR(unsigned long, ulong, 16, 16)
+COH_VECTOR(long long, longlong, 16, 16)
+COH_VECTOR(unsigned long long, ulonglong, 16, 16)
+COH_VECTOR(float, float, 8, 16)
+COH_VECTOR(double, double, 16, 16)
+#undef COH_VECTOR
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+    constexpr operator uint3() const { return uint3{x, y, z}; }
 };
-
-struct float3 {
-    float x, y, z;
-};
-COH_INLINE float3 make_float3(float x, float y, float z) { return float3{x, y, z}; }
-
-#define COH_VECTOR2(SCALAR, NAME)                                                        \
-    struct alignas(2 * sizeof(SCALAR)) NAME {                                            \
-        SCALAR x, y;                                                                     \
-    };                                                                                   \
-    COH_INLINE NAME make_##NAME(SCALAR x, SCALAR y) { return NAME{x, y}; }
-#define COH_VECTOR4(SCALAR, NAME)                                                        \
-    struct alignas(4 * sizeof(SCALAR)) NAME {                                            \
-        SCALAR x, y, z, w;                                                               \
-    };                                                                                   \
-    COH_INLINE NAME make_##NAME(SCALAR x, SCALAR y, SCALAR z, SCALAR w) {                \
-        return NAME{x, y, z, w};                                                         \
-    }
-
-COH_VECTOR2(float, float2)
-COH_VECTOR2(double, double2)
-COH_VECTOR2(int, int2)
-COH_VECTOR2(unsigned, uint2)
-COH_VECTOR2(short, short2)
-COH_VECTOR2(unsigned short, ushort2)
-COH_VECTOR4(float, float4)
-COH_VECTOR4(int, int4)
-COH_VECTOR4(unsigned, uint4)
-COH_VECTOR4(short, short4)
-COH_VECTOR4(unsigned short, ushort4)
-#undef COH_VECTOR2
-#undef COH_VECTOR4

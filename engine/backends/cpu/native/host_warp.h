@@ -1,8 +1,6 @@
 // Barriers, shuffles, votes and fences under their CUDA names.
 #pragma once
 
-#define COH_SITE coh::Site site = coh::Site::here()
-
 COH_INLINE void __syncthreads(COH_SITE) { coh::barrier_sync(0, 0, site); }
 COH_INLINE int __syncthreads_count(int predicate, COH_SITE) {
     return coh::barrier_reduce(predicate, coh::Reduction::count, site);
@@ -74,7 +72,49 @@ COH_INLINE int __all_sync(uint32_t mask, int predicate, COH_SITE) {
 }
 COH_INLINE unsigned __activemask(COH_SITE) { return coh::active_lanes(site); }
 
+
+#define COH_REDUCE(NAME, TYPE, EXPRESSION)                                               \
+    COH_INLINE TYPE __reduce_##NAME##_sync(uint32_t mask, TYPE v, COH_SITE) {            \
+        return coh::ptx::reduce_lanes(                                                   \
+            mask, v, [](TYPE a, TYPE b) { return (TYPE)(EXPRESSION); }, site);           \
+    }
+COH_REDUCE(add, unsigned, a + b)
+COH_REDUCE(add, int, (unsigned)a + (unsigned)b)
+COH_REDUCE(min, unsigned, a < b ? a : b)
+COH_REDUCE(min, int, a < b ? a : b)
+COH_REDUCE(max, unsigned, a < b ? b : a)
+COH_REDUCE(max, int, a < b ? b : a)
+COH_REDUCE(and, unsigned, a & b)
+COH_REDUCE(or, unsigned, a | b)
+COH_REDUCE(xor, unsigned, a ^ b)
+#undef COH_REDUCE
+
+template <class T>
+COH_INLINE unsigned __match_any_sync(uint32_t mask, T v, COH_SITE) {
+    using Bits = typename coh::ptx::BitsOf<sizeof(T)>::type;
+    return coh::ptx::match_any(mask, coh_bit_cast<Bits>(v), site);
+}
+template <class T>
+COH_INLINE unsigned __match_all_sync(uint32_t mask, T v, int *predicate, COH_SITE) {
+    using Bits = typename coh::ptx::BitsOf<sizeof(T)>::type;
+    bool all;
+    const unsigned lanes = coh::ptx::match_all(mask, coh_bit_cast<Bits>(v), all, site);
+    *predicate = all;
+    return lanes;
+}
+
 COH_INLINE void __threadfence() { coh::thread_fence(); }
+COH_INLINE void __threadfence_system() { coh::thread_fence(); }
 COH_INLINE void __threadfence_block() { coh::thread_fence(coh::Scope::cta); }
 COH_INLINE void __nanosleep(unsigned) { coh::yield(); }
 COH_INLINE void __trap(COH_SITE) { coh::fail("trap", site, "__trap() executed"); }
+COH_INLINE void __brkpt(COH_SITE) { coh::fail("trap", site, "__brkpt() executed"); }
+COH_INLINE long long clock64() { return (long long)coh::ptx::clock_ticks(); }
+COH_INLINE unsigned long long __globaltimer() { return coh::ptx::clock_ticks(); }
+
+namespace coh {
+COH_INLINE void assert_that(bool condition, const char *text, COH_SITE) {
+    if (!condition) fail("assertion failed", site, "assert(%s) does not hold", text);
+}
+}  // namespace coh
+#include "toolkit/assert.h"

@@ -18,6 +18,13 @@ COH_INLINE Pair<E> each(F f, Pair<E> a, More... more) {
     return {each(f, a.low, more.low...), each(f, a.high, more.high...)};
 }
 
+// The same of a 16-bit type in double: for functions whose rounding to float would show.
+template <class F, class T>
+COH_INLINE T each_in_double(F f, T a) {
+    if constexpr (is_16_bit<T>) return narrow<T>(to_odd(f(widen(a))));
+    else return {each_in_double(f, a.low), each_in_double(f, a.high)};
+}
+
 // An explicit .rn keeps the compiler from contracting a product and a sum.
 template <Rounding R, class T>
 COH_INLINE T exact(T v) {

@@ -1,0 +1,1 @@
+// Empty: everything of it is known before a kernel's source.
