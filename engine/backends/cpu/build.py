@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from engine.backends.base import DEFAULT_ARCH
+from engine.backends.cpu.lacking import explain
 from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
@@ -109,14 +110,14 @@ def build_kernels(
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
         if any(has_asm(file.text) for file in files):
             preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
-            _run_compiler(preprocess, folder, "asm.ii", source.name)
+            _run_compiler(preprocess, folder, "asm.ii", source.name, files)
             text = (folder / "asm.ii").read_text(encoding="utf-8")
             translated = translate_asm(text, {file.name for file in files})
             (folder / "kernels.ii").write_text(translated, encoding="utf-8")
             compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
         else:
             compile_command += [*headers, "-x", "c++", main.name]
-        _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name)
+        _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name, files)
         link_command = [*toolchain.command, "-shared", "kernels.o", str(runtime)]
         _run_compiler(link_command, folder, "kernels.so", source.name)
         return folder / "kernels.so"
@@ -228,7 +229,13 @@ def _own_digest() -> str:
 # ---- the compiler's run ----
 
 
-def _run_compiler(command: Sequence[str], folder: Path, output: str, source: str) -> None:
+def _run_compiler(
+    command: Sequence[str],
+    folder: Path,
+    output: str,
+    source: str,
+    files: Sequence[TranslatedFile] = (),
+) -> None:
     """Run the compiler so that it writes the file `output` of the folder.
 
     Raises:
@@ -266,7 +273,7 @@ def _run_compiler(command: Sequence[str], folder: Path, output: str, source: str
             raise
     text = log.decode(errors="replace")
     if process.returncode != 0:
-        raise CompileError(_first_error(text, source), log=text)
+        raise CompileError(_first_error(text, source, files), log=text)
     if not (folder / output).is_file():
         raise CompileError(
             f"The C++ compiler {command[0]} reported success for {source} and wrote no file: set "
@@ -275,10 +282,10 @@ def _run_compiler(command: Sequence[str], folder: Path, output: str, source: str
         )
 
 
-def _first_error(log: str, source: str) -> str:
+def _first_error(log: str, source: str, files: Sequence[TranslatedFile]) -> str:
     found = re.search(r"^([^\s:][^:\n]*:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", log, re.MULTILINE)
     if found is not None:
-        return f"{found[1]}: {found[2]}"
+        return explain(found[1], found[2], {file.name: file.text for file in files})
     lines = log.strip().splitlines() or ["the compiler failed without a message"]
     return f"{source}: {lines[-1]}"
 

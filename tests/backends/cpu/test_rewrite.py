@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from engine.backends.cpu.rewrite import rewrite_shared, translate
@@ -40,6 +42,24 @@ def test_declarations(declaration, expected):
     assert rewrite_shared(f"{{ {declaration} }}", "k.cu") == f"{{ {expected} }}"
 
 
+def test_a_struct_without_a_name():
+    text = "void f() {\n  __shared__ struct {\n    int a;  // {\n  } s, t[2];\n  s.a = 1;\n}\n"
+    rewritten = rewrite_shared(text, "k.cu")
+    assert rewritten.splitlines()[4] == "  s.a = 1;"
+    kind = re.search(r"struct (coh_type_\d+) {\n    int a;  // {\n  };", rewritten)
+    assert kind is not None
+    assert f"COH_SHARED(1, s, , {kind[1]}); COH_SHARED(1, t, [(2)], {kind[1]});" in rewritten
+
+
+def test_outside_of_functions():
+    text = "namespace {\nextern __shared__ float smem[];\n}\nvoid f() { smem[0] = 1; }\n"
+    rewritten = rewrite_shared(text, "k.cu")
+    assert "COH_DYNAMIC_SHARED_AT_FILE_SCOPE(smem, float)" in rewritten
+    assert '#define smem (coh_shared_smem())\n#line 2 "k.cu"\n;\n}' in rewritten
+    with pytest.raises(CompileError, match=r"^k\.cu:2: .* smem is declared again: move it into"):
+        rewrite_shared(text + "void g(float *smem) {}\n", "k.cu")
+
+
 def test_lines_stay_in_place():
     text = "void f() {\n  __shared__\n    float a[4],\n    b[8];\n  use(a); // line 5\n}\n"
     rewritten = rewrite_shared(text, "k.cu")
@@ -64,7 +84,7 @@ def test_words_in_comments_strings_and_directives_are_left_alone():
         "__shared__ float s[4] = {};",
         "__shared__ float (&r)[4];",
         "const __shared__ float s[4]",
-        "__shared__ struct { int a; } s;",
+        "__shared__ struct { int a; } s = {1};",
     ],
 )
 def test_what_is_not_understood_is_an_error_with_its_line(declaration):
@@ -88,7 +108,7 @@ def test_headers_beside_the_source_are_translated_once(tmp_path):
         '#include "absent.h"',
     ]
     assert '#include "b.cuh"' in files["a.cuh"]
-    assert "COH_SHARED(1, b, , int);" in files["b.cuh"]
+    assert "COH_SHARED_AT_FILE_SCOPE(1, b, , int)" in files["b.cuh"]
 
 
 def test_headers_of_one_name_stay_apart(tmp_path):

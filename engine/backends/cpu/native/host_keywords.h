@@ -43,15 +43,27 @@ const uint32_t SharedSlot<Array>::offset = allocate_shared(
     &coh_module, sizeof(typename Array::type), Array::alignment(), Array::name());
 }  // namespace coh
 
-#define COH_SHARED(ALIGNMENT, NAME, DIMENSIONS, ...)                                     \
+#define COH_SHARED_ARRAY(ALIGNMENT, NAME, DIMENSIONS, ...)                               \
     struct coh_##NAME {                                                                  \
         using type = __VA_ARGS__ DIMENSIONS;                                             \
         static constexpr size_t alignment() {                                            \
             return (ALIGNMENT) > alignof(type) ? (ALIGNMENT) : alignof(type);            \
         }                                                                                \
         static const char *name() { return #NAME; }                                      \
-    };                                                                                   \
-    typename coh_##NAME::type &NAME = *reinterpret_cast<typename coh_##NAME::type *>(    \
-        coh::self->static_smem + coh::SharedSlot<coh_##NAME>::offset)
+    };
+#define COH_SHARED_PLACE(NAME)                                                           \
+    *reinterpret_cast<typename coh_##NAME::type *>(coh::self->static_smem +              \
+                                                   coh::SharedSlot<coh_##NAME>::offset)
+#define COH_SHARED(ALIGNMENT, NAME, DIMENSIONS, ...)                                     \
+    COH_SHARED_ARRAY(ALIGNMENT, NAME, DIMENSIONS, __VA_ARGS__)                           \
+    typename coh_##NAME::type &NAME = COH_SHARED_PLACE(NAME)
 #define COH_DYNAMIC_SHARED(NAME, ...)                                                    \
     __VA_ARGS__ *const NAME = reinterpret_cast<__VA_ARGS__ *>(coh::self->dynamic_smem)
+// Outside of functions: a function, and the build makes NAME a macro that calls it.
+#define COH_SHARED_AT_FILE_SCOPE(ALIGNMENT, NAME, DIMENSIONS, ...)                       \
+    COH_SHARED_ARRAY(ALIGNMENT, NAME, DIMENSIONS, __VA_ARGS__)                           \
+    COH_INLINE coh_##NAME::type &coh_shared_##NAME() { return COH_SHARED_PLACE(NAME); }
+#define COH_DYNAMIC_SHARED_AT_FILE_SCOPE(NAME, ...)                                      \
+    COH_INLINE __VA_ARGS__ *coh_shared_##NAME() {                                        \
+        return reinterpret_cast<__VA_ARGS__ *>(coh::self->dynamic_smem);                 \
+    }

@@ -24,8 +24,10 @@ struct alignas(2) COH_H {
                                                             : coh::float_to_bfloat16(f)) {}
     COH_METHOD COH_H(double d) : __x(coh::ptx::narrow<COH_FORMAT>(coh::ptx::to_odd(d)).bits) {}
 #define COH_INTEGER(TYPE)                                                                \
+    template <int = 0>                                                                   \
     COH_METHOD COH_H(TYPE i)                                                             \
         : __x(coh::ptx::integer_to_float<COH_FORMAT, coh::ptx::Rounding::rn>(i).bits) {} \
+    template <int = 0>                                                                   \
     COH_METHOD operator TYPE() const {                                                   \
         return coh::ptx::float_to_integer<TYPE, coh::ptx::ToInteger::rzi>(format());     \
     }
@@ -39,6 +41,7 @@ struct alignas(2) COH_H {
     COH_INTEGER(unsigned long long)
 #undef COH_INTEGER
 #define COH_CHARACTER(TYPE)                                                              \
+    template <int = 0>                                                                   \
     COH_METHOD operator TYPE() const {                                                   \
         return coh::ptx::float_to_integer<TYPE, coh::ptx::ToInteger::rzi>(format());     \
     }
@@ -72,21 +75,21 @@ COH_INLINE float2 to_float2(const COH_H2 &h) { return make_float2((float)h.x, (f
 }  // namespace coh
 
 // ---- conversions: round to nearest even, towards zero, down, up ----
-COH_INLINE COH_H COH_FROM(float, rz)(float f) {
+COH_LAZY COH_H COH_FROM(float, rz)(float f) {
     return coh::of_format(coh::ptx::narrow<COH_FORMAT, coh::ptx::Rounding::rz>(f));
 }
-COH_INLINE COH_H COH_FROM(float, rd)(float f) {
+COH_LAZY COH_H COH_FROM(float, rd)(float f) {
     return coh::of_format(coh::ptx::narrow<COH_FORMAT, coh::ptx::Rounding::rm>(f));
 }
-COH_INLINE COH_H COH_FROM(float, ru)(float f) {
+COH_LAZY COH_H COH_FROM(float, ru)(float f) {
     return coh::of_format(coh::ptx::narrow<COH_FORMAT, coh::ptx::Rounding::rp>(f));
 }
 #define COH_CONVERT(KIND, TYPE, MODE, PTX_MODE)                                          \
-    COH_INLINE TYPE COH_TO(KIND, MODE)(COH_H h) {                                        \
+    COH_LAZY TYPE COH_TO(KIND, MODE)(COH_H h) {                                        \
         return coh::ptx::float_to_integer<TYPE, coh::ptx::ToInteger::PTX_MODE##i>(       \
             coh::format_of(h));                                                          \
     }                                                                                    \
-    COH_INLINE COH_H COH_FROM(KIND, MODE)(TYPE i) {                                      \
+    COH_LAZY COH_H COH_FROM(KIND, MODE)(TYPE i) {                                      \
         return coh::of_format(                                                           \
             coh::ptx::integer_to_float<COH_FORMAT, coh::ptx::Rounding::PTX_MODE>(i));    \
     }
@@ -103,38 +106,38 @@ COH_CONVERT_ALL(ll, long long)
 COH_CONVERT_ALL(ull, unsigned long long)
 #undef COH_CONVERT_ALL
 #undef COH_CONVERT
-COH_INLINE signed char COH_TO(char, rz)(COH_H h) { return (signed char)h; }
-COH_INLINE unsigned char COH_TO(uchar, rz)(COH_H h) { return (unsigned char)h; }
-COH_INLINE float __low2float(COH_H2 a) { return (float)a.x; }
-COH_INLINE float __high2float(COH_H2 a) { return (float)a.y; }
-COH_INLINE COH_H2 __lowhigh2highlow(COH_H2 a) { return COH_H2(a.y, a.x); }
+COH_LAZY signed char COH_TO(char, rz)(COH_H h) { return (signed char)h; }
+COH_LAZY unsigned char COH_TO(uchar, rz)(COH_H h) { return (unsigned char)h; }
+COH_LAZY float __low2float(COH_H2 a) { return (float)a.x; }
+COH_LAZY float __high2float(COH_H2 a) { return (float)a.y; }
+COH_LAZY COH_H2 __lowhigh2highlow(COH_H2 a) { return COH_H2(a.y, a.x); }
 
 // ---- arithmetic: a function of the PTX instruction for the type and for its pair ----
 #define COH_UNARY(NAME, NAME2, ...)                                                      \
-    COH_INLINE COH_H NAME(COH_H h) {                                                     \
+    COH_LAZY COH_H NAME(COH_H h) {                                                     \
         const auto a = coh::format_of(h);                                                \
         return coh::of_format(__VA_ARGS__);                                              \
     }                                                                                    \
-    COH_INLINE COH_H2 NAME2(COH_H2 h) {                                                  \
+    COH_LAZY COH_H2 NAME2(COH_H2 h) {                                                  \
         const auto a = coh::format_of(h);                                                \
         return coh::of_format(__VA_ARGS__);                                              \
     }
 #define COH_BINARY(NAME, NAME2, ...)                                                     \
-    COH_INLINE COH_H NAME(COH_H left, COH_H right) {                                     \
+    COH_LAZY COH_H NAME(COH_H left, COH_H right) {                                     \
         const auto a = coh::format_of(left), b = coh::format_of(right);                  \
         return coh::of_format(__VA_ARGS__);                                              \
     }                                                                                    \
-    COH_INLINE COH_H2 NAME2(COH_H2 left, COH_H2 right) {                                 \
+    COH_LAZY COH_H2 NAME2(COH_H2 left, COH_H2 right) {                                 \
         const auto a = coh::format_of(left), b = coh::format_of(right);                  \
         return coh::of_format(__VA_ARGS__);                                              \
     }
 #define COH_TERNARY(NAME, NAME2, ...)                                                    \
-    COH_INLINE COH_H NAME(COH_H left, COH_H right, COH_H more) {                         \
+    COH_LAZY COH_H NAME(COH_H left, COH_H right, COH_H more) {                         \
         const auto a = coh::format_of(left), b = coh::format_of(right);                  \
         const auto c = coh::format_of(more);                                             \
         return coh::of_format(__VA_ARGS__);                                              \
     }                                                                                    \
-    COH_INLINE COH_H2 NAME2(COH_H2 left, COH_H2 right, COH_H2 more) {                    \
+    COH_LAZY COH_H2 NAME2(COH_H2 left, COH_H2 right, COH_H2 more) {                    \
         const auto a = coh::format_of(left), b = coh::format_of(right);                  \
         const auto c = coh::format_of(more);                                             \
         return coh::of_format(__VA_ARGS__);                                              \
@@ -158,7 +161,7 @@ COH_BINARY(__hmax, __hmax2, coh::ptx::maximum<false>(a, b))
 COH_BINARY(__hmin, __hmin2, coh::ptx::minimum<false>(a, b))
 COH_BINARY(__hmax_nan, __hmax2_nan, coh::ptx::maximum<true>(a, b))
 COH_BINARY(__hmin_nan, __hmin2_nan, coh::ptx::minimum<true>(a, b))
-COH_INLINE COH_H2 __hcmadd(COH_H2 a, COH_H2 b, COH_H2 c) {  // complex: x + iy
+COH_LAZY COH_H2 __hcmadd(COH_H2 a, COH_H2 b, COH_H2 c) {  // complex: x + iy
     return COH_H2(__hfma(__hneg(a.y), b.y, __hfma(a.x, b.x, c.x)),
                   __hfma(a.y, b.x, __hfma(a.x, b.y, c.y)));
 }
@@ -190,17 +193,17 @@ COH_FUNCTION(tanh_approx, ::tanh(x))
 
 // ---- comparisons: those with a u are true for NaN ----
 #define COH_COMPARISON(OP)                                                               \
-    COH_INLINE bool __h##OP(COH_H a, COH_H b) {                                          \
+    COH_LAZY bool __h##OP(COH_H a, COH_H b) {                                          \
         return coh::ptx::compare<coh::ptx::Compare::OP>(coh::format_of(a),               \
                                                         coh::format_of(b));              \
     }                                                                                    \
-    COH_INLINE COH_H2 __h##OP##2(COH_H2 a, COH_H2 b) {                                   \
+    COH_LAZY COH_H2 __h##OP##2(COH_H2 a, COH_H2 b) {                                   \
         return COH_H2((float)__h##OP(a.x, b.x), (float)__h##OP(a.y, b.y));               \
     }                                                                                    \
-    COH_INLINE unsigned __h##OP##2_mask(COH_H2 a, COH_H2 b) {                            \
+    COH_LAZY unsigned __h##OP##2_mask(COH_H2 a, COH_H2 b) {                            \
         return (__h##OP(a.x, b.x) ? 0xffffu : 0) | (__h##OP(a.y, b.y) ? 0xffff0000u : 0); \
     }                                                                                    \
-    COH_INLINE bool __hb##OP##2(COH_H2 a, COH_H2 b) {                                    \
+    COH_LAZY bool __hb##OP##2(COH_H2 a, COH_H2 b) {                                    \
         return __h##OP(a.x, b.x) && __h##OP(a.y, b.y);                                   \
     }
 COH_COMPARISON(eq)
@@ -216,11 +219,11 @@ COH_COMPARISON(leu)
 COH_COMPARISON(gtu)
 COH_COMPARISON(geu)
 #undef COH_COMPARISON
-COH_INLINE bool __hisnan(COH_H a) { return isnan((float)a); }
-COH_INLINE COH_H2 __hisnan2(COH_H2 a) {
+COH_LAZY bool __hisnan(COH_H a) { return isnan((float)a); }
+COH_LAZY COH_H2 __hisnan2(COH_H2 a) {
     return COH_H2((float)__hisnan(a.x), (float)__hisnan(a.y));
 }
-COH_INLINE int __hisinf(COH_H a) { return isinf((float)a) ? ((float)a < 0 ? -1 : 1) : 0; }
+COH_LAZY int __hisinf(COH_H a) { return isinf((float)a) ? ((float)a < 0 ? -1 : 1) : 0; }
 
 // ---- operators ----
 #define COH_OPERATOR(OP, NAME)                                                           \
