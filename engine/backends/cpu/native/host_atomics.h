@@ -82,12 +82,13 @@ struct AtomicDec {  // wraps to the limit at 0
 
 // atomicX, atomicX_block and atomicX_system.
 #define COH_ATOMIC(NAME, TYPE, OPERATION)                                                \
-    COH_ATOMIC_SCOPED(NAME, TYPE, OPERATION)                                             \
-    COH_ATOMIC_SCOPED(NAME##_block, TYPE, OPERATION)                                     \
-    COH_ATOMIC_SCOPED(NAME##_system, TYPE, OPERATION)
-#define COH_ATOMIC_SCOPED(NAME, TYPE, OPERATION)                                         \
+    COH_ATOMIC_SCOPED(NAME, TYPE, OPERATION, gpu)                                        \
+    COH_ATOMIC_SCOPED(NAME##_block, TYPE, OPERATION, cta)                                \
+    COH_ATOMIC_SCOPED(NAME##_system, TYPE, OPERATION, gpu)
+#define COH_ATOMIC_SCOPED(NAME, TYPE, OPERATION, SCOPE)                                  \
     COH_INLINE TYPE NAME(TYPE *p, TYPE v, COH_SITE) {                                    \
-        return coh::atomic(p, v, coh::OPERATION(), site);                                \
+        return coh::atomic(p, v, coh::OPERATION(), site, coh::Order::relaxed,            \
+                           coh::Scope::SCOPE);                                           \
     }
 #define COH_ATOMIC_INTEGER(NAME, OPERATION)                                              \
     COH_ATOMIC(NAME, int, OPERATION)                                                     \
@@ -114,12 +115,13 @@ COH_ATOMIC(atomicSub, unsigned, AtomicSubtract)
 #undef COH_ATOMIC
 
 #define COH_ATOMIC_CAS(TYPE)                                                             \
-    COH_ATOMIC_CAS_SCOPED(atomicCAS, TYPE)                                               \
-    COH_ATOMIC_CAS_SCOPED(atomicCAS_block, TYPE)                                         \
-    COH_ATOMIC_CAS_SCOPED(atomicCAS_system, TYPE)
-#define COH_ATOMIC_CAS_SCOPED(NAME, TYPE)                                                \
+    COH_ATOMIC_CAS_SCOPED(atomicCAS, TYPE, gpu)                                          \
+    COH_ATOMIC_CAS_SCOPED(atomicCAS_block, TYPE, cta)                                    \
+    COH_ATOMIC_CAS_SCOPED(atomicCAS_system, TYPE, gpu)
+#define COH_ATOMIC_CAS_SCOPED(NAME, TYPE, SCOPE)                                         \
     COH_INLINE TYPE NAME(TYPE *p, TYPE expected, TYPE desired, COH_SITE) {               \
-        return coh::atomic_cas(p, expected, desired, site);                              \
+        return coh::atomic_cas(p, expected, desired, site, coh::Order::relaxed,          \
+                               coh::Scope::SCOPE);                                       \
     }
 COH_ATOMIC_CAS(int)
 COH_ATOMIC_CAS(unsigned)
