@@ -17,9 +17,9 @@
 // host_runtime.h (threads, barriers, collectives, cp.async, ldmatrix, mma) and host_hopper.h
 // (mbarrier, TMA, wgmma).
 //
-// Standard headers come first. A kernel may include more of them. The toolkit's headers are those in
-// toolkit/, written anew: NVIDIA's own take a kernel's compile time three- to fivefold and are not
-// installed everywhere.
+// Standard headers come first, because the CUDA keyword macros at the end would break them. The
+// toolkit's headers are those in toolkit/, written anew: NVIDIA's own multiply the time that a kernel
+// takes to compile, and are not installed everywhere.
 #pragma once
 
 #include <float.h>

@@ -1,4 +1,4 @@
-// CUDA's keywords and built-in variables. Last, but a standard header survives them.
+// CUDA's keywords and built-in variables. Last: no standard header survives them.
 #pragma once
 
 // As nvcc in its pass for the device. The build says what the target GPU is.
@@ -15,7 +15,7 @@
 #define __constant__
 #define __managed__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__  // libstdc++ writes it inside of __attribute__
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __maxnreg__(n)
 #define __align__(n) alignas(n)

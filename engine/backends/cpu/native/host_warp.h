@@ -117,4 +117,5 @@ COH_INLINE void assert_that(bool condition, const char *text, COH_SITE) {
     if (!condition) fail("assertion failed", site, "assert(%s) does not hold", text);
 }
 }  // namespace coh
-#include "toolkit/assert.h"
+#undef assert  // the C library's ends the process
+#define assert(condition) coh::assert_that((bool)(condition), #condition)
