@@ -1,4 +1,4 @@
-"""Sessions: what is being worked on, and the snapshots people keep."""
+"""Sessions: the snapshot that is opened, what is being worked on, the snapshots people keep."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def page() -> None:
         return
     collect()
     snapshot_list.draw_notices(store)
+    snapshot_list.draw_opened(store)
     working_session.draw(store)
     snapshot_list.draw(store, infos)
-    snapshot_list.draw_opened(store)
 
 
 page()

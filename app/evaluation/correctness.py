@@ -27,6 +27,11 @@ def draw(view: EvaluationView) -> None:
             "reference and with PyTorch's SDPA.",
         )
         return
+    if view.is_stale:
+        st.warning(
+            "This verdict is of an older source: the file has changed since. Press Run.",
+            icon=":material/history:",
+        )
     if evaluation.correctness is None:
         failure(evaluation.status, evaluation.reason, evaluation.log)
         return

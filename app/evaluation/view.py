@@ -37,6 +37,7 @@ class EvaluationView:
     flags: tuple[str, ...]
     log: str
     is_recorded: bool
+    is_stale: bool = False  # the source has changed since the evaluation
 
 
 def known_kernel(view: EvaluationView) -> KnownTime | None:

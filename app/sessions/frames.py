@@ -40,6 +40,28 @@ def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:
     )
 
 
+def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
+    """`problem`, `backend`, `us`, `origin`: the warm device time of every timed backend."""
+    rows = [
+        (e.problem.label(), b.name, b.latency.median_us, b.latency.origin)
+        for e in results
+        for b in e.baselines
+        if b.latency is not None
+    ]
+    return pd.DataFrame(rows, columns=["problem", "backend", "us", "origin"])
+
+
+def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
+    """A row per problem, a column per backend in µs, and which one is the fastest."""
+    long = baselines(results)
+    wide = long.pivot_table(
+        index="problem", columns="backend", values="us", aggfunc="min", sort=False
+    )
+    wide.insert(0, "fastest", wide.idxmin(axis=1))
+    renamed = {name: f"{name} µs" for name in wide.columns if name != "fastest"}
+    return wide.rename(columns=renamed).reset_index()
+
+
 def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
     """One row per snapshot; a damaged file is a row that says so."""
     rows = []

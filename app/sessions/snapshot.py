@@ -10,18 +10,23 @@ import streamlit as st
 from app.evaluation import metrics, tabs
 from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
-from app.sessions import advice, downloads, frames
+from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
-from app.shared import tables
+from app.shared import plot, tables
 from app.shared.selection import select
-from app.shared.widgets import empty, errors_as_sentences, plain_markdown
+from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
 from engine.correctness.maps import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
 from engine.records.snapshot import Snapshot
 from engine.sessions.goal import goal_status
-from engine.sessions.tables import environment_table, sources_table, timeline_table
+from engine.sessions.tables import (
+    environment_table,
+    holds_baselines_alone,
+    sources_table,
+    timeline_table,
+)
 from engine.sessions.timeline import timeline_rows
 
 _ROWS = 7  # a longer table scrolls
@@ -40,7 +45,34 @@ def draw(
         )
         return
     with errors_as_sentences():
-        _draw_evaluation(snapshot)
+        if holds_baselines_alone(snapshot.evaluations):
+            _draw_baselines(snapshot)
+        else:
+            _draw_evaluation(snapshot)
+
+
+def _draw_baselines(snapshot: Snapshot) -> None:
+    """PyTorch's attention, without any kernel of ours."""
+    results = snapshot.opened()
+    devices = ", ".join(dict.fromkeys(e.device for e in results))
+    st.markdown("**PyTorch's attention, to compare kernels with**")
+    st.caption(
+        plain_markdown(
+            f"{len(results):,} problems on {devices}; device time, warm. On Tune these times "
+            "stand beside a kernel of the same problem and GPU."
+        )
+    )
+    frame = frames.baselines(results)
+    if not frame.empty:
+        plot.draw(charts.baselines(frame, theme()), key="session_baselines")
+    table = frames.baseline_table(results)
+    tables.draw(table, rows=_ROWS, numbers="%.4g", key="session_baseline_table")
+    tables.download(
+        "This table, CSV",
+        lambda: tables.csv(table),
+        "baselines.csv",
+        key="session_table_csv",
+    )
 
 
 def _draw_evaluation(snapshot: Snapshot) -> None:

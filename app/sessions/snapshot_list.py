@@ -68,14 +68,14 @@ def draw_opened(store: Store) -> None:
     name = st.query_params.get(SESSION, "")
     if not name:
         return
-    st.divider()
     try:
         opened = open_snapshot(store, name)
     except AttuneError as error:
         problem(str(error))
         st.button("Close", key="session_close", on_click=_close)
         return
-    snapshot.draw(name, opened, on_close=_close, on_remove=lambda: _remove(store, name))
+    with st.container(border=True, key="opened"):
+        snapshot.draw(name, opened, on_close=_close, on_remove=lambda: _remove(store, name))
 
 
 def _filters(store: Store) -> dict[str, str]:

@@ -17,15 +17,17 @@ _IDLE_S = 2.0
 
 
 def rerun_on_change(selection: Selection, state: RunState) -> RunState:
-    """Run what this tab has not run yet; while another run is under way, wait for its end."""
+    """Run what changed since this tab ran it last; while a run is under way, wait for its end.
+
+    A file that is restored has changed, too: what ran last was the edited one.
+    """
     if not state.is_previewed or state.compiling or state.is_running:
         return state
     request = selection.request(execute=True)
-    submitted: set[tuple[str, str]] = st.session_state.setdefault("rerun_submitted", set())
-    key = (repr(request), state.digest)
-    if key in submitted:
+    submitted: dict[str, str] = st.session_state.setdefault("rerun_submitted", {})
+    if submitted.get(repr(request)) == state.digest:
         return state
-    submitted.add(key)
+    submitted[repr(request)] = state.digest
     run(request)
     return run_state(selection)
 

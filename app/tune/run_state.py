@@ -14,7 +14,7 @@ from engine.compile.sources import read_source, read_sources
 from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
-from engine.pipeline.preview import Preview, preview
+from engine.pipeline.preview import Preview, evaluation_of_preview, preview
 from engine.sessions.known_times import taken_of
 from kernels.variant import Variant
 
@@ -134,6 +134,23 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         flags=compiled.flags if compiled else (),
         log=compiled.log if compiled else "",
         is_recorded=False,
+        is_stale=state.is_stale,
+    )
+
+
+def shown_evaluation(state: RunState) -> Evaluation | None:
+    """What the page shows, to be saved; None where there is nothing yet.
+
+    After an edit that is what is known of the source as it stands now: its registers, occupancy and
+    prediction, without the correctness of the one before.
+    """
+    seen, evaluation = state.preview, state.evaluation
+    if not state.is_stale:
+        return evaluation
+    if seen is None or seen.plan is None or seen.device is None or not seen.passes:
+        return None
+    return evaluation_of_preview(
+        seen, "The source has changed since the last run and has not been executed."
     )
 
 

@@ -1,4 +1,4 @@
-"""Save the evaluation that is shown as a snapshot."""
+"""Save what the page shows as a snapshot: of the source as it stands, or saying what is missing."""
 
 from __future__ import annotations
 
@@ -6,27 +6,40 @@ import streamlit as st
 
 from app.shared import saving
 from app.shared.runs import error_maps_of
-from app.tune.run_state import RunState
+from app.tune.run_state import RunState, shown_evaluation
 from engine.environment import collect_environment
-from engine.evaluation import Evaluation
+from engine.errors import StoreError
 from engine.records.snapshot import Snapshot
-from engine.sessions.build import make_error_map, make_snapshot
+from engine.sessions.build import make_error_map, make_snapshot, missing_sources
 from engine.sessions.session import sources_of
 
 _TITLE = "save_title"
 _NOTES = "save_notes"
 
 
-def _snapshot_of(evaluation: Evaluation, job_id: str) -> Snapshot:
-    """A snapshot of one evaluation, with its source and its error maps."""
-    label = f"{evaluation.variant} on {evaluation.problem.label()}"
+def _snapshot_of(state: RunState) -> Snapshot:
+    """A snapshot of what is shown, with its source and, of the same source, its error maps.
+
+    Raises:
+        StoreError: nothing of the source as it stands is known yet.
+    """
+    evaluation = shown_evaluation(state)
+    if evaluation is None:
+        raise StoreError(
+            "The source has changed and is not compiled yet: save again once its registers are "
+            "shown."
+        )
+    sources = sources_of(evaluation)
+    maps = () if state.is_stale else error_maps_of(state.evaluation_job)
     return make_snapshot(
         [evaluation],
         environment=collect_environment(),
-        title=st.session_state.get(_TITLE, "") or label,
+        title=st.session_state.get(_TITLE, "")
+        or f"{evaluation.variant} on {evaluation.problem.label()}",
         notes=st.session_state.get(_NOTES, ""),
-        error_maps=[make_error_map(0, error_map) for error_map in error_maps_of(job_id)],
-        sources=sources_of(evaluation),
+        error_maps=[make_error_map(0, error_map) for error_map in maps],
+        sources=sources,
+        log=missing_sources([evaluation], sources),
     )
 
 
@@ -45,6 +58,6 @@ def button(state: RunState, placeholder: str) -> None:
             "Save snapshot",
             key="save",
             type="primary",
-            on_click=lambda: saving.save(lambda: _snapshot_of(evaluation, state.evaluation_job)),
+            on_click=lambda: saving.save(lambda: _snapshot_of(state)),
             disabled=evaluation is None,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.evaluation import Latency, PassReport
+from engine.evaluation import Evaluation, Latency, PassReport, Status
 from engine.model.estimate import CalibrationOf, Estimate, estimate, launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -91,4 +92,33 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
             result.reason if result else unsupported or resolved.device_reason or NO_RESOURCES
         ),
         needs_compile=needs_compile,
+    )
+
+
+def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
+    """A preview as an evaluation that was not executed; `reason` says why it was not.
+
+    Raises:
+        ValueError: the kernel is not compiled.
+    """
+    from engine.compile import cached_kernel
+
+    if seen.plan is None or seen.device is None:
+        raise ValueError("there is no launch to speak of")
+    compiled = cached_kernel(seen.plan, seen.device.arch)
+    if compiled is None:
+        raise ValueError("the kernel is not compiled")
+    return Evaluation(
+        status=Status.SKIPPED,
+        reason=reason,
+        variant=seen.variant.id,
+        problem=seen.plan.problem,
+        config=seen.config,
+        device=seen.device.name,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        passes=seen.passes,
+        latency=seen.latency,
+        log=compiled.log,
+        source_sha256=compiled.source_sha256,
+        flags=compiled.flags,
     )

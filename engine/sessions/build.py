@@ -100,6 +100,21 @@ def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
     return decode(Source, raw, name="The source")
 
 
+def missing_sources(evaluations: Iterable[Evaluation], sources: Iterable[Source]) -> str:
+    """Which kernels' sources a snapshot lacks, as a sentence a line; empty when none."""
+    stored = {source.sha256 for source in sources}
+    missing = {
+        (e.variant, e.source_sha256)
+        for e in evaluations
+        if e.source_sha256 and e.source_sha256 not in stored
+    }
+    return "\n".join(
+        f"The source of {variant} (SHA-256 {sha[:12]}…) is missing: it changed on disk before it "
+        "was kept."
+        for variant, sha in sorted(missing)
+    )
+
+
 def make_error_map(
     evaluation: int, error_map: ErrorMap, *, max_side: int = MAP_SIDE
 ) -> StoredErrorMap:

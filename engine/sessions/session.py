@@ -18,7 +18,14 @@ from engine.evaluation import Evaluation
 from engine.records import journal
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import Goal, Snapshot, Source, StoredErrorMap, TimelineEntry
-from engine.sessions.build import UNTITLED, make_error_map, make_snapshot, make_source, now
+from engine.sessions.build import (
+    UNTITLED,
+    make_error_map,
+    make_snapshot,
+    make_source,
+    missing_sources,
+    now,
+)
 from engine.sessions.goal import GoalStatus, goal_status
 from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
@@ -155,7 +162,15 @@ class Session:
             error_maps=self._maps,
             sources=self._sources.values(),
             timeline=self._timeline,
-            log=left_out if self.damaged_lines else "",
+            log="\n".join(
+                filter(
+                    None,
+                    [
+                        left_out if self.damaged_lines else "",
+                        missing_sources(self._evaluations, self._sources.values()),
+                    ],
+                )
+            ),
         )
 
     def save(self, store: Store | None = None) -> str:

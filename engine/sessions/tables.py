@@ -84,6 +84,11 @@ def results_table(evaluations: Iterable[Evaluation]) -> Table:
     )
 
 
+def holds_baselines_alone(evaluations: Sequence[Evaluation]) -> bool:
+    """Whether PyTorch's attention was timed and no kernel."""
+    return bool(evaluations) and all(e.latency is None and e.baselines for e in evaluations)
+
+
 def baselines_table(evaluations: Iterable[Evaluation]) -> Table:
     return Table.of(
         "Baselines",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
-from app_driver import badge, metric, texts, until
+from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 
 from engine.evaluation import Latency, Status
@@ -16,6 +17,7 @@ from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.store import store as store_module
 from kernels.ladder import LADDER
 
+ROOT = Path(__file__).resolve().parents[2]
 MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
 
@@ -61,7 +63,8 @@ def test_a_measured_latency_is_shown_as_recorded(open_app):
     at = open_app("sessions", session=name)
     assert not at.exception
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("12.5 µs", "recorded")
-    assert "2.13.0" in set(at.dataframe[1].value["value"])
+    environment = next(d.value for d in at.dataframe if "what" in d.value)
+    assert "2.13.0" in set(environment["value"])
 
 
 def test_the_recorded_source_is_shown_and_not_this_machines(open_app):
@@ -81,7 +84,31 @@ def test_several_evaluations_are_rows_failures_included(open_app):
     name = save("Two", BASE, failed)
     at = open_app("sessions", session=name)
     assert not at.exception
-    assert list(at.dataframe[2].value["status"]) == ["PASSED", "CRASHED"]
+    rows = next(d.value for d in at.dataframe if "status" in d.value)
+    assert list(rows["status"]) == ["PASSED", "CRASHED"]
+
+
+def test_the_opened_snapshot_comes_first(open_app):
+    name = save("Opened", replace(BASE, latency=MEASURED))
+    at = open_app("sessions", session=name)
+    headings = [m.value for m in at.markdown]
+    opened = next(i for i, text in enumerate(headings) if "#### Opened" in text)
+    working = next(i for i, text in enumerate(headings) if "Working session" in text)
+    assert opened < working
+
+
+def test_a_session_of_baselines_opens_as_a_table_and_a_chart(open_app, sessions_dir):
+    for path in (ROOT / "sessions").glob("*h200_sdpa*"):
+        sessions_dir.mkdir(exist_ok=True)
+        (sessions_dir / path.name).write_bytes(path.read_bytes())
+        at = open_app("sessions", session=path.name)
+    assert not at.exception
+    assert [m.label for m in at.metric] == []
+    figure = charts(at)["session_baselines"]
+    assert {trace["name"] for trace in figure["data"]} >= {"SDPA flash", "SDPA cudnn"}
+    table = next(d.value for d in at.dataframe if "flash µs" in d.value)
+    assert len(table) == 43
+    assert "SKIPPED" not in texts(at)
 
 
 def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_dir):
@@ -90,7 +117,8 @@ def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_d
     at = open_app("sessions", session="20261121T000000Z-broken.json")
     assert not at.exception
     assert len(at.error) == 1
-    assert any(at.dataframe[0].value["damage"] != "")
+    listed = next(d.value for d in at.dataframe if "damage" in d.value)
+    assert any(listed["damage"] != "")
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "missing.json", "a" * 500, "<b>.json"])

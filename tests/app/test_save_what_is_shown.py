@@ -1,0 +1,78 @@
+"""Save keeps what the page shows, with its source, and a restored file is run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from app_driver import compiled, texts, until
+from fake_jobs import done
+from test_run_states import BASE, compiled_cache, jobs, run  # noqa: F401  (fixtures)
+
+from app.tune import run_state
+from engine.compile.sources import read_sources
+from engine.evaluation import Status
+from engine.names import find_variant
+from engine.sessions.store.store import default_store
+
+SHA = read_sources(find_variant("v01").source).source_sha256
+pytestmark = pytest.mark.usefixtures("compiled_cache")
+
+
+def saved():
+    store = default_store()
+    (name,) = [info.name for info in store.list() if not info.shipped]
+    return store.open(name)
+
+
+def save(at):
+    at.button(key="save").click().run()
+    assert not at.exception
+
+
+def test_a_current_result_is_saved_as_it_stands_with_its_source(open_app, jobs):  # noqa: F811
+    jobs.answer = done(replace(BASE, source_sha256=SHA))
+    at = run(until(open_app(gpu="L4"), compiled))
+    save(at)
+    snapshot = saved()
+    (evaluation,) = snapshot.evaluations
+    assert evaluation.status is Status.PASSED
+    assert evaluation.correctness is not None
+    assert next(s.sha256 for s in snapshot.sources) == SHA
+
+
+def test_after_an_edit_the_old_result_is_not_saved_as_if_it_were_current(open_app, jobs):  # noqa: F811
+    jobs.answer = done(replace(BASE, source_sha256="ab" * 32))  # of the source before the edit
+    at = run(until(open_app(gpu="L4"), compiled))
+    assert "older source" in [m.delta for m in at.metric]
+    shown = next(m.value for m in at.metric if m.label == "Registers")
+    save(at)
+    snapshot = saved()
+    (evaluation,) = snapshot.evaluations
+    assert evaluation.main_pass is not None
+    assert str(evaluation.main_pass.resources.registers_per_thread) == shown
+    assert evaluation.source_sha256 == SHA
+    assert evaluation.correctness is None
+    assert evaluation.status is Status.SKIPPED
+    assert "has not been executed" in evaluation.reason
+    assert next(s.sha256 for s in snapshot.sources) == SHA
+    assert not snapshot.error_maps
+
+
+def test_an_older_verdict_is_marked_in_its_tab(open_app, jobs):  # noqa: F811
+    jobs.answer = done(replace(BASE, source_sha256="ab" * 32))
+    at = run(until(open_app(gpu="L4", tab="Correctness"), compiled))
+    assert "This verdict is of an older source" in texts(at)
+
+
+def test_a_file_that_is_restored_is_run_again(open_app, jobs, monkeypatch):  # noqa: F811
+    jobs.answer = done(replace(BASE, source_sha256=SHA))
+    digest = ["first"]
+    monkeypatch.setattr(run_state, "source_digest", lambda _: digest[0])
+    at = until(open_app(gpu="L4"), compiled)
+    at.toggle(key="live").set_value(True).run()
+    assert sum(r["execute"] for r in jobs.submitted) == 1
+    for text, expected in (("edited", 2), ("first", 3), ("first", 3)):
+        digest[0] = text
+        at.run()
+        assert sum(r["execute"] for r in jobs.submitted) == expected
