@@ -1,0 +1,159 @@
+"""The cycle loop in C++: loading it, and handing it flat arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import CompileError
+from engine.sass.native_library import load_library
+from engine.sass.timing.ops import OP, PIPES
+from engine.sass.timing.result import PORTS, SmTiming, StallReason
+from engine.sass.trace import CtaTrace
+
+_SOURCE = Path(__file__).resolve().parent / "native" / "timing.cpp"
+_LINE_BYTES = 128
+
+
+class MachineRow(ctypes.Structure):
+    """`Machine` of native/timing.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("fma_units", "operand_window", "queue_depth")),
+        *((name, ctypes.c_int32) for name in ("dispatch_cycles", "barrier_cycles", "l1_cycles")),
+        *((name, ctypes.c_int32) for name in ("l2_cycles", "l1_lines", "fetch_cycles")),
+        *((name, ctypes.c_int32) for name in ("cta_start_cycles", "bulk_copy_cycles")),
+        ("warpgroup_cycles", ctypes.c_int32),
+        ("cycles_per_sector", ctypes.c_float),
+        ("shared_bytes_per_cycle", ctypes.c_float),
+    )
+
+
+# Arrays of `Trace`, with what CtaTrace calls them and their type there.
+_TRACE_ARRAYS = (
+    ("warp_start", np.int64),
+    ("instruction", np.int32),
+    ("access", np.int32),
+    ("kind", np.uint8),
+    ("wavefronts", np.uint16),
+    ("sectors", np.uint16),
+    ("size_bytes", np.uint32),
+    ("address", np.uint64),
+    ("amount", np.int32),
+    ("line_start", np.int64),
+    ("line", np.uint64),
+    ("line_sectors", np.uint8),
+)
+
+
+class _Trace(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name, _ in _TRACE_ARRAYS),
+        ("num_warps", ctypes.c_int32),
+    )
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("machine", ctypes.POINTER(MachineRow)),
+        ("ops", ctypes.c_void_p),
+        ("traces", ctypes.POINTER(_Trace)),
+        ("queue", ctypes.c_void_p),
+        ("num_code_lines", ctypes.c_int32),
+        ("num_ctas", ctypes.c_int32),
+        ("resident", ctypes.c_int32),
+    )
+
+
+class _Result(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("started", "finished", "stalls", "busy")),
+        ("cycles", ctypes.c_double),
+        ("issued", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A program's rows and the machine that runs them: all that does not change with the CTAs."""
+
+    ops: NDArray[np.void]  # [instructions] of dtype `OP`
+    machine: MachineRow
+
+
+def simulate_sm(
+    kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int
+) -> SmTiming:
+    """One SM works through a queue of CTAs, `resident` at a time.
+
+    Args:
+        queue: for each CTA in order of starting, which of `traces` it executes.
+
+    Raises:
+        CompileError: the CTAs wait for each other for ever, as the trace has them.
+        ToolMissing: there is no C++ compiler to build the model with.
+    """
+    library = _library()
+    order = np.ascontiguousarray(queue, dtype=np.int32)
+    ops = np.ascontiguousarray(kernel.ops)
+    assert ops.dtype == OP
+    kept = []  # arrays the pointers below look into
+    rows = (_Trace * len(traces))()
+    for row, trace in zip(rows, traces, strict=True):
+        for name, dtype in _TRACE_ARRAYS:
+            array = np.ascontiguousarray(getattr(trace, name), dtype=dtype)
+            kept.append(array)
+            setattr(row, name, array.ctypes.data)
+        row.num_warps = trace.num_warps
+    timing = SmTiming(
+        cycles=0.0,
+        issued=0,
+        started=np.zeros(len(order)),
+        finished=np.zeros(len(order)),
+        busy_cycles={},
+        stalls=np.zeros((len(ops), len(StallReason))),
+    )
+    busy = np.zeros(len(PIPES) + len(PORTS))
+    launch = _Launch(
+        ctypes.pointer(kernel.machine),
+        ops.ctypes.data,
+        rows,
+        order.ctypes.data,
+        int(ops["code_line"].max()) + 1,
+        len(order),
+        resident,
+    )
+    result = _Result(
+        timing.started.ctypes.data,
+        timing.finished.ctypes.data,
+        timing.stalls.ctypes.data,
+        busy.ctypes.data,
+    )
+    if library.attune_time_sm(ctypes.byref(launch), ctypes.byref(result)):
+        raise CompileError(
+            "The simulated CTAs wait for each other for ever: a barrier counts more threads than "
+            "reach it, or a branch on loaded data took a side that it never takes on a GPU."
+        )
+    names = (*(p.value for p in PIPES), *PORTS)
+    return SmTiming(
+        cycles=result.cycles,
+        issued=result.issued,
+        started=timing.started,
+        finished=timing.finished,
+        busy_cycles=dict(zip(names, busy.tolist(), strict=True)),
+        stalls=timing.stalls,
+    )
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = load_library(_SOURCE)
+    library.attune_time_sm.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Result)]
+    library.attune_time_sm.restype = ctypes.c_int
+    return library

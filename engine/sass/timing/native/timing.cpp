@@ -1,0 +1,579 @@
+// One SM, cycle by cycle: which warp issues what, and what the others wait for.
+//
+// Four partitions issue at most one warp instruction a cycle each. A warp may issue when its stall
+// count has run out and the scoreboards of its wait mask are clear; the warp that issued last goes
+// on while it can, else the youngest goes (Huerta et al., arXiv 2503.20481, section 5.1). CTAs come
+// from a queue: a slot that falls free is filled at once, so nothing runs in rounds.
+//
+// Time jumps to the next cycle in which something can happen. What a warp waited for between two
+// issues is worked out when the second one happens, so that attribution costs nothing per cycle.
+#include "timing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace attune_timing {
+namespace {
+
+constexpr int PARTITIONS = 4;
+constexpr int SCOREBOARDS = 6;
+constexpr int OPERAND_SLOTS = 3;
+constexpr int BANKS = 2;
+constexpr int KEPT = 256;
+constexpr int NAMED_BARRIERS = 16;
+constexpr int MAX_QUEUE = 16;
+constexpr int WARP_SIZE = 32;
+constexpr int SECTOR_BYTES = 32;
+constexpr double NEVER = std::numeric_limits<double>::infinity();
+
+struct Scoreboard {
+    double clear = 0;
+    int32_t reason = SHORT_SCOREBOARD;
+};
+
+struct Warp {
+    int32_t cta = -1;          // index into the queue
+    int64_t position = 0, end = 0;
+    double issued = 0;         // cycle of the last issue, or of the start
+    double stalled = 0;        // the stall count runs out
+    double released = 0;       // a barrier or a wait lets go
+    double fetched = 0;        // the code is there
+    double ready = 0;          // all of these and the scoreboards
+    int32_t released_by = BARRIER_STALL;
+    bool waits = false;        // until another warp acts
+    Scoreboard scoreboard[SCOREBOARDS];
+    double copies = 0, bulk_stores = 0, products = 0, stores = 0;  // the last one issued is done
+    // The same at the end of each group.
+    std::vector<double> copy_groups, product_groups;
+};
+
+struct NamedBarrier {
+    int32_t arrived = 0, expected = 0;  // warps
+    std::vector<int32_t> waiting;
+};
+
+struct Mbarrier {
+    int32_t needed = 1, arrived = 0;
+    int64_t bytes = 0;                  // expected less arrived
+    double last = 0;                    // when the last of them arrives
+    std::vector<double> phases;         // completed ones
+    std::vector<std::pair<int32_t, int32_t>> waiting;  // (warp, phase)
+};
+
+struct Cta {
+    int32_t trace = 0, running = 0;
+    NamedBarrier barriers[NAMED_BARRIERS];
+    std::unordered_map<uint64_t, Mbarrier> mbarriers;
+};
+
+struct Partition {
+    std::vector<int32_t> warps;        // resident, oldest first
+    double clock = 0;
+    int32_t last = -1;                 // the warp that issued last, if it may go on
+    double unit_free[4] = {};          // of the FMA pipe
+    double pipe_free[NUM_PIPES] = {};
+    double bank_free[BANKS] = {};
+    int32_t kept_warp[BANKS][OPERAND_SLOTS], kept_register[BANKS][OPERAND_SLOTS];
+    double queue[MAX_QUEUE] = {};      // when its last entries left
+    int32_t queue_at = 0;
+    double dispatch_free = 0;
+
+    Partition() {
+        std::memset(kept_warp, -1, sizeof kept_warp);
+        std::memset(kept_register, -1, sizeof kept_register);
+    }
+};
+
+struct Line {
+    uint8_t sectors = 0;
+    double there = 0;
+};
+
+class Sm {
+public:
+    Sm(const Launch& launch, Result& result)
+        : in(launch), m(*launch.machine), out(result), ctas(launch.num_ctas),
+          code(launch.num_code_lines, -1.0) {}
+
+    // False: the warps left wait for each other for ever.
+    bool run() {
+        for (int slot = 0; slot < in.resident && next_cta < in.num_ctas; ++slot) start_cta(0.0);
+        while (running_ctas > 0) {
+            int best = -1;
+            double now = NEVER;
+            for (int p = 0; p < PARTITIONS; ++p) {
+                const double t = next_time(partitions[p]);
+                if (t < now) now = t, best = p;
+            }
+            if (best < 0) return false;
+            step(partitions[best], now);
+        }
+        out.cycles = end;
+        return true;
+    }
+
+private:
+    const Launch& in;
+    const Machine& m;
+    Result& out;
+    std::vector<Cta> ctas;
+    std::vector<Warp> warps;
+    std::vector<int32_t> free_warps;
+    Partition partitions[PARTITIONS];
+    int32_t next_cta = 0, running_ctas = 0, next_partition = 0;
+    double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
+    std::vector<double> code;          // cycle at which each line is there, -1 never asked for
+    std::unordered_map<uint64_t, Line> l1;
+    std::vector<uint64_t> l1_order;
+    size_t l1_oldest = 0;
+
+    const Trace& trace_of(const Warp& w) const { return in.traces[ctas[w.cta].trace]; }
+    const Op& op_of(const Warp& w) const { return in.ops[trace_of(w).instruction[w.position]]; }
+
+    // ---- CTAs come and go ----
+
+    void start_cta(double now) {
+        const int32_t n = next_cta++;
+        Cta& cta = ctas[n];
+        cta.trace = in.queue[n];
+        const Trace& trace = in.traces[cta.trace];
+        const double begin = n < in.resident ? now : now + m.cta_start_cycles;
+        out.started[n] = begin;
+        ++running_ctas;
+        if (trace.num_warps % PARTITIONS == 0) next_partition = 0;
+        for (int w = 0; w < trace.num_warps; ++w) {
+            if (trace.warp_start[w] == trace.warp_start[w + 1]) continue;
+            int32_t id;
+            if (free_warps.empty()) {
+                id = static_cast<int32_t>(warps.size());
+                warps.emplace_back();
+            } else {
+                id = free_warps.back();
+                free_warps.pop_back();
+                warps[id] = Warp();
+            }
+            Warp& warp = warps[id];
+            warp.cta = n;
+            warp.position = trace.warp_start[w];
+            warp.end = trace.warp_start[w + 1];
+            warp.issued = begin - 1;
+            warp.stalled = begin;
+            ++cta.running;
+            partitions[next_partition].warps.push_back(id);
+            next_partition = (next_partition + 1) % PARTITIONS;
+            prepare(warp);
+        }
+        if (cta.running == 0) finish_cta(n, begin);
+    }
+
+    void finish_cta(int32_t n, double now) {
+        out.finished[n] = now;
+        end = std::max(end, now);
+        --running_ctas;
+        if (next_cta < in.num_ctas) start_cta(now);
+    }
+
+    void retire(Partition& p, int32_t id, double now) {
+        const int32_t n = warps[id].cta;
+        Cta& cta = ctas[n];
+        p.warps.erase(std::find(p.warps.begin(), p.warps.end(), id));
+        if (p.last == id) p.last = -1;
+        end = std::max(end, warps[id].stores);
+        free_warps.push_back(id);
+        if (--cta.running == 0) {
+            finish_cta(n, now + 1);
+            return;
+        }
+        // Hardware counts a warp that has left as arrived.
+        for (NamedBarrier& barrier : cta.barriers)
+            if (!barrier.waiting.empty()) open_if_complete(cta, barrier, now);
+    }
+
+    // ---- when a warp may issue ----
+
+    // As far as the warp itself is concerned.
+    void prepare(Warp& w) {
+        const Op& op = op_of(w);
+        w.fetched = fetch(op, w.issued);
+        double ready = std::max({w.stalled, w.released, w.fetched});
+        for (int b = 0; b < SCOREBOARDS; ++b)
+            if (op.wait_mask >> b & 1) ready = std::max(ready, w.scoreboard[b].clear);
+        w.ready = ready;
+    }
+
+    // A line of code that the SM never executed comes from afar, one line after the other.
+    double fetch(const Op& op, double now) {
+        if (m.fetch_cycles == 0) return 0;
+        double& there = code[op.code_line];
+        if (there < 0) {
+            fetch_free = std::max(fetch_free, now) + m.fetch_cycles;
+            there = fetch_free;
+        }
+        return there;
+    }
+
+    double pipe_ready(const Partition& p, const Op& op, int& unit) const {
+        unit = 0;
+        switch (op.pipe) {
+            case FMA:
+                if (!op.first_unit_only)
+                    for (int u = 1; u < m.fma_units; ++u)
+                        if (p.unit_free[u] <= p.unit_free[unit]) unit = u;
+                return p.unit_free[unit];
+            case SHARED:
+            case GLOBAL:
+                return p.queue[p.queue_at];
+            default:
+                return p.pipe_free[op.pipe];
+        }
+    }
+
+    double next_time(const Partition& p) const {
+        double first = NEVER;
+        for (const int32_t id : p.warps) {
+            const Warp& w = warps[id];
+            if (w.waits || w.ready >= first) continue;
+            int unit;
+            first = std::min(first, std::max(w.ready, pipe_ready(p, op_of(w), unit)));
+        }
+        return std::ceil(std::max(first, p.clock));
+    }
+
+    void step(Partition& p, double now) {
+        int32_t chosen = -1;
+        int chosen_unit = 0;
+        for (size_t i = p.warps.size(); i-- > 0;) {
+            const int32_t id = p.warps[i];
+            const Warp& w = warps[id];
+            if (w.waits || w.ready > now || (chosen >= 0 && id != p.last)) continue;
+            int unit;
+            if (pipe_ready(p, op_of(w), unit) <= now) chosen = id, chosen_unit = unit;
+        }
+        issue(p, chosen, chosen_unit, now);
+    }
+
+    // ---- issue ----
+
+    void issue(Partition& p, int32_t id, int unit, double now) {
+        Warp& w = warps[id];
+        const Trace& trace = trace_of(w);
+        const int32_t op_index = trace.instruction[w.position];
+        const int32_t row = trace.access[w.position];
+        const Op& op = in.ops[op_index];
+        const uint8_t kind = row < 0 ? static_cast<uint8_t>(NO_ACCESS) : trace.kind[row];
+        attribute(p, w, op, op_index, now);
+
+        double result = now + op.result_cycles, read = now + op.read_cycles;
+        bool is_long = false;
+        out.busy[op.pipe] += op.pipe == FMA ? op.pipe_cycles / m.fma_units : op.pipe_cycles;
+        if (op.pipe == FMA) {
+            p.unit_free[unit] = now + op.pipe_cycles;
+        } else if (op.pipe == SHARED || op.pipe == GLOBAL) {
+            if (row >= 0) memory(p, w, op, trace, row, now, result, read);
+            is_long = op.pipe == GLOBAL;
+        } else if (kind == TENSOR_PRODUCT) {
+            product(p, w, op, trace.size_bytes[row], now);
+        } else if (op.pipe_cycles > 0) {
+            p.pipe_free[op.pipe] = now + op.pipe_cycles;
+        }
+        set(w, op.write_barrier, result, is_long);
+        set(w, op.read_barrier, read, is_long);
+        w.issued = now;
+        w.stalled = now + std::max(1, op.stall);
+        ++w.position;
+        ++out.issued;
+        p.clock = now + 1 + read_registers(p, id, op, now);
+        p.last = op.yields ? -1 : id;
+        end = std::max(end, now);
+        if (op.is_fence) release(w, w.stores, MEMBAR);
+        if (row >= 0) synchronise(w, id, trace, row, kind, now);
+        if (w.position == w.end)
+            retire(p, id, now);
+        else if (!w.waits)
+            prepare(w);
+    }
+
+    void attribute(const Partition& p, const Warp& w, const Op& op, int32_t op_index, double now) {
+        double* stalls = out.stalls + static_cast<int64_t>(op_index) * NUM_REASONS;
+        stalls[SELECTED] += 1;
+        double at = w.issued + 1;
+        const auto until = [&](double t, int32_t reason) {
+            t = std::min(t, now);
+            if (t <= at) return;
+            stalls[reason] += t - at;
+            at = t;
+        };
+        Scoreboard last;
+        for (int b = 0; b < SCOREBOARDS; ++b)
+            if (op.wait_mask >> b & 1 && w.scoreboard[b].clear > last.clear) last = w.scoreboard[b];
+        until(w.stalled, WAIT);
+        until(w.released, w.released_by);
+        until(last.clear, last.reason);
+        until(w.fetched, NO_INSTRUCTION);
+        int unit;
+        const double pipe = pipe_ready(p, op, unit);
+        until(pipe, op.pipe == SHARED   ? MIO_THROTTLE
+                    : op.pipe == GLOBAL ? LG_THROTTLE
+                                        : MATH_PIPE_THROTTLE);
+        until(now, NOT_SELECTED);
+    }
+
+    static void set(Warp& w, int32_t barrier, double clear, bool is_long) {
+        if (barrier < 0 || clear <= w.scoreboard[barrier].clear) return;
+        w.scoreboard[barrier] = {clear, is_long ? LONG_SCOREBOARD : SHORT_SCOREBOARD};
+    }
+
+    // Takes the banks' read ports; how long the partition cannot issue because a bank is behind. A
+    // register that the operand cache keeps costs no port.
+    double read_registers(Partition& p, int32_t id, const Op& op, double now) {
+        double bubbles = 0;
+        for (int slot = 0; slot < OPERAND_SLOTS; ++slot) {
+            if (op.reads[slot] < 0) continue;
+            const int32_t name = op.reads[slot] % KEPT, bank = name % BANKS;
+            int32_t& warp = p.kept_warp[bank][slot];
+            int32_t& kept = p.kept_register[bank][slot];
+            if (warp != id || kept != name) {
+                p.bank_free[bank] = std::max(p.bank_free[bank], now) + 1;
+                bubbles = std::max(bubbles, p.bank_free[bank] - now - m.operand_window);
+            }
+            const bool keep = op.reads[slot] >= KEPT;
+            warp = keep ? id : -1;
+            kept = keep ? name : -1;
+        }
+        return bubbles;
+    }
+
+    // ---- memory ----
+
+    double take_port(double from, double passes) {
+        const double begin = std::max(from, port_free);
+        port_free = begin + passes;
+        out.busy[NUM_PIPES + SHARED_PORT] += passes;
+        return begin;
+    }
+
+    double take_l2(double from, double sectors) {
+        const double cycles = sectors * m.cycles_per_sector;
+        l2_free = std::max(from, l2_free) + cycles;
+        out.busy[NUM_PIPES + L2_PORT] += cycles;
+        return l2_free;
+    }
+
+    // From the partition's queue to the units that the four partitions share.
+    void memory(Partition& p, Warp& w, const Op& op, const Trace& trace, int32_t row, double now,
+                double& result, double& read) {
+        const uint8_t kind = trace.kind[row];
+        if (kind == ASYNC_COMMIT) {
+            result = std::max(w.copies, now);
+            w.copy_groups.push_back(result);
+            return;
+        }
+        if (kind == BULK_LOAD || kind == BULK_STORE) {
+            const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
+                                  m.bulk_copy_cycles + m.l2_cycles;
+            take_port(now, trace.size_bytes[row] / m.shared_bytes_per_cycle);
+            if (kind == BULK_LOAD)
+                mbarrier_landed(w, trace.address[row], trace.size_bytes[row], landed);
+            else
+                w.bulk_stores = w.stores = std::max(w.stores, landed);
+            return;
+        }
+        const double leaves = std::max(now, p.dispatch_free);
+        p.dispatch_free = leaves + m.dispatch_cycles;
+        const double passes = std::max<double>(op.passes, trace.wavefronts[row]);
+        const double begin = take_port(leaves, passes);
+        p.queue[p.queue_at] = begin;
+        p.queue_at = (p.queue_at + 1) % m.queue_depth;
+        read = begin + op.read_cycles;
+        result = begin + passes + op.result_cycles;
+        const int64_t first = trace.line_start[row], last = trace.line_start[row + 1];
+        if (first == last) return;
+        result = through_l1(w, op, trace, first, last, begin);
+        if (kind == GLOBAL_STORE || kind == LOCAL_STORE) w.stores = std::max(w.stores, result);
+        if (kind == ASYNC_COPY) w.copies = std::max(w.copies, result);
+    }
+
+    // One line a cycle through the tags; what L1 lacks comes from beyond. Returns when all is there.
+    double through_l1(const Warp& w, const Op& op, const Trace& trace, int64_t first, int64_t last,
+                      double begin) {
+        tags_free = std::max(begin, tags_free) + (last - first);
+        out.busy[NUM_PIPES + L1_TAGS] += last - first;
+        double done = tags_free + m.l1_cycles;
+        int missing = 0;
+        const bool cached = op.uses_l1 && m.l1_lines > 0;
+        for (int64_t i = first; i < last; ++i) {
+            uint8_t lacks = trace.line_sectors[i];
+            if (cached) {
+                const auto found = l1.find(key(w, trace.line[i]));
+                if (found != l1.end()) {
+                    lacks &= static_cast<uint8_t>(~found->second.sectors);
+                    done = std::max(done, found->second.there);  // it may still be on its way
+                }
+            }
+            missing += __builtin_popcount(lacks);
+        }
+        if (missing == 0) return done;
+        done = std::max(done, take_l2(tags_free, missing) + m.l2_cycles);
+        if (cached)
+            for (int64_t i = first; i < last; ++i)
+                keep_in_l1(key(w, trace.line[i]), trace.line_sectors[i], done);
+        return done;
+    }
+
+    // Several CTAs of the queue may repeat one trace: what one of them brought is not another's.
+    static uint64_t key(const Warp& w, uint64_t line) {
+        return line ^ static_cast<uint64_t>(w.cta + 1) << 48;
+    }
+
+    void keep_in_l1(uint64_t line, uint8_t sectors, double there) {
+        const auto [at, fresh] = l1.emplace(line, Line{});
+        at->second.sectors |= sectors;
+        at->second.there = there;
+        if (!fresh) return;
+        if (l1_order.size() < static_cast<size_t>(m.l1_lines)) {
+            l1_order.push_back(line);
+            return;
+        }
+        l1.erase(l1_order[l1_oldest]);
+        l1_order[l1_oldest] = line;
+        l1_oldest = (l1_oldest + 1) % l1_order.size();
+    }
+
+    // A warp's quarter of a warpgroup's product: asynchronous, behind what its tensor core has.
+    void product(Partition& p, Warp& w, const Op& op, uint32_t shared_bytes, double now) {
+        const double operands = shared_bytes / m.shared_bytes_per_cycle / PARTITIONS;
+        const double begin = std::max(now, p.pipe_free[TENSOR]);
+        const double fed = take_port(begin, operands) + operands;
+        p.pipe_free[TENSOR] = std::max(begin + op.pipe_cycles, fed);
+        w.products = std::max(w.products, p.pipe_free[TENSOR] + m.warpgroup_cycles);
+        if (op.closes_group) w.product_groups.push_back(w.products);
+    }
+
+    // ---- warps that wait for others ----
+
+    static void release(Warp& w, double at, int32_t reason) {
+        if (at <= w.released) return;
+        w.released = at;
+        w.released_by = reason;
+    }
+
+    // When at most `allowed` groups are outstanding.
+    static double all_but(const std::vector<double>& groups, int32_t allowed) {
+        double last = 0;
+        for (size_t i = 0; i + allowed < groups.size(); ++i) last = std::max(last, groups[i]);
+        return last;
+    }
+
+    void synchronise(Warp& w, int32_t id, const Trace& trace, int32_t row, uint8_t kind, double now) {
+        switch (kind) {
+            case ASYNC_WAIT:
+                release(w, all_but(w.copy_groups, trace.amount[row]), LONG_SCOREBOARD);
+                break;
+            case TENSOR_COMMIT:
+                w.product_groups.push_back(w.products);
+                break;
+            case TENSOR_WAIT:
+                release(w, all_but(w.product_groups, trace.amount[row]), GMMA);
+                break;
+            case BULK_WAIT:
+                release(w, w.bulk_stores, LONG_SCOREBOARD);
+                break;
+            case BARRIER:
+            case BARRIER_ARRIVE: {
+                Cta& cta = ctas[w.cta];
+                NamedBarrier& barrier = cta.barriers[trace.address[row] % NAMED_BARRIERS];
+                ++barrier.arrived;
+                barrier.expected = (trace.amount[row] + WARP_SIZE - 1) / WARP_SIZE;
+                if (kind == BARRIER) {
+                    barrier.waiting.push_back(id);
+                    w.waits = true;
+                }
+                open_if_complete(cta, barrier, now);
+                break;
+            }
+            case MBARRIER_INIT: {
+                Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
+                barrier = Mbarrier();
+                barrier.needed = trace.amount[row];
+                break;
+            }
+            case MBARRIER_ARRIVE: {
+                Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
+                barrier.arrived += trace.amount[row];
+                barrier.bytes += trace.size_bytes[row];
+                barrier.last = std::max(barrier.last, now);
+                end_phase(barrier);
+                break;
+            }
+            case MBARRIER_WAIT: {
+                Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
+                const int32_t phase = trace.amount[row];
+                if (phase < static_cast<int32_t>(barrier.phases.size())) {
+                    release(w, barrier.phases[phase], LONG_SCOREBOARD);
+                } else {
+                    barrier.waiting.emplace_back(id, phase);
+                    w.waits = true;
+                }
+                break;
+            }
+            default:
+                break;
+        }
+    }
+
+    void open_if_complete(Cta& cta, NamedBarrier& barrier, double now) {
+        const int32_t expected = std::min(barrier.expected, cta.running);
+        if (barrier.arrived < expected || barrier.arrived == 0) return;
+        barrier.arrived = 0;
+        wake(barrier.waiting, now + m.barrier_cycles, BARRIER_STALL);
+    }
+
+    void wake(std::vector<int32_t>& waiting, double at, int32_t reason) {
+        std::vector<int32_t> woken;
+        woken.swap(waiting);
+        for (const int32_t id : woken) {
+            Warp& w = warps[id];
+            w.waits = false;
+            release(w, at, reason);
+            if (w.position < w.end) prepare(w);
+        }
+    }
+
+    void mbarrier_landed(Warp& w, uint64_t address, int64_t bytes, double at) {
+        Mbarrier& barrier = ctas[w.cta].mbarriers[address];
+        barrier.bytes -= bytes;
+        barrier.last = std::max(barrier.last, at);
+        end_phase(barrier);
+    }
+
+    void end_phase(Mbarrier& barrier) {
+        if (barrier.arrived < barrier.needed || barrier.bytes != 0) return;
+        const int32_t phase = static_cast<int32_t>(barrier.phases.size());
+        barrier.phases.push_back(barrier.last);
+        barrier.arrived = 0;
+        std::vector<int32_t> woken;
+        std::vector<std::pair<int32_t, int32_t>> still;
+        for (const auto& [id, awaited] : barrier.waiting) {
+            if (awaited <= phase) woken.push_back(id);
+            else still.emplace_back(id, awaited);
+        }
+        barrier.waiting.swap(still);
+        const double at = barrier.last;
+        barrier.last = 0;
+        wake(woken, at, LONG_SCOREBOARD);
+    }
+};
+
+}  // namespace
+}  // namespace attune_timing
+
+// 0, or 1 when the warps that are left wait for each other.
+extern "C" __attribute__((visibility("default"))) int attune_time_sm(
+    const attune_timing::Launch* launch, attune_timing::Result* result) {
+    return attune_timing::Sm(*launch, *result).run() ? 0 : 1;
+}

@@ -1,0 +1,56 @@
+"""What the simulation of an SM says: cycles, busy pipes, stalls by reason and instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class StallReason(IntEnum):
+    """Why a warp did not issue, in Nsight Compute's words; `SELECTED` is the cycle it did."""
+
+    SELECTED = 0
+    WAIT = 1  # a fixed latency that the compiler wrote into the code
+    LONG_SCOREBOARD = 2  # global or local memory
+    SHORT_SCOREBOARD = 3  # shared memory, shuffles, special functions
+    BARRIER = 4
+    MEMBAR = 5
+    MATH_PIPE_THROTTLE = 6
+    MIO_THROTTLE = 7  # the queue to shared memory is full
+    LG_THROTTLE = 8  # the queue to global memory is full
+    NOT_SELECTED = 9  # another warp went first
+    NO_INSTRUCTION = 10  # its code was not there yet
+    GMMA = 11  # a warpgroup's product
+
+    @property
+    def label(self) -> str:
+        """`Long scoreboard`."""
+        return self.name.capitalize().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SmTiming:
+    """One SM working through a queue of CTAs."""
+
+    cycles: float
+    issued: int  # warp instructions
+    started: NDArray[np.float64]  # [ctas] cycle of each CTA's start, in the queue's order
+    finished: NDArray[np.float64]  # [ctas]
+    busy_cycles: dict[str, float]  # by pipe and port, over the SM: four partitions add up
+    stalls: NDArray[np.float64]  # [instructions, StallReason] warp cycles
+
+    def busy(self) -> dict[str, float]:
+        """Share of the cycles in which each pipe or port was busy, 0 to 1."""
+        units = {name: 1.0 if name in PORTS else 4.0 for name in self.busy_cycles}
+        return {k: v / (units[k] * max(self.cycles, 1.0)) for k, v in self.busy_cycles.items()}
+
+    def stall_cycles(self) -> dict[StallReason, float]:
+        """Warp cycles by reason over all instructions."""
+        return {r: float(self.stalls[:, r].sum()) for r in StallReason}
+
+
+# What the four partitions share.
+PORTS = ("shared_port", "l1_tags", "l2_port")

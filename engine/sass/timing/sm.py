@@ -1,0 +1,119 @@
+"""One SM of a GPU with a program on it: everything the cycle loop needs but the CTAs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from engine.devices.spec import DeviceSpec, limits_for
+from engine.errors import InvalidProblem
+from engine.sass.instruction import Program
+from engine.sass.timing.constants import SmConstants, sm_constants
+from engine.sass.timing.native import Kernel, MachineRow
+from engine.sass.timing.ops import ops_of
+
+# What the loads of a CTA find, and who else asks: "alone" few SMs work and L2 holds the data,
+# "shared" all of them do, "streaming" all do and the data comes from DRAM.
+Regime: TypeAlias = Literal["alone", "shared", "streaming"]
+
+_PARTITIONS = 4
+_SHARED_BYTES_PER_CYCLE = 128.0
+_SECTOR_BYTES = 32
+_LINE_BYTES = 128
+# Tensor peaks of Hopper are quoted at a lower clock than the FP32 peak (see engine.devices.table).
+_HOPPER_FMAS_PER_CYCLE = 512.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRates:
+    """The rates of one GPU that the timing model takes from the table of devices."""
+
+    name: str
+    constants: SmConstants
+    num_sms: int
+    cycles_per_us: float
+    tensor_fmas_per_cycle: float  # FP16 multiply-adds of one partition
+    dram_bytes_per_us: float
+    l2_bytes: int
+
+
+def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
+    """The device's rates.
+
+    Args:
+        arch: of the program, where it is not the device's own (sm_80 code on an A10).
+
+    Raises:
+        InvalidProblem: its row lacks a figure; the text names it.
+        UnknownName: the timing model does not know the arch.
+    """
+    sms, clock = device.num_sms, device.boost_clock_mhz
+    figures = {
+        "number of SMs": sms,
+        "clock": clock,
+        "FP16 tensor peak": device.fp16_tensor_tflops,
+        "memory bandwidth": device.memory_gb_per_s,
+        "L2 size": device.l2_bytes,
+    }
+    if missing := [name for name, figure in figures.items() if figure is None]:
+        raise InvalidProblem(
+            f"The table of GPUs gives no {missing[0]} for {device.name}, and a simulated time "
+            "needs it: choose another GPU."
+        )
+    assert sms and clock and device.fp16_tensor_tflops and device.memory_gb_per_s
+    assert device.l2_bytes
+    if device.compute_capability == (9, 0):
+        fmas = _HOPPER_FMAS_PER_CYCLE
+    else:
+        fmas = device.fp16_tensor_tflops * 1e6 / (2 * sms * clock * _PARTITIONS)
+    return GpuRates(
+        name=device.name,
+        constants=sm_constants(arch or device.arch),
+        num_sms=sms,
+        cycles_per_us=float(clock),
+        tensor_fmas_per_cycle=fmas,
+        dram_bytes_per_us=device.memory_gb_per_s * 1e3,
+        l2_bytes=device.l2_bytes,
+    )
+
+
+def sm_kernel(
+    program: Program,
+    gpu: GpuRates,
+    regime: Regime,
+    smem_bytes: int,
+    fetches_code: bool,
+) -> Kernel:
+    """The program on one SM.
+
+    Args:
+        smem_bytes: shared memory of all resident CTAs; L1 has the rest.
+        fetches_code: whether the code is still to come, as in the first CTAs of a launch.
+    """
+    c = gpu.constants
+    l1_bytes = max(0, c.l1_kib * 1024 - smem_bytes)
+    per_cycle = c.l2_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
+    machine = MachineRow(
+        fma_units=c.fma_units,
+        operand_window=c.operand_window,
+        queue_depth=c.queue_depth,
+        dispatch_cycles=c.dispatch_cycles,
+        barrier_cycles=c.barrier_cycles,
+        l1_cycles=c.l1_cycles,
+        l2_cycles=c.dram_cycles if regime == "streaming" else c.l2_cycles,
+        l1_lines=l1_bytes // _LINE_BYTES,
+        fetch_cycles=c.fetch_cycles if fetches_code else 0,
+        cta_start_cycles=c.cta_start_cycles,
+        bulk_copy_cycles=c.bulk_copy_cycles,
+        warpgroup_cycles=c.warpgroup_cycles,
+        cycles_per_sector=_SECTOR_BYTES / per_cycle,
+        shared_bytes_per_cycle=_SHARED_BYTES_PER_CYCLE,
+    )
+    return Kernel(ops_of(program, c, gpu.tensor_fmas_per_cycle), machine)
+
+
+def allocated_smem(device: DeviceSpec, smem_bytes: int) -> int:
+    """Bytes that one CTA takes of an SM's shared memory."""
+    limits = limits_for(device.compute_capability)
+    unit = limits.smem_allocation_unit_bytes
+    return -(-(smem_bytes + limits.reserved_smem_per_cta_bytes) // unit) * unit
