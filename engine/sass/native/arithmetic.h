@@ -157,27 +157,18 @@ void Warp::arithmetic(const Instruction& i) {
             return static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x[l])) * static_cast<int32_t>(y[l]));
         };
         if (i.has(MOD_WIDE) || i.has(MOD_HI)) {
+            // Both add a register pair to the 64-bit product; HI keeps the upper word of the sum.
             Wide z, total;
-            if (i.has(MOD_WIDE)) {
-                read_wide(at(s, 3, i), z);
-                uint32_t out = 0;
-                for (int l = 0; l < 32; l++) {
-                    const uint64_t p = product(l);
-                    total[l] = p + z[l] + (carry >> l & 1);
-                    out |= static_cast<uint32_t>(total[l] < p) << l;
-                }
-                if (!i.pd.empty()) write_predicate(i.pd[0], out);
-                return write_wide(s[0], total);
-            }
-            const Lanes& addend = arg(3, tc);
+            read_wide(at(s, 3, i), z);
             uint32_t out = 0;
-            const Lanes v = each([&](int l) {
-                const uint64_t sum = (product(l) >> 32 & 0xffffffffu) + addend[l] + (carry >> l & 1);
-                out |= static_cast<uint32_t>(sum >> 32 & 1) << l;
-                return static_cast<uint32_t>(sum);
-            });
+            for (int l = 0; l < 32; l++) {
+                const uint64_t p = product(l);
+                total[l] = p + z[l] + (carry >> l & 1);
+                out |= static_cast<uint32_t>(total[l] < p) << l;
+            }
             if (!i.pd.empty()) write_predicate(i.pd[0], out);
-            return write(s[0], v);
+            if (i.has(MOD_WIDE)) return write_wide(s[0], total);
+            return write(s[0], each([&](int l) { return static_cast<uint32_t>(total[l] >> 32); }));
         }
         const Lanes& z = arg(3, tc);
         if (!i.pd.empty())

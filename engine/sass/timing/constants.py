@@ -5,7 +5,8 @@ over*: published for another arch of the table and assumed here. *assumed*: of t
 micro-benchmarks report, not traced to one. *chosen*: picked among values by comparing with measured
 times; the row says which, and `tests/bench/bench_sass_validation.py` marks those points.
 
-Nothing here is fitted to the sets that the benchmark validates on.
+Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
+A6000 (Ampere). Nothing here is fitted to the points that the benchmark counts.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ fma_units               1     1     2     2     2     2     2
 fma_cycles              2     2     2     2     2     2     2
     published: CUDA programming guide, 16 lanes a unit and partition
 half_cycles             2     1     2     2     2     2     2
-    published: CUDA programming guide, 128 or 256 FP16 results a cycle and SM; sm_120 assumed as sm_90
+    published: CUDA programming guide, 128 or 256 FP16 results a cycle; sm_120 assumed as sm_90
 half_on_first_unit      1     1     1     1     0     0     0
     published: CUDA programming guide, the same figures
 imad_on_first_unit      1     1     1     1     1     1     0
-    published: CUDA programming guide, 64 a cycle and SM; sm_120: RTX Blackwell whitepaper, unified cores
+    published: CUDA programming guide, 64 a cycle; sm_120: RTX Blackwell whitepaper, unified cores
 alu_cycles              2     2     2     2     2     2     2
     published: CUDA programming guide, 64 integer results a cycle and SM
 xu_cycles               8     8     8     8     8     8     8
@@ -41,23 +42,23 @@ fp64_cycles            64     4    64    64     2     2    64
 uniform_cycles          2     2     2     2     2     2     2
     assumed: one uniform instruction every other cycle and partition
 mma_sync_share        100   100   100   100    62   100   100
-    published: Luo et al., arXiv 2402.13499: mma.sync gets 62 % of Hopper's wgmma peak; others 100
+    published: arXiv 2402.13499: mma.sync gets 62 % of Hopper's wgmma peak; others 100
 operand_window          3     3     3     3     3     3     3
-    published: Huerta et al., arXiv 2503.20481: three cycles to read operands, two banks of one port
+    published: Huerta: three cycles to read operands, two banks of one port
 queue_depth             5     5     5     5     5     5     5
-    published: Huerta et al., arXiv 2503.20481: four entries and a latch (Ampere); others carried over
+    published: Huerta: four entries and a latch (Ampere); others carried over
 dispatch_cycles         4     4     4     4     4     4     4
-    published: Huerta et al., arXiv 2503.20481: a memory instruction every 4 cycles and partition
+    published: Huerta: a memory instruction every 4 cycles and partition
 accept_cycles           2     1     2     2     1     1     2
-    published: whitepapers, 16 or 32 load/store units an SM; sm_86: Huerta et al.; sm_120 carried over
+    published: whitepapers, 16 or 32 load/store units an SM; sm_86: Huerta; sm_120 carried over
 shared_cycles          23    23    23    23    23    23    23
-    published: Huerta et al., arXiv 2503.20481: 23 from a uniform address (Ampere); others carried over
+    published: Huerta: 23 from a uniform address (Ampere); others carried over
 matrix_cycles          29    29    29    29    33    33    33
     assumed: ldmatrix, six cycles behind a shared load
 shuffle_cycles         23    23    23    23    24    24    24
     assumed: as a shared load
 l1_cycles              32    32    32    32    32    32    32
-    published: Huerta et al., arXiv 2503.20481: 32 from a regular address (Ampere); others carried over
+    published: Huerta: 32 from a regular address (Ampere); others carried over
 l2_cycles             230   210   280   280   270   280   350
     assumed: of the order that micro-benchmarks report
 dram_cycles           450   410   540   540   480   600   620
@@ -71,7 +72,7 @@ mufu_cycles            22    22    22    22    22    22    22
 special_cycles         30    30    30    30    30    30    30
     assumed: S2R to result
 constant_cycles        26    26    26    26    26    26    26
-    published: Huerta et al., arXiv 2503.20481: LDC (Ampere); others carried over
+    published: Huerta: LDC (Ampere); others carried over
 other_cycles           20    20    20    20    20    20    20
     assumed: any other result behind a scoreboard
 operand_read_cycles     4     4     4     4     4     4     4
@@ -79,7 +80,7 @@ operand_read_cycles     4     4     4     4     4     4     4
 shared_read_cycles      8     8     8     8     8     8     8
     assumed: the same of shared-memory instructions, from leaving the queue
 global_read_cycles     10    10    10    10    10    10    10
-    assumed: the same of global-memory instructions (Huerta et al.: 9 to 16 by width)
+    assumed: the same of global-memory instructions (Huerta: 9 to 16 by width)
 barrier_cycles         20    20    20    20    20    20    20
     assumed: from the last arrival to the first instruction behind bar.sync
 fetch_cycles           20    20    20    20    20    20    20

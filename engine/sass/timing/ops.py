@@ -28,7 +28,7 @@ _SHAPE_FMAS = {"884": 256, "1684": 512, "1688": 1024, "16816": 2048, "16832": 40
 OP = np.dtype(
     [
         *((name, np.int32) for name in ("pipe", "stall", "write_barrier", "read_barrier")),
-        *((name, np.int32) for name in ("wait_mask", "yields", "first_unit_only")),
+        *((name, np.int32) for name in ("wait_mask", "first_unit_only")),
         *((name, np.int32) for name in ("result_cycles", "read_cycles", "code_line", "uses_l1")),
         *((name, np.int32) for name in ("is_fence", "closes_group")),
         ("reads", np.int32, (_SLOTS,)),
@@ -52,7 +52,6 @@ def ops_of(program: Program, c: SmConstants, tensor_fmas_per_cycle: float) -> ND
         row["write_barrier"] = _barrier(control.write_barrier)
         row["read_barrier"] = _barrier(control.read_barrier)
         row["wait_mask"] = control.wait_mask
-        row["yields"] = control.yield_hint
         row["code_line"] = i.address // _CODE_LINE_BYTES
         row["reads"] = _registers_read(i)
         row["is_fence"] = i.opcode in ("MEMBAR", "FENCE")
@@ -81,7 +80,7 @@ def _uses_l1(i: Instruction) -> bool:
 
 
 def _register_passes(i: Instruction) -> int:
-    """A wide global load hands back one register a cycle; shared ones are counted by their trace."""
+    """A wide global access moves one register a cycle; the trace counts shared ones."""
     if i.opcode in ("LDG", "LD", "LDL", "STG", "ST", "STL"):
         return 4 if "128" in i.modifiers else 2 if "64" in i.modifiers else 1
     return 0

@@ -47,34 +47,31 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         InvalidProblem: its row lacks a figure; the text names it.
         UnknownName: the timing model does not know the arch.
     """
-    sms, clock = device.num_sms, device.boost_clock_mhz
-    figures = {
-        "number of SMs": sms,
-        "clock": clock,
-        "FP16 tensor peak": device.fp16_tensor_tflops,
-        "memory bandwidth": device.memory_gb_per_s,
-        "L2 size": device.l2_bytes,
-    }
-    if missing := [name for name, figure in figures.items() if figure is None]:
-        raise InvalidProblem(
-            f"The table of GPUs gives no {missing[0]} for {device.name}, and a simulated time "
-            "needs it: choose another GPU."
-        )
-    assert sms and clock and device.fp16_tensor_tflops and device.memory_gb_per_s
-    assert device.l2_bytes
+    sms = _known(device, device.num_sms, "number of SMs")
+    clock = _known(device, device.boost_clock_mhz, "clock")
+    tflops = _known(device, device.fp16_tensor_tflops, "FP16 tensor peak")
     if device.compute_capability == (9, 0):
         fmas = _HOPPER_FMAS_PER_CYCLE
     else:
-        fmas = device.fp16_tensor_tflops * 1e6 / (2 * sms * clock * _PARTITIONS)
+        fmas = tflops * 1e6 / (2 * sms * clock * _PARTITIONS)
     return GpuRates(
         name=device.name,
         constants=sm_constants(arch or device.arch),
-        num_sms=sms,
-        cycles_per_us=float(clock),
+        num_sms=int(sms),
+        cycles_per_us=clock,
         tensor_fmas_per_cycle=fmas,
-        dram_bytes_per_us=device.memory_gb_per_s * 1e3,
-        l2_bytes=device.l2_bytes,
+        dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth") * 1e3,
+        l2_bytes=int(_known(device, device.l2_bytes, "L2 size")),
     )
+
+
+def _known(device: DeviceSpec, figure: float | None, name: str) -> float:
+    if figure is None:
+        raise InvalidProblem(
+            f"The table of GPUs gives no {name} for {device.name}, and a simulated time needs it: "
+            "choose another GPU."
+        )
+    return float(figure)
 
 
 def sm_kernel(

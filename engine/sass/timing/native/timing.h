@@ -40,7 +40,6 @@ enum Reason : int32_t {
 struct Op {
     int32_t pipe;
     int32_t stall, write_barrier, read_barrier, wait_mask;  // barriers: -1 is none
-    int32_t yields;            // the compiler asks for another warp next
     int32_t first_unit_only;   // of the FMA pipe's units
     int32_t result_cycles;     // to the result: from issue, or from the end of the pass through the port
     int32_t read_cycles;       // to its registers being read: likewise
