@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _TIME_UNITS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
 _COUNT_UNITS = (("", 1), (" thousand", 10**3), (" million", 10**6), (" billion", 10**9))
@@ -40,6 +42,18 @@ def format_count(count: float) -> str:
     return f"{_short(count / scale)}{word}"
 
 
+def format_usd(dollars: float) -> str:
+    """Dollars, three digits of small sums: `$1,234`, `$12.30`, `$0.0042`. Only 0 is `$0.00`."""
+    size = abs(dollars)
+    if size >= 1000:
+        text = f"{size:,.0f}"
+    elif size >= 1 or size == 0:
+        text = f"{size:,.2f}"
+    else:
+        text = _short(size)
+    return f"{'-' if dollars < 0 else ''}${text}"
+
+
 def format_duration(seconds: float) -> str:
     """How long something takes that people wait for: `45 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
@@ -69,4 +83,7 @@ def _short(value: float) -> str:
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
-    return f"{value:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+    if "e" not in text:
+        return text
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}".rstrip("0").rstrip(".")

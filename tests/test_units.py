@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.units import format_bytes, format_count, format_us
+from engine.units import format_bytes, format_count, format_us, format_usd
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,8 @@ def test_the_figure_is_the_size_to_three_digits(size_bytes: int) -> None:
     number, unit = format_bytes(size_bytes).split()
     scale = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit)
     assert abs(float(number.replace(",", "")) * scale - size_bytes) <= 0.005 * size_bytes
+
+
+def test_dollars_are_not_rounded_away() -> None:
+    shown = [format_usd(x) for x in (0, 1234.5, 12.3, 0.75, 0.0042, 2.1852679e-05, -0.0185)]
+    assert shown == ["$0.00", "$1,234", "$12.30", "$0.75", "$0.0042", "$0.0000219", "-$0.0185"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.batch import inputs, points, save, tabs
+from app.batch import inputs, points, save, summary, tabs
 from app.batch.question import Question
-from app.shared import saving, sidebar
+from app.shared import saving, sidebar, url_state
 from app.shared.machine import local_gpu
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
@@ -37,8 +37,7 @@ def page() -> None:
         checked = question.check()
         with save_container:
             save.button(question, answer.result, checked.validation)
-        tabs.tiles(answer.result, question.unit)
-        tabs.reasons(answer.result)
+        summary.draw(answer.result, question)
         waiting += checked.waiting + tabs.draw(question, answer.result, checked)
     elif waiting:
         busy("Compiling the kernel for this GPU.")
@@ -57,12 +56,13 @@ def _question(selection: Selection) -> Question:
         measured = points.draw(selection, device)
         if measured.is_missing:
             st.caption(plain_markdown(measured.reason))
-        calibrate = st.toggle(
+        calibrate = url_state.toggle(
+            st,
             "Calibrate on measured points",
-            key="calibrate",
+            "calibrate",
+            default=True,
             help=TERMS["calibrate"],
             disabled=not measured.measurements,
-            persist_state="session",
         )
     return Question(selection, device, axis, measured, calibrate and bool(measured.measurements))
 

@@ -197,6 +197,67 @@ def _measured(
     return traces
 
 
+def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Figure:
+    """GPU time of a request against the latency that waiting adds to the slowest 5 %.
+
+    Columns: `batch`, `added_ms`, `per_request_us`, `what`. `chosen` is the batch at the knee.
+    """
+    hues = {"in the budget": color, "over the budget": theme.line, "too slow to keep up": theme.bad}
+    common: Trace = {"type": "scatter", "showlegend": False}
+    line: Trace = {
+        **common,
+        "mode": "lines",
+        "x": frame["added_ms"].to_numpy(np.float32),
+        "y": frame["per_request_us"].to_numpy(np.float32),
+        "line": {"color": theme.line, "width": 1, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
+    points: Trace = {
+        **common,
+        "mode": "markers",
+        "x": frame["added_ms"].to_numpy(np.float32),
+        "y": frame["per_request_us"].to_numpy(np.float32),
+        "marker": {"size": 8, "color": [hues[what] for what in frame["what"]]},
+        "customdata": list(
+            zip(
+                frame["batch"],
+                [format_us(us) for us in frame["per_request_us"]],
+                frame["what"],
+                strict=True,
+            )
+        ),
+        "hovertemplate": "collect %{customdata[0]:,}<br>+%{x:.3g} ms for the slowest 5 %<br>"
+        "%{customdata[1]} of GPU time per request<br>%{customdata[2]}<extra></extra>",
+    }
+    knee = frame[frame["batch"] == chosen].iloc[0]
+    return figure(
+        theme,
+        300,
+        [line, points],
+        xaxis=axis(theme, "added latency at the 95th percentile, ms", rangemode="tozero"),
+        yaxis=time_axis(
+            theme,
+            float(frame["per_request_us"].min()),
+            float(frame["per_request_us"].max()),
+            "GPU time per request",
+        ),
+        shapes=[vertical(float(knee["added_ms"]), theme)],
+        annotations=[
+            {
+                "text": f"B = {chosen:,}: waiting longer brings next to nothing",
+                "x": float(knee["added_ms"]),
+                "xanchor": "left",
+                "xshift": 4,
+                "y": 0.98,
+                "yref": "paper",
+                "showarrow": False,
+                "font": {"size": 11, "color": theme.accent},
+                "bgcolor": theme.paper,
+            }
+        ],
+    )
+
+
 def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
     """Predicted against measured; on the diagonal they agree.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from engine.model.batch.alternatives import Option
-from engine.model.batch.cost import Saving, usd_per_billion_queries
+from engine.model.batch.cost import Saving
 from engine.model.batch.table import Recommendation
 from engine.model.batch.types import BatchResult
 from engine.model.batch.validate import Validation
+from engine.model.batch.waiting import WaitPlan
 from engine.model.measurements import Measurement
 from engine.problem import Problem
 from engine.units import format_bytes, format_us
@@ -27,6 +28,8 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
     steps = np.flatnonzero(table["step"].to_numpy())[:_CURVE_POINTS]
     # A step is sharp: the batch before it belongs to the picture too.
     kept = table.iloc[np.unique(np.concatenate([spaced, steps, np.maximum(steps - 1, 0)]))]
+    # The line is the prediction; measured batches are points of their own.
+    kept = kept[kept["origin"] == "predicted"]
     return pd.DataFrame(
         {
             "batch": kept["batch"],
@@ -83,17 +86,22 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
     """The batch table for display; numbers stay numbers, their units are in the column names."""
     sdpa = points[points["what"] == "SDPA"].groupby("batch")["latency_us"].min()
     kernel = points[points["what"] == "kernel"].groupby("batch")["latency_us"].min()
+    all_useful = bool((rows["useful_ctas"] == rows["ctas"]).all())
     return pd.DataFrame(
         {
             "B": rows["batch"],
             "B·H": rows["units"],
             "CTAs": rows["ctas"],
+            **({} if all_useful else {"with keys": rows["useful_ctas"]}),
             "waves": rows["waves"],
             "SM fill %": 100 * rows["sm_fill"],
+            "thread fill %": 100 * rows["thread_fill"],
             "CTAs per SM": rows["ctas_per_sm"],
-            "latency µs": rows["predicted_us"],
+            "latency µs": rows["latency_us"],
+            "origin": rows["origin"],
             "low µs": rows["low_us"],
             "high µs": rows["high_us"],
+            "predicted µs": rows["predicted_us"],
             "recorded µs": rows["batch"].map(kernel),
             "SDPA µs": rows["batch"].map(sdpa),
             "per unit µs": rows["per_unit_us"],
@@ -118,6 +126,8 @@ def costs(saving: Saving) -> pd.DataFrame:
                 "": name,
                 "per query": format_us(c.per_query_us),
                 "GPU-hours per day": c.gpu_hours_per_day,
+                "$ per 10⁶ requests": c.usd_per_million_requests,
+                "$ per 10⁶ tokens": c.usd_per_million_tokens,
                 "$ per 10⁹ queries": c.usd_per_billion_queries,
                 "$ per day": c.usd_per_day,
                 "$ per year": c.usd_per_year,
@@ -127,27 +137,40 @@ def costs(saving: Saving) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def options(ranked: Sequence[Option], price_of: Callable[[str], float | None]) -> pd.DataFrame:
-    """What to do when the batch cannot grow, the cheapest query first."""
-    rows = []
-    for o in ranked:
-        price = price_of(o.device)
-        rows.append(
+def waiting(plan: WaitPlan) -> pd.DataFrame:
+    """`batch`, `added_ms`, `per_request_us`, `what` of each batch that could be collected."""
+    return pd.DataFrame(
+        [
             {
-                "option": o.title,
-                "GPU": o.device,
-                "B": o.batch,
-                "latency µs": o.latency_us,
-                "low µs": o.low_us,
-                "high µs": o.high_us,
-                "speed-up per query": o.speedup,
-                "$ per 10⁹ queries": None
-                if price is None
-                else usd_per_billion_queries(o.per_query_us, price),
-                "why": o.reason,
+                "batch": p.batch,
+                "added_ms": p.added_p95_us / 1e3,
+                "per_request_us": p.per_request_us,
+                "what": "too slow to keep up"
+                if not p.keeps_up
+                else ("in the budget" if p.in_budget else "over the budget"),
             }
-        )
-    return pd.DataFrame(rows).sort_values("$ per 10⁹ queries", na_position="last", kind="stable")
+            for p in plan.curve
+        ]
+    )
+
+
+def options(ranked: Sequence[Option]) -> pd.DataFrame:
+    """What to do when the batch cannot grow, the cheapest query first."""
+    rows = [
+        {
+            "option": o.title,
+            "GPU": o.device,
+            "B": o.batch,
+            "latency µs": o.latency_us,
+            "low µs": o.low_us,
+            "high µs": o.high_us,
+            "speed-up per query": o.speedup,
+            "$ per 10⁹ queries": o.usd_per_billion_queries,
+            "why": o.reason,
+        }
+        for o in ranked
+    ]
+    return pd.DataFrame(rows)
 
 
 def validation(result: Validation) -> pd.DataFrame:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import streamlit as st
 
+from app.batch.points import MeasuredPoints
 from app.shared import url_state
 from app.shared.selection import Selection
 from app.shared.terms import TERMS
 from engine.devices import all_devices
 from engine.devices.spec import DeviceSpec
+from engine.model.batch.cost import TrafficUnit
 from engine.model.batch.types import BatchRequest
-from engine.model.measurements import Measurement
 from engine.problem import Problem
 
+TRAFFIC_UNITS: tuple[TrafficUnit, ...] = get_args(TrafficUnit)
 _LIMITS = (256, 1024, 4096, 16384)
 _PRICES = "prices"  # in the tab's state: edited prices by GPU
 
@@ -38,20 +40,24 @@ def axis_inputs() -> dict[str, Any]:
 
 def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
     """Price, traffic, utilisation."""
-    left, middle, right = st.columns(3)
-    prices: dict[str, float] = st.session_state.setdefault(_PRICES, {})
-    price = left.number_input(
+    left, middle, unit_column, right = st.columns([3, 3, 2, 3])
+    key = f"price.{device.name}"
+    left.number_input(
         f"Price of {device.name}, $ per hour",
         min_value=0.0,
-        value=prices.get(device.name, device.price_usd_per_hour),
+        value=own_prices().get(device.name, device.price_usd_per_hour),
         step=0.05,
-        key=f"price.{device.name}",
-        help=device.price_source or TERMS["price"],
+        key=key,
+        help=_price_help(device),
+        on_change=lambda: _take_price(device.name, st.session_state[key]),
         persist_state="session",
+    )
+    unit = url_state.select(
+        unit_column, "Traffic in", "traffic_unit", TRAFFIC_UNITS, "queries", help=TERMS["traffic"]
     )
     traffic = url_state.amount(
         middle,
-        "Traffic, million queries per day",
+        f"Traffic, million {unit} per day",
         "traffic",
         1000.0,
         low=0.001,
@@ -68,10 +74,30 @@ def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
         help=TERMS["utilisation"],
     )
     return {
-        "price_usd_per_hour": price,
-        "queries_per_day": _from_millions(traffic),
+        "prices": own_prices(),
+        "traffic_per_day": _from_millions(traffic),
+        "traffic_unit": unit,
         "utilisation": _from_percent(utilisation),
     }
+
+
+def _price_help(device: DeviceSpec) -> str:
+    if not device.price_source:
+        return TERMS["price"]
+    return f"{device.price_source}: {device.price_basis}. {TERMS['price']}"
+
+
+def own_prices() -> dict[str, float]:
+    """Prices that were edited in this browser tab, by GPU."""
+    prices: dict[str, float] = st.session_state.setdefault(_PRICES, {})
+    return dict(prices)
+
+
+def _take_price(gpu: str, price: float | None) -> None:
+    if price is None:
+        st.session_state[_PRICES].pop(gpu, None)
+    else:
+        st.session_state[_PRICES][gpu] = price
 
 
 def _from_millions(count: float) -> float:
@@ -114,11 +140,17 @@ def batch_request(
     selection: Selection,
     device: DeviceSpec,
     inputs: Mapping[str, Any],
-    measurements: tuple[Measurement, ...] | None,
+    points: MeasuredPoints,
+    calibrate: bool,
 ) -> BatchRequest:
-    """The request to the model. `measurements` calibrate it."""
+    """The request to the model.
+
+    Points of the variant's own file stand where they were measured, calibrated on or not. Those of
+    another kernel count only where that kernel is asked about: calibrated on.
+    """
     problem = selection.problem
     assert problem is not None  # the page stops before this without one
+    counted = points.measurements if calibrate or points.is_own_file else None
     return BatchRequest(
         variant=selection.variant.id,
         gpu=device,
@@ -131,7 +163,9 @@ def batch_request(
         dtype=problem.dtype,
         config=selection.config,
         batch_now=_present_batch(problem, inputs["heads_free"]),
-        measured=measurements,
+        measured=counted or None,
+        calibrate=calibrate,
+        measured_kernel=points.title if counted and not points.is_own_file else "",
         **inputs,
     )
 
@@ -143,20 +177,22 @@ def _present_batch(problem: Problem, heads_free: bool) -> int:
 
 def price_table() -> None:
     """Prices of every GPU, editable; they are kept for this browser tab."""
-    edited: dict[str, float] = st.session_state.setdefault(_PRICES, {})
+    edited = own_prices()
     st.data_editor(
         [
             {
                 "GPU": d.name,
                 "$ per hour": edited.get(d.name, d.price_usd_per_hour),
-                "price from": d.price_source,
+                "rented for it": d.price_basis or "no list price is known",
+                "price from": d.price_source or "unknown",
             }
             for d in all_devices()
         ],
-        disabled=["GPU", "price from"],
+        disabled=["GPU", "rented for it", "price from"],
         hide_index=True,
         key="price_editor",
         on_change=_take_prices,
+        placeholder="unknown",
         column_config={"$ per hour": st.column_config.NumberColumn(min_value=0.0, format="%.2f")},
     )
 
@@ -166,12 +202,5 @@ def _take_prices() -> None:
     for row, change in st.session_state["price_editor"]["edited_rows"].items():
         name, price = names[int(row)], change.get("$ per hour")
         if price is not None:
-            st.session_state[_PRICES][name] = price
+            _take_price(name, price)
             st.session_state[f"price.{name}"] = price
-
-
-def price_of(device: str) -> float | None:
-    """The price in force: edited, or the table's."""
-    edited: dict[str, float] = st.session_state.get(_PRICES, {})
-    listed = next((d.price_usd_per_hour for d in all_devices() if d.name == device), None)
-    return edited.get(device, listed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
+from app.shared import tables, url_state
 from app.shared.runs import measured_here
 from app.shared.selection import Selection
 from app.shared.snapshots import open_snapshot
@@ -15,31 +16,34 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
 from engine.evaluation import Evaluation
 from engine.model.batch.validate import from_evaluations
-from engine.model.measurements import Measurement, parse_measurements
+from engine.model.measurements import TEMPLATE, Measurement, parse_measurements
 from engine.problem import Problem
+from engine.sessions.known_times import source_match, times_of
 from engine.sessions.store.store import Store, default_store
 
 _NONE = "none"
-_UPLOAD = "a CSV file"
-_MEASURED_HERE = "measured here"
+_UPLOAD = "csv"
+_MEASURED_HERE = "here"
+_TITLES = {_NONE: "none", _UPLOAD: "a CSV file", _MEASURED_HERE: "measured here"}
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoints:
     """Measured points of the selected variant and GPU."""
 
-    source: str
+    title: str
     measurements: tuple[Measurement, ...]
     reason: str  # why there are none
+    is_own_file: bool = True  # measured of the very file that the variant is today
 
     @property
     def is_missing(self) -> bool:
         """Whether a source was selected that has no points."""
-        return bool(self.reason) and self.source != _NONE
+        return bool(self.reason) and self.title != _TITLES[_NONE]
 
 
 def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
-    """Select where measured points come from."""
+    """Select where measured points come from. The URL names the snapshot."""
     own = measured_here()
     mine = from_evaluations(own, selection.variant, selection.config, device)
     try:
@@ -49,30 +53,37 @@ def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
         st.caption(plain_markdown(str(error)))
         store, snapshots = None, {}
     sources = [_NONE, _UPLOAD, *([_MEASURED_HERE] if mine else []), *snapshots]
-    if st.session_state.get("points") not in sources:
+    if st.session_state.get("points", _NONE) not in sources:
         st.session_state["points"] = _NONE
-    source = st.selectbox(
-        "Measured points", sources, key="points", help=TERMS["points"], persist_state="session"
+    titles = {**_TITLES, **snapshots}
+    source = url_state.select(
+        st,
+        "Measured points",
+        "points",
+        sources,
+        _NONE,
+        format_func=titles.__getitem__,
+        help=TERMS["points"],
     )
     if source == _UPLOAD:
         return _uploaded()
     if source == _MEASURED_HERE:
-        return MeasuredPoints(source, _with_sdpa(mine, own), "")
+        return _points(titles[source], own, selection, device)
     if source not in snapshots or store is None:
-        return MeasuredPoints(_NONE, (), "Select measured points above.")
-    return _from_snapshot(store, source, snapshots[source], selection, device)
+        return MeasuredPoints(titles[_NONE], (), "Select measured points above.")
+    return _from_snapshot(store, titles[source], source, selection, device)
 
 
 @st.cache_data(ttl=15, show_spinner=False)
 def _snapshots(url: str, variant: str, device: str) -> dict[str, str]:
-    """Title → file of the snapshots that may hold such latencies; a drag must not list them all."""
+    """File → title of the snapshots that may hold such latencies; a drag must not list them all."""
     files = {}
     for info in Store(url).list():
         s = info.summary
         if s is None or variant not in s.variants or device not in s.devices:
             continue
         if s.origins != ("predicted",):
-            files[info.title] = info.name
+            files[info.name] = info.title
     return files
 
 
@@ -82,8 +93,10 @@ def _uploaded() -> MeasuredPoints:
         type=["csv"],
         key="points_csv",
     )
+    tables.download("Template, CSV", TEMPLATE, "measurements.csv", key="points_template")
+    title = _TITLES[_UPLOAD]
     if upload is None:
-        return MeasuredPoints(_UPLOAD, (), "Upload a CSV file of measurements.")
+        return MeasuredPoints(title, (), "Upload a CSV file of measurements.")
     try:
         text = upload.getvalue().decode("utf-8-sig")
         return MeasuredPoints(upload.name, parse_measurements(text, upload.name), "")
@@ -100,10 +113,19 @@ def _from_snapshot(
         evaluations = open_snapshot(store, name).opened()
     except AttuneError as error:
         return MeasuredPoints(title, (), str(error))
-    points = from_evaluations(evaluations, selection.variant, selection.config, device)
+    return _points(title, evaluations, selection, device)
+
+
+def _points(
+    title: str, evaluations: tuple[Evaluation, ...], selection: Selection, device: DeviceSpec
+) -> MeasuredPoints:
+    variant, config = selection.variant, selection.config
+    points = from_evaluations(evaluations, variant, config, device)
     if not points:
         return MeasuredPoints(title, (), f"{title} has no latency of this variant, config and GPU.")
-    return MeasuredPoints(title, _with_sdpa(points, evaluations), "")
+    times = [t for t in times_of(evaluations, session=title) if t.name == variant.id]
+    own = all(source_match(t, variant) == "this source" for t in times if t.device == device.name)
+    return MeasuredPoints(title, _with_sdpa(points, evaluations), "", own)
 
 
 def _with_sdpa(

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.batch.inputs import batch_request
+from app.batch.inputs import batch_request, own_prices
 from app.batch.points import MeasuredPoints
 from app.shared import runs
 from app.shared.footprints import CachedFootprints
@@ -66,8 +66,8 @@ class Question:
 
     def request(self, **inputs: Any) -> BatchRequest:
         """The request to the model; `inputs` are those of the open tab."""
-        measured = self.points.measurements if self.calibrate else None
-        return batch_request(self.selection, self.device, {**self.axis, **inputs}, measured)
+        inputs = {"prices": own_prices(), **self.axis, **inputs}
+        return batch_request(self.selection, self.device, inputs, self.points, self.calibrate)
 
     def ask(self, **inputs: Any) -> Answer:
         """Recommend a batch. Kernels that are not compiled yet are compiled by the job worker."""
@@ -130,7 +130,10 @@ def _calibrated(request: BatchRequest, footprints: CachedFootprints) -> Calibrat
         return Calibrated((), None, None)
     known: dict[Any, Calibrated] = st.session_state.setdefault(_CALIBRATIONS, {})
     config = tuple(sorted(request.config.items()))
-    key = (request.variant, request.gpu, config, request.measured)
+    key = (
+        *(request.variant, request.gpu, config, request.measured),
+        *(request.calibrate, request.measured_kernel),
+    )
     if key not in known:
         calibrated = calibrate_for(request, footprints)
         while len(known) >= _MOST_CALIBRATIONS:

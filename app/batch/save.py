@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import streamlit as st
 
+from app.batch import frames
 from app.batch.question import Question
 from app.shared import saving
 from engine.environment import collect_environment
 from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
 from engine.model.batch.types import BatchResult
 from engine.model.batch.validate import Validation
-from engine.model.measurements import Measurement
+from engine.model.measurements import Measurement, write_measurements
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
-from engine.records.snapshot import Snapshot
-from engine.sessions.build import make_snapshot, now
+from engine.records.snapshot import Attachment, Snapshot
+from engine.sessions.build import make_attachment, make_snapshot, now
+from engine.table import csv_text
 
 
 def button(question: Question, result: BatchResult, validation: Validation | None) -> None:
@@ -39,16 +41,31 @@ def _snapshot_of(
     words += [*result.warnings, *result.notes]
     if result.saving is not None:
         words.append(f"Cost: {result.saving.reason}")
+    words += [result.knee, *result.calibration_quality()]
+    if result.kernel:
+        words.insert(0, f"Of the recorded kernel {result.kernel}, launched like {result.variant}.")
     if validation is not None:
         words.append(f"Validation: {validation.reason}")
     return make_snapshot(
         [*_predicted(question, result), *_recorded(result, points)],
         environment=collect_environment(),
         title=f"Batch size of {result.variant} on {result.device}",
-        notes="\n".join(words),
+        notes="\n".join(filter(None, words)),
+        attachments=_files(question, result),
         provenance="Predicted by Attune's latency model"
         + (f"; {len(points)} measured points from outside this session." if points else "."),
     )
+
+
+def _files(question: Question, result: BatchResult) -> Iterator[Attachment]:
+    """The table of batches, and the measured points as they can be uploaded again."""
+    heads_free = bool(question.axis["heads_free"])
+    points = question.points.measurements
+    measured = frames.measured(points, result.problem, heads_free)
+    rows = frames.selected_rows(result, result.problem.batch)
+    yield make_attachment("batch.csv", csv_text(frames.table(rows, measured)))
+    if points:
+        yield make_attachment("points.csv", write_measurements(points))
 
 
 def _predicted(question: Question, result: BatchResult) -> list[Evaluation]:
@@ -75,8 +92,8 @@ def _predicted(question: Question, result: BatchResult) -> list[Evaluation]:
                 latency=Latency(
                     "predicted",
                     float(row["predicted_us"]),
-                    float(row["low_us"]),
-                    float(row["high_us"]),
+                    float(min(row["low_us"], row["predicted_us"])),
+                    float(max(row["high_us"], row["predicted_us"])),
                     recommendation.reason if recommendation else "The present batch.",
                 ),
             )

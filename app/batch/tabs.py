@@ -13,15 +13,11 @@ from app.shared import plot, tables
 from app.shared.palette import color_of
 from app.shared.runs import cancel_queued_compiles, run
 from app.shared.selection import Selection
-from app.shared.terms import TERMS
-from app.shared.widgets import busy, empty, plain_markdown, problem, theme, tile, tile_row
+from app.shared.widgets import busy, empty, plain_markdown, problem, theme
 from engine.jobs.manager import JobStatus
-from engine.model.batch.table import Recommendation
 from engine.model.batch.types import BatchResult
-from engine.units import format_bytes, format_us
 
 _TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Validate")
-_GOAL_INSIDE = 0.8  # of the measured values inside the 90 % intervals, over all snapshots
 
 
 def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tuple[JobStatus, ...]:
@@ -30,7 +26,7 @@ def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tupl
     Returns:
         The compiles that it waits for.
     """
-    color = color_of(question.selection.variant.id)
+    color = _color(question)
     heads_free = bool(question.axis["heads_free"])
     measured = frames.measured(question.points.measurements, result.problem, heads_free)
     tabs = st.tabs(_TABS, key="batch_tab", on_change="rerun", bind="query-params")
@@ -49,53 +45,13 @@ def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tupl
             _cost(question)
     if validation.open:
         with validation:
-            _validation(checked, result, color)
+            _validation(question, checked, color)
             _measure_button(question.selection, result)
     return ()
 
 
-def tiles(result: BatchResult, axis: str) -> None:
-    """The present batch and one tile per target. `axis` is `B` or `B × H`."""
-    with tile_row():
-        now = result.table[result.table["batch"] == result.problem.batch].iloc[0]
-        tile(
-            "Now",
-            f"{axis} = {result.problem.batch:,}",
-            f"{now['speedup_per_unit']:.3g}× per unit",
-            f"{format_us(now['predicted_us'])} per launch predicted, {now['sm_fill']:.0%} SM fill",
-            term="The batch in the sidebar.",
-        )
-        for r in result.recommendations:
-            _recommendation_tile(r, axis)
-
-
-def _recommendation_tile(r: Recommendation, axis: str) -> None:
-    interval = f"{r.low_batch:,} – {r.high_batch:,}"
-    memory = format_bytes(r.memory_bytes)
-    if r.memory_share is not None:
-        memory += f", {r.memory_share:.2g} of the GPU's" if r.memory_share >= 0.01 else ""
-    tile(
-        f"{r.target:.0%} of the plateau",
-        f"{axis} = {r.batch:,}",
-        f"{r.speedup_per_unit:.3g}× per unit",
-        f"between {interval}; {format_us(r.latency_us)} per launch predicted; {memory}",
-        term=f"{TERMS['plateau']} The range is that of the model's 90 % interval.",
-        color="violet",
-    )
-
-
-def reasons(result: BatchResult) -> None:
-    """The middle target's reason; the others' and the model's notes are folded away."""
-    recommendations = result.recommendations
-    middle = recommendations[len(recommendations) // 2]
-    st.markdown(plain_markdown(middle.reason))
-    for warning in result.warnings:
-        st.warning(plain_markdown(warning), icon=":material/stairs:")
-    with st.expander("The reasons of all targets, and what the model leaves out"):
-        for r in recommendations:
-            st.markdown(f"- **{r.target:.0%}** {plain_markdown(r.reason)}")
-        for note in result.notes:
-            st.markdown(f"- {plain_markdown(note)}")
+def _color(question: Question) -> str:
+    return color_of(question.selection.variant.id)
 
 
 def _curve(result: BatchResult, points: pd.DataFrame, axis: str, color: str) -> None:
@@ -141,8 +97,11 @@ def _alternatives(question: Question, result: BatchResult) -> tuple[JobStatus, .
     if answer.result is None:
         problem(answer.error, answer.log)
         return answer.waiting
-    if answer.result.wait is not None:
-        st.info(plain_markdown(answer.result.wait.reason), icon=":material/schedule:")
+    wait = answer.result.wait
+    if wait is not None:
+        st.info(plain_markdown(wait.reason), icon=":material/schedule:")
+        frame = frames.waiting(wait)
+        plot.draw(charts.waiting(frame, wait.batch, _color(question), theme()), key="waiting")
     if not rank:
         empty(
             "nothing yet",
@@ -155,7 +114,7 @@ def _alternatives(question: Question, result: BatchResult) -> tuple[JobStatus, .
         with st.container(horizontal=True, vertical_alignment="center"):
             busy(f"{len(answer.waiting)} kernels are still to be compiled; the table fills up.")
             st.button("Stop", key="stop_rank", on_click=_stop_ranking)
-    tables.draw(frames.options(answer.result.options, inputs.price_of), numbers="%.3g")
+    tables.draw(frames.options(answer.result.options), numbers="%.3g", placeholder="unknown")
     notes = [n for n in answer.result.notes if "not compiled yet" not in n]
     for note in notes:
         st.caption(plain_markdown(note))
@@ -178,32 +137,36 @@ def _cost(question: Question) -> None:
         return
     st.success(plain_markdown(saving.reason), icon=":material/savings:")
     tables.draw(frames.costs(saving), numbers="%.4g", placeholder="unknown")
-    if cost_inputs["price_usd_per_hour"] is None:
+    if saving.usd_per_day is None:
         st.caption(f"No list price of {question.device.name} is known: enter one to see dollars.")
     with st.expander("Prices of every GPU", icon=":material/sell:"):
         inputs.price_table()
 
 
-def _validation(checked: CheckedModel, result: BatchResult, color: str) -> None:
+def _validation(question: Question, checked: CheckedModel, color: str) -> None:
     """Predicted against measured."""
     validation = checked.validation
     if validation is None:
         empty("nothing yet", "Nothing to validate against", checked.reason)
         return
-    draw = st.success if validation.share_inside >= _GOAL_INSIDE else st.warning
+    draw = st.success if validation.is_worth_something else st.warning
     draw(plain_markdown(validation.reason), icon=":material/fact_check:")
+    if not question.points.is_own_file:
+        name = question.selection.variant.id
+        st.caption(
+            f"Two kernels are compared here, {name} as predicted and the one that was measured: a "
+            "difference is not the model's error alone."
+        )
     frame = frames.validation(validation)
     left, right = st.columns([4, 5], gap="medium")
     with left:
         plot.draw(charts.validation(frame, color, theme()), key="validation")
     with right:
         tables.draw(frames.validation_table(frame), numbers="%.4g")
-    if result.loo is not None:
-        st.caption(
-            f"Calibrated on these points, each predicted by the others: mean error "
-            f"{result.loo.mean_error:.1%}, largest error {result.loo.worst_error:.1%}. The table "
-            "above is the model before calibration."
-        )
+    st.caption(
+        "The prediction is the model's before calibration; how well the calibrated model predicts "
+        "points that it has not seen stands at the top of the page."
+    )
 
 
 def _measure_button(selection: Selection, result: BatchResult) -> None:

@@ -124,6 +124,10 @@ def _folded(snapshot: Snapshot) -> None:
             tables.draw(timeline_table(rows).frame().iloc[::-1])
     if snapshot.sources:
         _sources(snapshot)
+    if snapshot.attachments:
+        with st.expander(f"Files, {len(snapshot.attachments):,}", icon=":material/attach_file:"):
+            for i, file in enumerate(snapshot.attachments):
+                tables.download(file.name, file.text, file.name, key=f"session_file.{i}")
     if snapshot.log:
         with st.expander("Import log", icon=":material/subject:"):
             st.code(snapshot.log, language=None, wrap_lines=True)

@@ -50,13 +50,15 @@ TERMS: dict[str, str] = {
     "more batch element.",
     "max_batch": "The end of the curve. Batches that do not fit in memory are left out.",
     "price": "A list price; enter what you pay.",
-    "traffic": "A query is one query row: a launch answers B × H × S of them.",
+    "traffic": "A request is a batch element, a token one position of it, a query one query row: a "
+    "launch answers B requests, B × S tokens, B × H × S queries, all of one layer.",
     "utilisation": "The share of its time that a GPU is planned to be busy.",
     "arrivals": "Requests (batch elements) per second, arriving at random.",
     "budget": "The additional latency that the slowest 5 % of requests may have compared with an "
     "immediate launch.",
     "points": "Measured or recorded latencies of this variant on this GPU, to validate the "
-    "prediction or to calibrate it.",
+    "prediction or to calibrate it. Those of another file than the variant's are another kernel's: "
+    "calibrated on them, the page answers for that kernel.",
     "calibrate": "Fit the model's parameters to these points, which narrows the interval. They no "
     "longer validate the model then; the leave-one-out error is shown instead.",
     "plateau": "The plateau is the highest throughput, in units of work per second, of any batch "

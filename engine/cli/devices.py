@@ -43,7 +43,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {difference}")
     print_table(
         "Known GPUs (dense rates, FP32 accumulation)",
-        ("GPU", "arch", "SMs", "FP16 TFLOP/s", "FP32 TFLOP/s", "GB/s", "memory GB", "$/h"),
+        (
+            "GPU",
+            "arch",
+            "SMs",
+            "FP16 TFLOP/s",
+            "FP32 TFLOP/s",
+            "GB/s",
+            "memory",
+            "$/h",
+            "rented for it",
+        ),
         (
             (
                 d.name,
@@ -52,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
                 d.fp16_tensor_tflops,
                 d.fp32_tflops,
                 d.memory_gb_per_s,
-                None if d.memory_bytes is None else round(d.memory_bytes / 1e9),
+                d.memory,
                 d.price_usd_per_hour,
+                d.price_basis,
             )
             for d in all_devices()
         ),

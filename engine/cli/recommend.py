@@ -15,11 +15,12 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
-from engine.units import format_bytes, format_us
+from engine.units import format_bytes, format_us, format_usd
 
 if TYPE_CHECKING:
-    from engine.model.batch.cost import Saving
+    from engine.model.batch.cost import Saving, TrafficUnit
     from engine.model.batch.recommend import BatchResult, Point
+    from engine.model.batch.waiting import WaitPlan
 
 
 def add_parser(commands: Any) -> None:
@@ -60,14 +61,26 @@ def add_parser(commands: Any) -> None:
         metavar="B,H,S",
         help="a further point to predict; repeatable",
     )
+    p.add_argument(
+        "--measured-kernel",
+        default="",
+        metavar="NAME",
+        help="the points are of this kernel and not of the variant's file, though launched like "
+        "it: the answer is then about that kernel",
+    )
     p.add_argument("--batch-now", type=int, default=1, help="the batch used today (default 1)")
     p.add_argument(
         "--price",
-        type=float,
-        metavar="USD",
-        help="per GPU-hour (default: the list price in the GPU table)",
+        type=_price,
+        action="append",
+        default=[],
+        metavar="[GPU=]USD",
+        help="your price of a GPU-hour, of this GPU or of one named; repeatable (default: the list "
+        "prices of `devices`)",
     )
-    p.add_argument("--queries-per-day", type=float, help="query rows a day, for the cost")
+    traffic = p.add_mutually_exclusive_group()
+    for unit, meaning in _TRAFFIC.items():
+        traffic.add_argument(f"--{unit}-per-day", type=float, metavar="N", help=meaning)
     p.add_argument(
         "--utilisation",
         type=float,
@@ -88,6 +101,19 @@ def add_parser(commands: Any) -> None:
     p.set_defaults(run=run)
 
 
+_TRAFFIC: dict[TrafficUnit, str] = {
+    "requests": "traffic, for the cost: batch elements a day",
+    "tokens": "traffic: positions of all requests a day",
+    "queries": "traffic: query rows a day, B·H·S of a launch (default 10⁹)",
+}
+
+
+def _price(text: str) -> tuple[str, float]:
+    """(GPU, dollars); the GPU is empty for the one at hand."""
+    gpu, _, dollars = text.rpartition("=")
+    return gpu.strip(), float(dollars.strip().removeprefix("$"))
+
+
 def _percent(text: str) -> float:
     return float(text.removesuffix("%")) / 100
 
@@ -103,9 +129,12 @@ def _problem_point(text: str) -> tuple[int, int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from engine.devices import find_device
     from engine.model.batch.recommend import BatchRequest, recommend_batch
     from engine.model.batch.table import DEFAULT_TARGETS
 
+    traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
+    named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:
         raise InvalidProblem("--curve goes with --json: the curve has a row per batch.")
     result = recommend_batch(
@@ -124,10 +153,12 @@ def run(args: argparse.Namespace) -> int:
             max_batch=args.max_batch,
             targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
             measured=args.measured,
+            measured_kernel=args.measured_kernel,
             predict=tuple(args.predict),
             batch_now=args.batch_now,
-            price_usd_per_hour=args.price,
-            queries_per_day=args.queries_per_day,
+            prices={find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price},
+            traffic_per_day=next(iter(named.values()), None),
+            traffic_unit=next(iter(named), "queries"),
             utilisation=args.utilisation,
             arrivals_per_s=args.arrivals_per_s,
             budget_ms=args.budget_ms,
@@ -142,18 +173,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_human(result: BatchResult) -> None:
-    print(f"{result.variant} on {result.device}, {result.problem.label()}: every latency here is "
-          "predicted unless it says measured.")  # fmt: skip
+    kernel = result.variant
+    if result.kernel:
+        kernel = f"The kernel {result.kernel} (launched like {result.variant})"
+    print(
+        f"{kernel} on {result.device}, {result.problem.label()}: every latency here is predicted "
+        "unless it says measured."
+    )
+    for sentence in result.calibration_quality():
+        print(sentence)
     print_table(
         "Recommended batches",
-        ("plateau", "batch", "between", "latency", "per unit", "memory"),
+        ("plateau", "batch", "between", "latency", "origin", "per unit", "thread fill", "memory"),
         (
             (
                 f"{r.target:.0%}",
                 r.batch,
-                f"{r.low_batch:,} – {r.high_batch:,}",
+                _range(r.low_batch, r.high_batch),
                 format_us(r.latency_us),
+                r.origin,
                 format_us(r.per_unit_us),
+                f"{r.thread_fill:.0%}",
                 format_bytes(r.memory_bytes),
             )
             for r in result.recommendations
@@ -161,32 +201,30 @@ def _print_human(result: BatchResult) -> None:
     )
     for r in result.recommendations:
         print(f"{r.target:.0%}: {r.reason}")
+    print(result.knee)
+    if result.next_point is not None:
+        print(result.next_point.reason)
     if result.points:
         print_table(
             "Points",
             ("B", "H", "S", "CTAs", "predicted", "90 % interval", "measured", "difference"),
             (_point_row(p) for p in result.points),
         )
-    if result.loo is not None:
-        print(
-            f"Leave-one-out error of the calibrated model: {result.loo.mean_error:.1%} on average, "
-            f"{result.loo.worst_error:.1%} at worst."
-        )
     if result.saving is not None:
         _print_saving(result.saving)
     if result.wait is not None:
-        print(f"Waiting: {result.wait.reason}")
+        _print_wait(result.wait)
     if result.options:
         print_table(
             "When the batch cannot grow",
-            ("option", "GPU", "latency", "per query", "$ per 10⁹ queries", "speed-up"),
+            ("option", "GPU", "latency", "per query", "10⁹ queries", "speed-up"),
             (
                 (
                     o.title,
                     o.device,
                     format_us(o.latency_us),
                     format_us(o.per_query_us),
-                    o.usd_per_billion_queries,
+                    _usd(o.usd_per_billion_queries),
                     f"{o.speedup:.2f}×",
                 )
                 for o in result.options
@@ -198,6 +236,34 @@ def _print_human(result: BatchResult) -> None:
         print(f"Warning: {warning}")
     for note in result.notes:
         print(f"Note: {note}")
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} – {high:,}"
+
+
+def _usd(dollars: float | None) -> str | None:
+    return None if dollars is None else format_usd(dollars)
+
+
+def _print_wait(wait: WaitPlan) -> None:
+    print_table(
+        "Waiting to collect requests",
+        ("batch", "added at the 95th percentile", "GPU time per request", ""),
+        (
+            (
+                p.batch,
+                format_us(p.added_p95_us),
+                format_us(p.per_request_us),
+                "chosen" if p.batch == wait.batch
+                else "too slow to keep up" if not p.keeps_up
+                else "" if p.in_budget
+                else "over the budget",
+            )
+            for p in wait.curve
+        ),
+    )  # fmt: skip
+    print(f"Waiting: {wait.reason}")
 
 
 def _point_row(p: Point) -> tuple[object, ...]:
@@ -216,15 +282,19 @@ def _point_row(p: Point) -> tuple[object, ...]:
 def _print_saving(saving: Saving) -> None:
     print_table(
         "Cost",
-        ("", "per query", "GPU-hours a day", "$ per 10⁹ queries", "$ a day", "$ a year", "GPUs"),
+        (
+            *("", "per query", "GPU-hours a day", "10⁶ requests", "10⁶ tokens"),
+            *("a day", "a year", "GPUs"),
+        ),
         (
             (
                 name,
                 format_us(c.per_query_us),
                 c.gpu_hours_per_day,
-                c.usd_per_billion_queries,
-                c.usd_per_day,
-                c.usd_per_year,
+                _usd(c.usd_per_million_requests),
+                _usd(c.usd_per_million_tokens),
+                _usd(c.usd_per_day),
+                _usd(c.usd_per_year),
                 c.gpus_needed,
             )
             for name, c in (("now", saving.now), ("recommended", saving.then))

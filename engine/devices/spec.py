@@ -25,7 +25,7 @@ class DeviceSpec:
     compute_capability: tuple[int, int]
     num_sms: int | None
     boost_clock_mhz: int | None
-    memory_bytes: int | None
+    memory_bytes: int | None  # what a program can have, where that is known; else what is built in
     memory_gb_per_s: float | None  # 10^9 bytes per second
     l2_bytes: int | None
     fp16_tensor_tflops: float | None
@@ -35,6 +35,20 @@ class DeviceSpec:
     price_usd_per_hour: float | None  # a list price; editable where it is used
     source: str  # where the row's figures come from
     price_source: str = ""
+    memory_gb: int | None = None  # as the vendor names it
+    price_basis: str = ""  # what is rented for it: "whole instance", "GPU, per second", …
+
+    @property
+    def memory(self) -> str:
+        """`24 GB (24.2 GB usable)`, `80 GB`; what can be used where the vendor's figure is unknown.
+
+        Usable memory is less than what the vendor counts in GiB where ECC takes its part.
+        """
+        usable = "" if self.memory_bytes is None else f"{self.memory_bytes / 1e9:.3g} GB usable"
+        if self.memory_gb is None:
+            return usable or "unknown"
+        is_nominal = self.memory_bytes in (None, self.memory_gb << 30)
+        return f"{self.memory_gb} GB" if is_nominal else f"{self.memory_gb} GB ({usable})"
 
     @property
     def arch(self) -> str:

@@ -3,7 +3,8 @@
 Conventions: tensor peaks are dense (no sparsity) with FP32 accumulation, which on GeForce cards is
 half the advertised figure; the clock is the boost clock; memory is what the vendor calls GB,
 counted in GiB as drivers do; prices are list prices of one GPU-hour at the time named, meant to be
-edited where they are used. `-` stands for a figure that no source gives.
+edited where they are used, and what is rented for them differs (`price_basis`). `-` stands for a
+figure that no source gives.
 """
 
 from __future__ import annotations
@@ -59,8 +60,16 @@ _PRICE_SOURCES = {
     "-": "",
     "study": "the price of the L4 study that this project starts from",
     "lambda": "Lambda on-demand list price, May 2026",
-    "aws g4dn": "AWS g4dn.xlarge on demand, us-east-1 (whole instance)",
-    "aws g5": "AWS g5.xlarge on demand, us-east-1, June 2026 (whole instance)",
+    "aws g4dn": "AWS g4dn.xlarge on demand, us-east-1",
+    "aws g5": "AWS g5.xlarge on demand, us-east-1, June 2026",
+}
+# What is rented for the price: prices of different bases do not compare.
+_PRICE_BASES = {
+    "-": "",
+    "study": "GPU, as the study counts it",
+    "lambda": "instance's share of one GPU, by the minute",
+    "aws": "whole instance with CPU and memory, on demand",
+    "runpod": "serverless GPU, by the second of use",
 }
 _RUNPOD = "RunPod serverless list price, ${} per second, 2026"
 
@@ -107,6 +116,9 @@ _SOURCES = {
         "NVIDIA RTX Blackwell PRO GPU Architecture whitepaper (Workstation Edition)"
     ),
 }
+
+# Memory that the driver reports, where ECC takes some of what is built in.
+_USABLE_MIB = {"L4": 23_034}
 
 # How drivers and people name it.
 _ALIASES = {
@@ -158,7 +170,8 @@ def _device(line: str) -> DeviceSpec:
         compute_capability=(major, minor),
         num_sms=int(sms),
         boost_clock_mhz=int(mhz),
-        memory_bytes=int(gib) << 30,
+        memory_bytes=_USABLE_MIB.get(name, int(gib) << 10) << 20,
+        memory_gb=int(gib),
         memory_gb_per_s=float(gb_per_s),
         l2_bytes=int(float(l2_mib) * (1 << 20)),
         fp16_tensor_tflops=float(fp16),
@@ -167,6 +180,7 @@ def _device(line: str) -> DeviceSpec:
         power_w=None if watts == "-" else int(watts),
         price_usd_per_hour=None if price == "-" else float(price),
         source=_SOURCES[name],
+        price_basis=_PRICE_BASES[seller],
         price_source=_RUNPOD.format(rate) if seller == "runpod" else _PRICE_SOURCES[price_from],
     )
 

@@ -116,6 +116,8 @@ class Calibration:
     fitted: tuple[str, ...]  # the rest of PARAMETER_NAMES keeps its prior
     points: int
     notes: tuple[str, ...] = ()
+    # Of a kernel that is not the variant's file: it does not visit keys past the end.
+    skips_absent_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,8 @@ def predict_arrays(
     else:
         parameters = calibration.parameters
         covariance, noise = np.array(calibration.covariance), calibration.noise
+        if calibration.skips_absent_keys:
+            launches = launches.without_absent_keys()
     terms = evaluate(variant, launches, resident, m, parameters)
     ends = _parameter_ends(parameters, covariance)
     ends_us = evaluate(variant, launches, resident, m, ends).total_us

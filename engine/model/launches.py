@@ -53,6 +53,10 @@ class Launches:
         """The problems where `keep` (`[n]`) is True."""
         return Launches(**{f.name: getattr(self, f.name)[..., keep] for f in fields(self)})
 
+    def without_absent_keys(self) -> Launches:
+        """The same launches by a kernel that stops at the last key, not at the end of its tile."""
+        return replace(self, kv_rows=np.minimum(self.kv_rows, self.num_keys))
+
     @property
     def elements(self) -> IntArray:
         """Elements of Q, and of O."""

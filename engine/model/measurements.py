@@ -9,7 +9,7 @@ Lines that start with # are comments.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,11 @@ MAX_ROWS = 10_000
 MAX_CHARS = 4_000_000
 REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
 OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv", "num_heads_kv")
+# A file to fill in, with a line of example figures.
+TEMPLATE = f"""{",".join((*REQUIRED, *OPTIONAL))}
+# One line per measured launch, in milliseconds; what is optional may be left empty:
+# 1,8,128,64,0.543,16,0.026,my series,false,float16,,
+"""
 _LONGEST_MS = 3_600_000.0
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
@@ -42,6 +47,32 @@ class Measurement:
     def place(self) -> str:
         """`line 7`, or the problem where there is no file."""
         return self.problem.label() if self.line is None else f"line {self.line}"
+
+
+def write_measurements(points: Iterable[Measurement]) -> str:
+    """CSV text that `parse_measurements` reads back."""
+    import pandas as pd
+
+    from engine.table import csv_text
+
+    rows = [
+        {
+            "batch": p.problem.batch,
+            "num_heads": p.problem.num_heads,
+            "seqlen": p.problem.seqlen,
+            "head_dim": p.problem.head_dim,
+            "kernel_ms": p.measured_us / 1e3,
+            "ctas": p.ctas,
+            "sdpa_ms": None if p.sdpa_us is None else p.sdpa_us / 1e3,
+            "series": p.series,
+            "causal": p.problem.causal,
+            "dtype": p.problem.dtype,
+            "seqlen_kv": p.problem.seqlen_kv,
+            "num_heads_kv": p.problem.num_heads_kv,
+        }
+        for p in points
+    ]
+    return csv_text(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:

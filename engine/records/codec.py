@@ -66,7 +66,9 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
         "summary": summarise(snapshot).model_dump(mode="json"),
     }
     opening = json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1]
-    text = (opening + "," + snapshot.model_dump_json()[1:]).encode()
+    # Versions 1 and 2 lack them.
+    absent = None if snapshot.attachments else {"attachments"}
+    text = (opening + "," + snapshot.model_dump_json(exclude=absent)[1:]).encode()
     if len(text) > MAX_BYTES or _values_at_most(text) > MAX_VALUES:
         raise SnapshotError(
             f"This session is too large for one snapshot ({len(text) / 2**20:.0f} MiB of at most "

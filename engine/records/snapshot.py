@@ -3,9 +3,9 @@
 The file is one JSON object: `format`, `schema_version` and `summary` (written by
 `engine.records.codec`), then the fields of `Snapshot`.
 
-Version 2 adds `seqlen_kv` to problems, version 3 `num_heads_kv`, and `idle_ctas` to occupancies. A
-file is written in the oldest version that can hold it, so that whoever has an older Attune can open
-what they could open before.
+Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies, and
+`attachments`. A file is written in the oldest version that can hold it, so that whoever has an
+older Attune can open what they could open before.
 """
 
 from __future__ import annotations
@@ -108,6 +108,20 @@ class Source(Record):
         return self
 
 
+class Attachment(Record):
+    """A file that belongs to the session, as a table of a batch recommendation. Only data."""
+
+    name: ShortLine  # "batch_v01_L4.csv"
+    text: SourceText
+    sha256: Sha256  # of the text in UTF-8
+
+    @model_validator(mode="after")
+    def _hash(self) -> Attachment:
+        if hashlib.sha256(self.text.encode()).hexdigest() != self.sha256:
+            raise ValueError("sha256 is not that of the text: one of the two was changed")
+        return self
+
+
 class StoredErrorMap(Record):
     """Largest |error| pooled by block maximum, row-major.
 
@@ -163,6 +177,7 @@ class Snapshot(Record):
     sources: Annotated[tuple[Source, ...], Field(max_length=1_000), *AS_TUPLE] = ()
     timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
     log: Log = ""  # of an import: what was left out and why
+    attachments: Annotated[tuple[Attachment, ...], Field(max_length=100), *AS_TUPLE] = ()
 
     @model_validator(mode="after")
     def _references(self) -> Snapshot:
@@ -185,8 +200,10 @@ def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
     passes = (p for e in snapshot.evaluations for p in e.passes)
-    if any(p.num_heads_kv is not None for p in problems) or any(
-        p.occupancy.idle_ctas for p in passes
+    if (
+        snapshot.attachments
+        or any(p.num_heads_kv is not None for p in problems)
+        or any(p.occupancy.idle_ctas for p in passes)
     ):
         return 3
     return 1 if all(p.seqlen_kv is None for p in problems) else 2

@@ -15,6 +15,7 @@ from engine.evaluation import Evaluation
 from engine.problem import Problem
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import (
+    Attachment,
     Environment,
     Goal,
     Snapshot,
@@ -59,6 +60,7 @@ def make_snapshot(
     sources: Iterable[Source] = (),
     timeline: Iterable[TimelineEntry] = (),
     log: str = "",
+    attachments: Iterable[Attachment] = (),
 ) -> Snapshot:
     """A snapshot of `evaluations`. Texts are cleaned and cut to what a file may hold.
 
@@ -85,8 +87,16 @@ def make_snapshot(
         "sources": tuple(sources),
         "timeline": tuple(timeline),
         "log": log,
+        "attachments": tuple(attachments),
     }
     return decode(Snapshot, raw, name="This session")
+
+
+def make_attachment(name: str, text: str) -> Attachment:
+    """A file with its hash. SnapshotError when it cannot be stored."""
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    raw = {"name": clean_line(name, 120), "text": text, "sha256": sha256}
+    return decode(Attachment, raw, name="The attachment")
 
 
 def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:

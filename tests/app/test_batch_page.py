@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from app_driver import charts, metric, texts, until
 
+from engine.model.measurements import parse_measurements
 from engine.sessions.store.store import default_store
 
+STUDY = "20261121T000000Z_l4_v01_7-problems.json"
 SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 1,1,128,64,0.543,0.026
 8,1,128,64,0.560,0.027
@@ -16,7 +20,7 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 
 
 def ready(at) -> bool:
-    return any(m.label == "90% of the plateau" for m in at.metric)
+    return any(m.label == "Recommended" for m in at.metric)
 
 
 def open_batch(open_app, **params):
@@ -24,28 +28,43 @@ def open_batch(open_app, **params):
 
 
 def upload(at, text: str):
-    at.selectbox(key="points").set_value("a CSV file").run()
+    at.selectbox(key="points").set_value("csv").run()
     at.file_uploader(key="points_csv").set_value(("series.csv", text.encode(), "text/csv"))
+    return at.run()
+
+
+def follow(at, **params):
+    """Click a link of the app, whose values win over what the tab remembers."""
+    for name, value in params.items():
+        at.query_params[name] = value
+    at.query_params["link"] = "1"
     return at.run()
 
 
 def test_it_recommends_with_an_interval_a_gain_and_a_reason(open_app):
     at = open_batch(open_app)
     assert not at.exception
-    batches = [int(metric(at, f"{t}% of the plateau").split("= ")[1]) for t in (70, 90, 95)]
-    assert 1 < batches[0] <= batches[1] <= batches[2]
-    assert f"B={batches[1]} reaches" in texts(at)
+    batch = int(metric(at, "Recommended").split("= ")[1])
+    assert [m.label for m in at.metric] == ["Now", "Recommended"]
+    words = texts(at)
+    others = re.search(r"B = (\d+)\*\* for 70% .*B = (\d+)\*\* for 95%", words)
+    assert others is not None
+    assert 1 < int(others[1]) <= batch <= int(others[2])
+    assert f"B={batch} reaches" in words
+    assert "2 CTAs fit on an SM" in words
+    assert "Measure B=" in words
+    assert "Not calibrated" in words
     assert len(charts(at)) == 1
 
 
 def test_heads_and_length_move_the_recommendation(open_app):
     at = open_batch(open_app)
-    before = metric(at, "90% of the plateau")
+    before = metric(at, "Recommended")
     at.select_slider(key="H").set_value(16).run()
-    assert metric(at, "90% of the plateau") != before
-    after = metric(at, "90% of the plateau")
+    assert metric(at, "Recommended") != before
+    after = metric(at, "Recommended")
     at.select_slider(key="S").set_value(1024).run()
-    assert metric(at, "90% of the plateau") != after
+    assert metric(at, "Recommended") != after
     assert at.query_params["S"] == "1024"
     assert not at.exception
 
@@ -60,8 +79,8 @@ def test_free_heads_count_units(open_app):
     at = open_batch(open_app, H="8", heads_free="true")
     fixed = open_batch(open_app, H="8")
     assert metric(at, "Now") == "B × H = 8"
-    free_batch = int(metric(at, "90% of the plateau").split("= ")[1])
-    assert free_batch > int(metric(fixed, "90% of the plateau").split("= ")[1])
+    free_batch = int(metric(at, "Recommended").split("= ")[1])
+    assert free_batch > int(metric(fixed, "Recommended").split("= ")[1])
 
 
 @pytest.mark.parametrize("tab", ["Table", "Cost", "Validate", "Batch cannot grow"])
@@ -88,6 +107,11 @@ def test_cost_is_that_of_the_price_and_the_traffic(open_app):
     at.number_input(key="traffic").set_value(2000.0).run()
     after = at.dataframe[0].value.set_index("").loc["now", "$ per day"]
     assert after == pytest.approx(4 * before)
+    assert "requests a day" in texts(at)
+    # A request of one head and 128 positions is 128 queries.
+    at.selectbox(key="traffic_unit").set_value("requests").run()
+    assert at.dataframe[0].value.set_index("").loc["now", "$ per day"] == pytest.approx(128 * after)
+    assert at.query_params["traffic_unit"] == "requests"
 
 
 def test_a_gpu_without_a_price_says_so(open_app):
@@ -104,6 +128,7 @@ def test_waiting_takes_rate_and_budget(open_app):
     at.number_input(key="budget").set_value(20.0).run()
     assert not at.exception
     assert "requests a second" in texts(at)
+    assert "waiting" in charts(at)
 
 
 def test_points_of_a_csv_validate_and_calibrate(open_app):
@@ -112,9 +137,23 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
     assert "4 of 4 measured values" in texts(at)
     wide = at.dataframe[0].value
     assert list(wide["measured µs"]) == [543.0, 560.0, 750.0, 3620.0]
-    at.toggle(key="calibrate").set_value(True).run()
+    # Quality first: the error on unseen points and its interval's width, before any figure.
+    quality = next(m.value for m in at.markdown if "Calibrated on 4 measured points" in m.value)
+    assert "at worst (line " in quality
+    assert "a factor of" in quality
+    assert "is a factor of" in texts(at)
+    at.toggle(key="calibrate").set_value(False).run()
     assert not at.exception
-    assert "each predicted by the others" in texts(at)
+    assert "Not calibrated" in texts(at)
+    assert at.query_params["calibrate"] == "false"
+
+
+@pytest.mark.parametrize("calibrate", ["true", "false"])
+def test_what_was_measured_is_not_overruled(open_app, calibrate):
+    at = upload(open_batch(open_app, batch_tab="Table", calibrate=calibrate), SERIES)
+    table = at.dataframe[0].value.set_index("B")
+    assert (table["latency µs"][32], table["origin"][32]) == (750.0, "measured")
+    assert (table["origin"][16], table["predicted µs"][32] != 750.0) == ("predicted", True)
 
 
 @pytest.mark.parametrize(
@@ -131,16 +170,37 @@ def test_a_wrong_csv_names_line_and_column(open_app, text, words):
     at = upload(open_batch(open_app, batch_tab="Validate"), text)
     assert not at.exception
     assert words in texts(at)
-    assert metric(at, "90% of the plateau")  # the prediction stands without it
+    assert metric(at, "Recommended")  # the prediction stands without it
 
 
 def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
     at = open_batch(open_app, batch_tab="Validate")
-    options = at.selectbox(key="points").options
-    assert any("L4 study" in o for o in options)
-    at.selectbox(key="points").set_value(next(o for o in options if "L4 study" in o)).run()
+    assert any("L4 study" in o for o in at.selectbox(key="points").options)
+    at.selectbox(key="points").set_value(STUDY).run()
     until(at, lambda page: "measured values" in texts(page))
     assert not at.exception
+    assert at.query_params["points"] == STUDY
+
+
+def test_the_study_s_kernel_is_another_one_and_a_link_restores_it(open_app):
+    """No source was recorded with it: calibrated on it, the page answers for that kernel."""
+    at = open_batch(open_app, batch_tab="Validate")
+    follow(at, points=STUDY)
+    assert not at.exception
+    words = texts(at)
+    assert "are of another kernel than the file of v01 here: the figures below are that" in words
+    assert "Calibrated on 8 measured points" in words
+    assert "Two kernels are compared here" in words
+    follow(at, points=STUDY, calibrate="false")
+    assert "those of v01, and the points prove nothing for it" in texts(at)
+    assert "Not calibrated" in texts(at)
+
+
+def test_a_template_of_the_csv_is_offered(open_app):
+    at = open_batch(open_app, points="csv")
+    assert not at.exception
+    assert "Upload a CSV file of measurements" in texts(at)
+    assert any(b.proto.label == "Template, CSV" for b in at.get("download_button"))
 
 
 def test_saving_keeps_prediction_measurements_and_words(open_app):
@@ -154,6 +214,15 @@ def test_saving_keeps_prediction_measurements_and_words(open_app):
     assert origins.count("recorded") == 4
     assert origins.count("predicted") >= 3
     assert "of the plateau" in snapshot.notes
+    table, points = snapshot.attachments
+    assert table.name == "batch.csv"
+    assert table.text.startswith("B,B·H,CTAs,waves,")
+    assert [(p.problem.batch, p.measured_us) for p in parse_measurements(points.text)] == [
+        (1, 543.0),
+        (8, 560.0),
+        (32, 750.0),
+        (256, 3620.0),
+    ]
     assert "Validation: 4 of 4" in snapshot.notes
 
 

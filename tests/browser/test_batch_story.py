@@ -21,20 +21,20 @@ batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 @pytest.mark.slow
 def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app = new_tab("/batch")
-    app.see_metric("90% of the plateau", "B = ")
-    before = app.metric("90% of the plateau").inner_text()
+    app.see_metric("Recommended", "B = ")
+    before = app.metric("Recommended").inner_text()
 
     # Drag the heads: recommendation, curve and link follow.
     thumb = app.key("H").get_by_role("slider")
     thumb.focus()
     for _ in range(4):
         thumb.press("ArrowRight")
-    expect(app.metric("90% of the plateau")).not_to_have_text(before, timeout=WAIT_MS)
+    expect(app.metric("Recommended")).not_to_have_text(before, timeout=WAIT_MS)
     expect(app.page).to_have_url(re.compile("H=6"))
     app.see("of the plateau (a unit costs")
     for _ in range(4):
         thumb.press("ArrowLeft")
-    app.see_metric("90% of the plateau", before.splitlines()[1])
+    app.see_metric("Recommended", before.splitlines()[1])
     expect(app.page.locator(".js-plotly-plot")).to_have_count(1, timeout=WAIT_MS)
 
     # Cost for a given traffic.

@@ -9,8 +9,16 @@ import pandas as pd
 import pytest
 
 from engine.devices import find_device
+from engine.devices.spec import limits_for
 from engine.errors import InvalidProblem
-from engine.model.batch.table import batch_table, memory_feasible, smallest_batches, step_warning
+from engine.model.batch.table import (
+    batch_table,
+    explain_knee,
+    memory_feasible,
+    smallest_batches,
+    step_warning,
+)
+from engine.model.occupancy import occupancy
 from engine.problem import Problem
 
 L4 = find_device("L4")
@@ -25,6 +33,8 @@ def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM"
         {
             "batch": batch,
             "ctas": batch,
+            "useful_ctas": batch,
+            "thread_fill": batch * 256 / (58 * 1536),
             "ctas_per_sm": ctas_per_sm,
             "load_per_sm": -(-batch // 58),
             "waves": waves,
@@ -116,7 +126,8 @@ def test_the_smallest_batch_that_reaches_the_target(target: float, batch: int) -
     assert found.share_of_plateau >= target
     assert batch == 1 or (batch - 1) / 58 < target
     assert found.same_latency_up_to == 58
-    assert (found.low_batch, found.high_batch) == (batch, batch)
+    # As sure as the latency, whose interval is a factor of 1.6 wide.
+    assert 0.9 * batch <= found.low_batch <= batch <= found.high_batch <= min(58, 1.1 * batch)
     assert found.latency_us == 100.0
     assert (found.low_us, found.high_us) == (80.0, 130.0)
     assert found.sm_fill == pytest.approx(batch / 58)
@@ -133,7 +144,47 @@ def test_the_interval_comes_from_the_model_being_unsure() -> None:
     (found,) = smallest_batches(table, ends, L4, (0.9,))
     rate = batches / slow_floor
     expected = int(batches[np.argmax(rate >= 0.9 * rate.max())])
-    assert (found.batch, found.low_batch, found.high_batch) == (53, 53, expected)
+    assert found.batch == 53
+    assert 50 <= found.low_batch <= 53
+    # In quadrature with the latency's own interval: no less than the parameters alone.
+    assert expected <= found.high_batch <= 1.1 * expected
+
+
+def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
+    total = waves_of_58(300)
+    widths = []
+    for factor in (1.0, 1.2, 5.0):
+        frame = curve(total).assign(low_us=total / factor, high_us=total * factor)
+        table = batch_table(frame, ONE_TILE, L4)
+        (found,) = smallest_batches(table, total[None], L4, (0.9,))
+        assert found.low_batch <= 53 <= found.high_batch
+        widths.append(found.high_batch - found.low_batch)
+    assert widths[0] == 0
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_a_measured_point_is_not_overruled() -> None:
+    total = waves_of_58(300)
+    table = batch_table(curve(total), ONE_TILE, L4, {58: 200.0, 40: 50.0})
+    row = table.set_index("batch")
+    assert (row["latency_us"][58], row["origin"][58]) == (200.0, "measured")
+    assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
+    assert row["per_unit_us"][40] == 50.0 / 40
+    assert (row["origin"][57], row["latency_us"][57]) == ("predicted", 100.0)
+    (found,) = smallest_batches(table, total[None], L4, (1.0,))
+    # 40 in 50 µs is more than the model lets any batch do.
+    assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
+
+
+def test_the_knee_is_explained_by_what_runs_at_once() -> None:
+    main = occupancy(limits_for((8, 9)), 58, 4, 256, 96, 0)
+    words = explain_knee(main, table_of(waves_of_58(300)), L4)
+    assert main.ctas_per_sm == 2
+    assert "2 CTAs fit on an SM (limited by registers), so the 58 SMs run 116 at once" in words
+    assert "which is B=116." in words
+    assert "would ask for 348 CTAs (B=348)" in words
+    assert "thread fill is 33%" in words
+    assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
 
 
 def test_several_targets_come_in_order() -> None:
@@ -180,9 +231,9 @@ def test_no_target() -> None:
 
 def test_memory_bounds_the_batch() -> None:
     need = 2**30 * np.arange(1, 100)
-    assert memory_feasible(need, L4) == 24
+    assert memory_feasible(need, L4) == 22
     assert memory_feasible(need, replace(L4, memory_bytes=None)) == 99
-    with pytest.raises(InvalidProblem, match=r"B=1 needs 25 GiB and L4 has 24 GiB"):
+    with pytest.raises(InvalidProblem, match=r"B=1 needs 25 GiB and L4 has 22.5 GiB"):
         memory_feasible(25 * need, L4)
 
 

@@ -7,26 +7,34 @@ import math
 import pytest
 
 from engine.errors import InvalidProblem
-from engine.model.batch.cost import cost, saving
+from engine.model.batch.cost import Cost, cost, queries_in, saving
+from engine.problem import Problem
+
+# A request of 4 heads and 128 positions.
+PROBLEM = Problem(7, 4, 128, 64)
+
+
+def of(*args: float | None) -> Cost:
+    return cost(*args, problem=PROBLEM)  # type: ignore[arg-type]
 
 
 def test_the_study_case() -> None:
     """10⁹ queries a day at 4.521 against 0.111 µs on an L4 at $0.60 an hour."""
-    now, then = (cost(us, 1e9, 0.60) for us in (4.521, 0.111))
+    now, then = (of(us, 1e9, 0.60) for us in (4.521, 0.111))
     assert now.gpu_hours_per_day == pytest.approx(1.26, abs=0.005)
     assert then.gpu_hours_per_day == pytest.approx(0.031, abs=0.0005)
     assert now.usd_per_day == pytest.approx(0.75, abs=0.005)
     assert then.usd_per_day == pytest.approx(0.02, abs=0.005)
     assert now.usd_per_billion_queries == pytest.approx(now.usd_per_day)
-    found = saving(now, then)
+    found = saving(now, then, 1e9, PROBLEM)
     assert found.usd_per_year == pytest.approx(270, abs=5)
     assert (now.gpus_needed, then.gpus_needed) == (1, 1)
-    assert "$0.75 against $0.02 a day" in found.reason
-    assert "$268 a year" in found.reason
+    assert "$0.753 against $0.0185 a day" in found.reason
+    assert "$268.27 a year" in found.reason
 
 
 def test_the_price_of_a_billion_does_not_depend_on_traffic() -> None:
-    small, large = (cost(2.0, q, 1.5) for q in (1e3, 1e12))
+    small, large = (of(2.0, q, 1.5) for q in (1e3, 1e12))
     assert small.usd_per_billion_queries == large.usd_per_billion_queries
     assert large.usd_per_day == pytest.approx(1e9 * small.usd_per_day)
 
@@ -41,14 +49,14 @@ def test_the_price_of_a_billion_does_not_depend_on_traffic() -> None:
     ],
 )
 def test_gpus_needed(per_query_us: float, queries: float, utilisation: float, gpus: int) -> None:
-    assert cost(per_query_us, queries, 1.0, utilisation).gpus_needed == gpus
+    assert of(per_query_us, queries, 1.0, utilisation).gpus_needed == gpus
 
 
 def test_without_a_price_there_are_hours_and_no_dollars() -> None:
-    found = cost(4.521, 1e9, None)
+    found = of(4.521, 1e9, None)
     assert found.gpu_hours_per_day == pytest.approx(1.26, abs=0.005)
     assert (found.usd_per_day, found.usd_per_year, found.usd_per_billion_queries) == (None,) * 3
-    difference = saving(found, cost(0.111, 1e9, None))
+    difference = saving(found, of(0.111, 1e9, None), 1e9, PROBLEM)
     assert difference.usd_per_year is None
     assert "$" not in difference.reason
     assert difference.gpu_hours_per_day == pytest.approx(1.225, abs=0.005)
@@ -70,4 +78,23 @@ def test_without_a_price_there_are_hours_and_no_dollars() -> None:
 )
 def test_bad_input(args: tuple[float, ...], words: str) -> None:
     with pytest.raises(InvalidProblem, match=words):
-        cost(*args)
+        of(*args)
+
+
+def test_costs_speak_of_requests_and_tokens() -> None:
+    """A request is 4 · 128 queries, a token 4 of them."""
+    found = of(2.0, 1e9, 3.6)
+    assert found.usd_per_billion_queries == pytest.approx(2.0)
+    assert found.usd_per_million_requests == pytest.approx(2e-3 * 512)
+    assert found.usd_per_million_tokens == pytest.approx(2e-3 * 4)
+    assert [queries_in(u, PROBLEM) for u in ("queries", "tokens", "requests")] == [1, 4, 512]
+    change = saving(found, of(1.0, 1e9, 3.6), 1e9, PROBLEM)
+    assert change.requests_per_day == pytest.approx(1e9 / 512)
+    assert change.tokens_per_day == pytest.approx(2.5e8)
+    assert "1.95 million requests a day (250 million tokens)" in change.reason
+
+
+def test_a_small_saving_is_not_rounded_to_nothing() -> None:
+    change = saving(of(2.0, 1e6, 0.6), of(1.9, 1e6, 0.6), 1e6, PROBLEM)
+    assert "$0.00 " not in change.reason
+    assert "$0.000333 against $0.000317 a day, $0.00608 a year" in change.reason

@@ -17,7 +17,7 @@ from engine.model.batch import recommend
 from engine.model.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.model.batch.validate import from_evaluations
 from engine.model.estimate import FootprintOf, compiled_footprint
-from engine.model.measurements import read_measurements
+from engine.model.measurements import Measurement, read_measurements
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
 
@@ -144,11 +144,11 @@ def test_what_is_run_now_is_warned_about(ask: Ask) -> None:
 
 
 def test_cost_of_the_study(ask: Ask, reference_csv: Path) -> None:
-    result = ask(measured=reference_csv, queries_per_day=1e9)
+    result = ask(measured=reference_csv, traffic_per_day=1e9)
     assert result.saving is not None
     assert result.saving.now.gpu_hours_per_day == pytest.approx(1.26, rel=0.1)
     assert result.saving.usd_per_year == pytest.approx(270, rel=0.1)
-    dearer = ask(measured=reference_csv, queries_per_day=1e9, price_usd_per_hour=6.0)
+    dearer = ask(measured=reference_csv, traffic_per_day=1e9, prices={"L4": 6.0})
     assert dearer.saving is not None
     assert dearer.saving.usd_per_year == pytest.approx(10 * result.saving.usd_per_year)
 
@@ -215,7 +215,7 @@ def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
     own = replace(
         find_device("L4"), name="Own GPU", num_sms=60, memory_bytes=None, price_usd_per_hour=None
     )
-    result = ask(gpu=own, queries_per_day=1e9)
+    result = ask(gpu=own, traffic_per_day=1e9)
     assert result.device == "Own GPU"
     assert result.recommendations[-1].same_latency_up_to == 60
     assert result.saving is not None
@@ -258,9 +258,9 @@ def test_the_grid_ends_the_curve(ask: Ask) -> None:
         ({"measured": []}, None, ""),
         ({"predict": ((0, 1, 64),)}, InvalidProblem, "batch must be at least 1"),
         ({"predict": ((70_000, 1, 64),)}, InvalidProblem, "65,535"),
-        ({"queries_per_day": -1.0}, InvalidProblem, "Traffic"),
-        ({"queries_per_day": 1e9, "utilisation": 0.0}, InvalidProblem, "Utilisation"),
-        ({"queries_per_day": 1e9, "price_usd_per_hour": -1.0}, InvalidProblem, "price"),
+        ({"traffic_per_day": -1.0}, InvalidProblem, "Traffic"),
+        ({"traffic_per_day": 1e9, "utilisation": 0.0}, InvalidProblem, "Utilisation"),
+        ({"traffic_per_day": 1e9, "prices": {"L4": -1.0}}, InvalidProblem, "price"),
         ({"arrivals_per_s": 10.0}, InvalidProblem, "both an arrival rate and a time budget"),
         ({"arrivals_per_s": -1.0, "budget_ms": 1.0}, InvalidProblem, "arrival rate"),
         ({"seqlen": 4_000_000, "heads": 4096}, InvalidProblem, "No batch fits"),
@@ -335,4 +335,131 @@ def test_every_variant_of_the_ladder_gets_a_recommendation(footprint_of: Footpri
 
 def test_costs_can_be_left_out(ask: Ask) -> None:
     assert ask().saving is not None
-    assert ask(queries_per_day=None).to_dict()["cost"] is None
+    assert ask(traffic_per_day=None).to_dict()["cost"] is None
+
+
+def test_the_recommended_batch_is_the_middle_target(ask: Ask) -> None:
+    result = ask()
+    assert result.recommended.target == 0.9
+    assert ask(targets=(0.5,)).recommended.target == 0.5
+
+
+def test_intervals_follow_the_calibration(ask: Ask, reference_csv: Path) -> None:
+    def width(result: BatchResult) -> int:
+        return result.recommended.high_batch - result.recommended.low_batch
+
+    unsure, sure = ask(), ask(measured=reference_csv)
+    assert width(unsure) > 2 * width(sure)
+    assert unsure.calibration_quality() == ()
+    quality = sure.calibration_quality()
+    assert "3.9% off on average, 12.5% at worst (line " in quality[0]
+    assert "a factor of" in quality[0]
+
+
+def test_measured_batches_keep_their_time(ask: Ask, reference_csv: Path) -> None:
+    points = [p for p in read_measurements(reference_csv) if p.series == "batch"]
+    table = ask(measured=points, heads=8).table.set_index("batch")
+    assert (table["latency_us"][32], table["origin"][32]) == (3624.0, "measured")
+    # Without calibration they are no less true.
+    loose = ask(measured=points, heads=8, calibrate=False)
+    assert loose.calibration is None
+    assert loose.table.set_index("batch")["latency_us"][32] == 3624.0
+    free = ask(measured=points, heads_free=True).table.set_index("batch")
+    assert [free["latency_us"][b] for b in (1, 32, 256)] == [579.0, 752.0, 3624.0]
+
+
+def test_another_kernel_may_skip_absent_keys(ask: Ask, reference_csv: Path) -> None:
+    """One row more than a tile: v01 pads it to a second one, and a kernel that does not is told."""
+    points = [p for p in read_measurements(reference_csv) if p.series == "length"]
+    one_more = replace(points[1], problem=Problem(1, 1, 65, 64), measured_us=282.0, ctas=2)
+    own = ask(measured=[*points, one_more], seqlen=65)
+    other = ask(measured=[*points, one_more], seqlen=65, measured_kernel="L4 study")
+    assert own.calibration is not None
+    assert other.calibration is not None
+    assert not own.calibration.skips_absent_keys
+    assert other.calibration.skips_absent_keys
+    assert other.kernel == "L4 study"
+    assert any("skips absent keys" in n for n in other.calibration_quality())
+    assert other.table["predicted_us"].iloc[0] < 0.8 * own.table["predicted_us"].iloc[0]
+    # Where nothing speaks for it, a kernel is taken to pad as the variant does.
+    padded = ask(measured=points, measured_kernel="L4 study").calibration
+    assert padded is not None
+    assert not padded.skips_absent_keys
+
+
+def test_the_knee_is_explained(ask: Ask) -> None:
+    knee = ask().knee
+    assert "2 CTAs fit on an SM" in knee
+    assert "116 at once, which is B=58" in knee
+    assert "B=174" in knee
+
+
+def test_the_next_point_narrows_the_recommendation(ask: Ask) -> None:
+    result = ask()
+    point = result.next_point
+    assert point is not None
+    assert 1 <= point.batch <= 4096
+    assert point.factor_then < point.factor_now
+    assert f"Measure B={point.batch:,} next" in point.reason
+
+    def half_width(measured: Any) -> float:
+        r = ask(measured=measured).recommended
+        return r.high_us / r.low_us
+
+    # What it promises holds: that point narrows it, and more than one far from it.
+    row = result.table.set_index("batch")["predicted_us"]
+    there = [Measurement(Problem(b, 1, 128, 64), float(row[b])) for b in (point.batch,)]
+    assert half_width(there) < 0.3 * result.recommended.high_us / result.recommended.low_us
+
+
+def test_a_present_batch_beyond_the_axis_extends_it(ask: Ask) -> None:
+    result = ask(max_batch=64, batch_now=100)
+    assert result.problem.batch == 100
+    assert result.table["batch"].iloc[-1] == 100
+    assert any("Batches go to 100, what is run now" in n for n in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_now": 65_536}, "65,536 CTAs along the grid's y axis (batch)"),
+        ({"batch_now": 900_000}, "B=900,000 cannot be run now"),
+        ({"batch_now": 4096, "seqlen": 65_536, "heads": 32}, "do not fit in L4's memory"),
+    ],
+)
+def test_a_present_batch_that_cannot_be_is_said(
+    ask: Ask, changes: dict[str, Any], words: str
+) -> None:
+    result = ask(**changes)
+    assert "cannot be run now" in result.warnings[0]
+    assert words in result.warnings[0]
+    assert result.problem.batch == result.table["batch"].iloc[-1] < changes["batch_now"]
+
+
+def test_traffic_in_requests_and_tokens(ask: Ask) -> None:
+    """A request of 8 heads and 128 positions is 1,024 queries, whatever the axis counts."""
+    queries = ask(heads=8, traffic_per_day=1.024e9).saving
+    assert queries is not None
+    for changes in (
+        {"traffic_per_day": 1e6, "traffic_unit": "requests"},
+        {"traffic_per_day": 1.28e8, "traffic_unit": "tokens"},
+    ):
+        assert ask(heads=8, **changes).saving == queries
+    free = ask(heads=8, heads_free=True, traffic_per_day=1e6, traffic_unit="requests").saving
+    assert free is not None
+    assert free.requests_per_day == queries.requests_per_day == pytest.approx(1e6)
+
+
+def test_own_prices_rank_the_options(ask: Ask) -> None:
+    listed = ask(alternatives=True)
+    assert any("not of one kind" in n and "T4: whole instance" in n for n in listed.notes)
+    dear = ask(alternatives=True, prices={"T4": 0.10, "L4": 0.60})
+    before, after = (
+        next(o.usd_per_billion_queries for o in r.options if o.device == "T4")
+        for r in (listed, dear)
+    )
+    assert before is not None
+    assert after == pytest.approx(before * 0.10 / 0.526)
+    assert "Use an RTX 6000 Ada" in {
+        o.title for o in ask(alternatives=True, prices={"L4": 9.0}).options
+    }

@@ -39,6 +39,23 @@ def plan(latency_us: np.ndarray, rate: float, budget_ms: float) -> WaitPlan:
     return found
 
 
+def test_waiting_stops_where_returns_diminish() -> None:
+    """A launch that grows with the batch: waiting longer brings next to nothing."""
+    latency_us = 500.0 + 100.0 * np.arange(1, 2049)
+    found = plan(latency_us, 5_000.0, 200.0)
+    best = min(p.per_request_us for p in found.curve if p.in_budget and p.keeps_up)
+    assert found.per_request_us <= 1.01 * best
+    longest = max(p.batch for p in found.curve if p.in_budget)
+    assert found.batch < 0.6 * longest
+    assert "Waiting on for B=" in found.reason
+    assert "% of the GPU time." in found.reason
+    assert [p.batch for p in found.curve] == sorted({p.batch for p in found.curve})
+    assert found.batch in [p.batch for p in found.curve]
+    added = [p.added_p95_us for p in found.curve]
+    assert added == sorted(added)
+    assert any(not p.in_budget for p in found.curve)
+
+
 def test_the_largest_batch_within_the_budget() -> None:
     found = plan(FLAT, 10_000.0, 5.0)
     assert found.added_p95_us <= 5000.0

@@ -6,7 +6,7 @@ what a query costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -83,6 +83,7 @@ def rank_options(
     Raises:
         InvalidProblem: the present situation itself cannot be predicted.
     """
+    devices = tuple(devices)
     accepted = _option("accept", now, "Accept it", footprint_of, None)
     if isinstance(accepted, str):
         raise InvalidProblem(accepted)
@@ -102,7 +103,22 @@ def rank_options(
         options.append(_waiting(now, wait, base))
     best_of_variant = _best_configs(options)
     ranked = sorted(best_of_variant, key=_rank)
+    if basis := _different_bases(ranked, {d.name: d for d in (now.device, *devices)}):
+        notes.append(basis)
     return tuple(ranked), tuple(dict.fromkeys(notes))
+
+
+def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
+    """What is rented for each price, where that is not the same for all options; else empty."""
+    bases = {
+        o.device: devices[o.device].price_basis
+        for o in options
+        if o.usd_per_billion_queries is not None
+    }
+    if len(set(bases.values())) < 2:
+        return ""
+    listing = "; ".join(f"{name}: {basis}" for name, basis in bases.items())
+    return f"These prices are not of one kind ({listing}): give your own before you compare them."
 
 
 def _rank(option: Option) -> tuple[bool, float, float]:
@@ -175,7 +191,8 @@ def _smaller(device: DeviceSpec, now: Situation) -> bool:
 
 
 def _article(name: str) -> str:
-    return "an" if name[0] in "AHL" else "a"
+    """By the sound of the first letter's name: an L4, an RTX 4090, a T4."""
+    return "an" if name[0] in "AEFHILMNORSX" else "a"
 
 
 def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:

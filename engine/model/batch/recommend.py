@@ -15,11 +15,13 @@ from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.model.batch.alternatives import Option, Situation, rank_options
-from engine.model.batch.cost import Saving, cost, saving
+from engine.model.batch.cost import Saving, cost, queries_in, saving
 from engine.model.batch.curve import predict_curve
+from engine.model.batch.next_point import NextPoint, candidates, measure_next
 from engine.model.batch.table import (
     Recommendation,
     batch_table,
+    explain_knee,
     memory_feasible,
     smallest_batches,
     step_warning,
@@ -27,17 +29,18 @@ from engine.model.batch.table import (
 from engine.model.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.model.batch.waiting import WaitPlan, plan_waiting
 from engine.model.calibrate import calibrate, leave_one_out, prepare
-from engine.model.equations import machine
+from engine.model.equations import Calibration, machine
 from engine.model.estimate import (
     Footprint,
     FootprintOf,
     compiled_footprint,
     estimate,
     launch_plan,
+    resident_ctas,
 )
+from engine.model.launches import collect_batches
 from engine.model.measurements import Measurement, read_measurements
 from engine.names import find_variant
-from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
@@ -59,14 +62,17 @@ def calibrate_for(
         As `recommend_batch`.
     """
     measurements = _measurements(request)
-    if not measurements:
-        return Calibrated((), None, None)
+    if not measurements or not request.calibrate:
+        return Calibrated(measurements, None, None)
     variant, device, resolved = _resolve(request)
     config = resolved.values
     footprint = footprint_of(variant, config, device)
     points = prepare(variant, config, device, measurements, footprint)
+    own = not request.measured_kernel
     return Calibrated(
-        measurements, calibrate(variant, device, points), leave_one_out(variant, device, points)
+        measurements,
+        calibrate(variant, device, points, is_own_file=own),
+        leave_one_out(variant, device, points, is_own_file=own),
     )
 
 
@@ -101,46 +107,71 @@ def recommend_batch(
     if calibration is None:
         notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
 
-    most = _largest_launchable(variant, config, problem, request.max_batch)
-    if most < request.max_batch:
-        notes.append(f"Batches end at {most:,}: {variant.id} cannot launch more.")
+    asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
+    if asked > request.max_batch:
+        notes.append(
+            f"Batches go to {asked:,}, what is run now, and not to {request.max_batch:,} alone."
+        )
+    most, limit = _largest_launchable(variant, config, problem, asked)
+    if limit:
+        notes.append(f"Batches end at {most:,}: {limit}")
     batches = range(1, most + 1)
     curve = predict_curve(
         variant, problem, config, device, footprint(problem), batches, calibration
     )
     fitting = memory_feasible(curve.table["device_bytes"].to_numpy(), device)
     if fitting < most:
-        notes.append(f"Batches end at {fitting:,}: more do not fit in {device.name}'s memory.")
+        limit = f"more do not fit in {device.name}'s memory."
+        notes.append(f"Batches end at {fitting:,}: {limit}")
     if device.memory_bytes is None:
         notes.append(f"The memory of {device.name} is unknown: no batch was ruled out by it.")
     curve = curve.head(fitting)
-    table = batch_table(curve.table, problem, device)
+    table = batch_table(curve.table, problem, device, _measured_batches(request, calibrated))
     recommendations = smallest_batches(table, curve.ends_us, device, request.targets)
 
     batch_now = min(request.batch_now, fitting)
-    price = request.price_usd_per_hour
-    if price is None:
-        price = device.price_usd_per_hour
+    impossible = ""
+    if batch_now < request.batch_now:
+        why = limit or f"a curve has at most {MOST_BATCHES:,} batches."
+        impossible = (
+            f"B={request.batch_now:,} cannot be run now: {why} What is said of now is of "
+            f"B={batch_now:,}, the largest."
+        )
+    now = replace(problem, batch=batch_now)
+    price = request.prices.get(device.name, device.price_usd_per_hour)
     wait = _wait(request, table, notes)
     options: tuple[Option, ...] = ()
     if request.alternatives:
-        situation = Situation(
-            variant, config, replace(problem, batch=batch_now), device, price, calibration
-        )
-        options, unjudged = rank_options(situation, LADDER, all_devices(), footprint_of, wait)
+        here = _priced(device, request.prices)
+        situation = Situation(variant, config, now, here, price, calibration)
+        priced = [_priced(d, request.prices) for d in all_devices()]
+        options, unjudged = rank_options(situation, LADDER, priced, footprint_of, wait)
         notes.extend(unjudged)
-    warnings = [step_warning(table, batch_now), *(r.warning for r in recommendations)]
+    main = estimate(
+        variant, launch_plan(variant, now, config, device), footprint(now), device
+    ).passes[0]
+    recommended = recommendations[len(recommendations) // 2]
+    warnings = [
+        impossible,
+        step_warning(table, batch_now),
+        *(r.warning for r in recommendations),
+    ]
     return BatchResult(
         variant=variant.id,
         device=device.name,
         config=config,
-        problem=replace(problem, batch=batch_now),
+        problem=now,
         table=table,
         points=_points(request, variant, config, device, footprint, calibrated),
         recommendations=recommendations,
         calibration=calibration,
         loo=calibrated.loo,
-        saving=_saving(request, table, recommendations, batch_now, price),
+        kernel=request.measured_kernel,
+        knee=explain_knee(main.occupancy, table, device),
+        next_point=_next_point(
+            variant, config, problem, device, footprint, calibration, recommended.batch, fitting
+        ),
+        saving=_saving(request, table, recommended, batch_now, price),
         wait=wait,
         options=options,
         warnings=tuple(dict.fromkeys(filter(None, warnings))),
@@ -202,19 +233,65 @@ def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
     return tuple(request.measured)
 
 
+def _measured_batches(request: BatchRequest, calibrated: Calibrated) -> dict[int, float]:
+    """Batch → measured µs, of the points that are this problem at another batch."""
+    problem = _problem(request)
+    times: dict[int, list[float]] = {}
+    for point in calibrated.measurements:
+        batch = point.problem.batch
+        if request.heads_free and point.problem.num_heads_kv is None:
+            batch *= point.problem.num_heads
+            point_problem = replace(point.problem, batch=1, num_heads=1)
+        else:
+            point_problem = replace(point.problem, batch=1)
+        if point_problem == problem:
+            times.setdefault(batch, []).append(point.measured_us)
+    return {batch: float(np.mean(us)) for batch, us in times.items()}
+
+
+def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:
+    """The device at one's own price."""
+    if device.name not in prices:
+        return device
+    return replace(
+        device, price_usd_per_hour=prices[device.name], price_source="given", price_basis="given"
+    )
+
+
+def _next_point(
+    variant: Variant,
+    config: Mapping[str, int],
+    problem: Problem,
+    device: DeviceSpec,
+    footprint: Footprint,
+    calibration: Calibration | None,
+    recommended: int,
+    most: int,
+) -> NextPoint | None:
+    launches = collect_batches(variant, config, problem, candidates(most, recommended))
+    if calibration is not None and calibration.skips_absent_keys:
+        launches = launches.without_absent_keys()
+    resident = resident_ctas(variant, launches, footprint(problem), device)
+    m = machine(device, variant, problem.dtype)
+    return measure_next(variant, launches, resident, m, calibration, recommended)
+
+
 def _largest_launchable(
     variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
-) -> int:
-    """By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch."""
-    low, high = 1, max_batch
+) -> tuple[int, str]:
+    """The batch, and why there is none beyond it; empty where `max_batch` can be launched.
+
+    By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch.
+    """
+    low, high, limit = 1, max_batch, ""
     while low < high:
         middle = (low + high + 1) // 2
-        try:
-            make_plan(variant, replace(problem, batch=middle), config)
+        why = variant.unsupported(replace(problem, batch=middle), config)
+        if why is None:
             low = middle
-        except InvalidProblem:
-            high = middle - 1
-    return low
+        else:
+            high, limit = middle - 1, why
+    return low, limit
 
 
 def _points(
@@ -281,7 +358,7 @@ def _wait(request: BatchRequest, table: pd.DataFrame, notes: list[str]) -> WaitP
         raise InvalidProblem(
             "Waiting to collect requests needs both an arrival rate and a time budget."
         )
-    plan = plan_waiting(table["predicted_us"].to_numpy(), request.arrivals_per_s, request.budget_ms)
+    plan = plan_waiting(table["latency_us"].to_numpy(), request.arrivals_per_s, request.budget_ms)
     if isinstance(plan, str):
         notes.append(plan)
         return None
@@ -291,15 +368,18 @@ def _wait(request: BatchRequest, table: pd.DataFrame, notes: list[str]) -> WaitP
 def _saving(
     request: BatchRequest,
     table: pd.DataFrame,
-    recommendations: tuple[Recommendation, ...],
+    recommended: Recommendation,
     batch_now: int,
     price: float | None,
 ) -> Saving | None:
-    if request.queries_per_day is None:
+    if request.traffic_per_day is None:
         return None
+    # A request has all its heads, also where they are the axis.
+    one = replace(_problem(request), num_heads=request.heads, num_heads_kv=None)
+    queries = request.traffic_per_day * queries_in(request.traffic_unit, one)
     now_us = float(table["per_query_us"].iloc[batch_now - 1])
-    then_us = recommendations[len(recommendations) // 2].per_query_us
     now, then = (
-        cost(us, request.queries_per_day, price, request.utilisation) for us in (now_us, then_us)
+        cost(us, queries, price, request.utilisation, problem=one)
+        for us in (now_us, recommended.per_query_us)
     )
-    return saving(now, then)
+    return saving(now, then, queries, one)

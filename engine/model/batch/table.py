@@ -7,7 +7,7 @@ element, B·H of them) falls, until the GPU is full.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ import numpy as np
 
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
+from engine.evaluation import Occupancy
+from engine.model.batch.bounds import share_bounds
 from engine.model.equations import FloatArray
 from engine.problem import Problem
 from engine.units import format_bytes, format_us
@@ -30,24 +32,38 @@ _NO_LONGER = 0.005
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
-def batch_table(curve: pd.DataFrame, problem: Problem, device: DeviceSpec) -> pd.DataFrame:
+def batch_table(
+    curve: pd.DataFrame,
+    problem: Problem,
+    device: DeviceSpec,
+    measured: Mapping[int, float] | None = None,
+) -> pd.DataFrame:
     """The curve with everything derived from it.
 
     Args:
         curve: the table of `engine.model.batch.curve.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
+        measured: batch → measured µs of this kernel. A prediction does not overrule them.
 
     Returns:
-        The curve's columns and `units` (B·H), `queries` (B·H·S, query rows), `per_unit_us`,
-        `per_query_us`, `queries_per_s`, `tokens_per_s` (B·S), `tflops`, `percent_of_peak` (NaN
-        where the peak is unknown), `speedup_per_unit` (against the first row), `memory_share` (NaN
-        where the memory is unknown), `step` (this batch starts another CTA per SM or wave), and
-        `cheaper_batch` (the smaller batch that is cheapest per unit, 0 when there is none worth
-        saying).
+        The curve's columns and `latency_us` (`measured_us` where there is one, and its interval is
+        that time alone; else `predicted_us`), `origin`, `units` (B·H), `queries` (B·H·S, query
+        rows), `per_unit_us`, `per_query_us`, `queries_per_s`, `tokens_per_s` (B·S), `tflops`,
+        `percent_of_peak` (NaN where the peak is unknown), `speedup_per_unit` (against the first
+        row), `memory_share` (NaN where the memory is unknown), `step` (this batch starts another
+        CTA per SM or wave), and `cheaper_batch` (the smaller batch that is cheapest per unit, 0
+        when there is none worth saying).
     """
     table = curve.copy()
-    total_us = table["predicted_us"].to_numpy()
+    measured_us = table["batch"].map(measured or {}).astype(float)
+    known = measured_us.notna()
+    table["measured_us"] = measured_us
+    table["latency_us"] = measured_us.fillna(table["predicted_us"])
+    table["origin"] = np.where(known, "measured", "predicted")
+    for end in ("low_us", "high_us"):
+        table[end] = measured_us.fillna(table[end])
+    total_us = table["latency_us"].to_numpy()
     batch = table["batch"].to_numpy()
     units = batch * problem.num_heads
     queries = units * problem.seqlen
@@ -92,10 +108,11 @@ class Recommendation:
 
     target: float
     batch: int
-    low_batch: int  # the same question with the model's parameters at their 90 % ends
+    low_batch: int  # 90 % interval of the batch, see `engine.model.batch.bounds`
     high_batch: int
     same_latency_up_to: int  # the largest batch whose launch takes no longer
     latency_us: float
+    origin: str  # of the latency: measured or predicted
     low_us: float
     high_us: float
     per_unit_us: float
@@ -103,8 +120,10 @@ class Recommendation:
     speedup_per_unit: float  # against the table's first batch
     share_of_plateau: float  # of the throughput, 0..1
     ctas: int
+    useful_ctas: int
     waves: float
     sm_fill: float
+    thread_fill: float
     memory_bytes: int
     memory_share: float | None
     binds: str
@@ -136,18 +155,24 @@ def smallest_batches(
                 f"A target is a share of the plateau above 0 and at most 1 (0.9 for 90 %), not "
                 f"{target:g}."
             )
-    batch = table["batch"].to_numpy()
-    throughput = batch / table["predicted_us"].to_numpy()
-    rates = [throughput, *(batch / ends_us)]
+    throughput = table["batch"].to_numpy() / table["latency_us"].to_numpy()
+    # A measured time stays what it is, whatever the parameters are.
+    ends_us = np.where(table["measured_us"].notna(), table["measured_us"], ends_us)
+    low, high = share_bounds(table, ends_us)
+    shares = (throughput / throughput.max(), high, low)
     return tuple(
-        _recommendation(table, device, target, throughput, [_first(r, target) for r in rates])
+        _recommendation(table, device, target, throughput, [_first(s, target) for s in shares])
         for target in sorted(targets)
     )
 
 
-def _first(throughput: FloatArray, target: float) -> int:
-    """Index of the first batch that reaches the share; rounding must not hide the plateau."""
-    return int(np.argmax(throughput >= (target - 1e-12) * throughput.max()))
+def _first(share: FloatArray, target: float) -> int:
+    """Index of the first batch that reaches the share, else of the largest share.
+
+    Rounding must not hide the plateau.
+    """
+    reached = share >= target - 1e-12
+    return int(np.argmax(reached)) if reached.any() else int(np.argmax(share))
 
 
 def _recommendation(
@@ -168,7 +193,8 @@ def _recommendation(
         low_batch=int(table["batch"].iloc[min(indices)]),
         high_batch=int(table["batch"].iloc[max(indices)]),
         same_latency_up_to=free,
-        latency_us=float(row.predicted_us),
+        latency_us=float(row.latency_us),
+        origin=str(row.origin),
         low_us=float(row.low_us),
         high_us=float(row.high_us),
         per_unit_us=float(row.per_unit_us),
@@ -176,8 +202,10 @@ def _recommendation(
         speedup_per_unit=float(row.speedup_per_unit),
         share_of_plateau=share,
         ctas=int(row.ctas),
+        useful_ctas=int(row.useful_ctas),
         waves=float(row.waves),
         sm_fill=float(row.sm_fill),
+        thread_fill=float(row.thread_fill),
         memory_bytes=int(row.device_bytes),
         memory_share=memory_share,
         binds=str(row.binds),
@@ -188,7 +216,7 @@ def _recommendation(
 
 
 def _same_latency_up_to(table: pd.DataFrame, i: int) -> int:
-    total_us = table["predicted_us"].to_numpy()
+    total_us = table["latency_us"].to_numpy()
     longer = np.flatnonzero(total_us[i:] > (1 + _NO_LONGER) * total_us[i])
     last = len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
     return int(table["batch"].iloc[last])
@@ -212,7 +240,7 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
     if first.sm_fill < 1 and row.load_per_sm == 1:
         return (
             f"{reached} ({gain}): SMs were idle (B={first.batch:,} gives work to "
-            f"{first.sm_fill:.0%} of {device.num_sms}), and its {row.ctas:,} CTAs fill "
+            f"{first.sm_fill:.0%} of {device.num_sms}), and its {row.useful_ctas:,} CTAs fill "
             f"{row.sm_fill:.0%} of them at almost no extra latency."
         )
     if row.wave_efficiency < 0.9 and row.waves > 1:
@@ -225,6 +253,38 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
         f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more of them add time "
         f"almost in proportion."
     )
+
+
+def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> str:
+    """Why the curve bends where it does: how many CTAs run at once, and not how many threads fit.
+
+    Args:
+        main: occupancy of the main pass at any batch.
+        table: of `batch_table`, from its first batch.
+
+    Returns:
+        A sentence or two; empty where the device's SMs are not known.
+    """
+    first: Any = table.iloc[0]
+    if device.num_sms is None or main.ctas_to_fill is None or not main.ctas_per_sm:
+        return ""
+    at_once = main.ctas_per_sm * device.num_sms
+    per_batch = first.useful_ctas / first.batch
+    word = "CTA fits" if main.ctas_per_sm == 1 else "CTAs fit"
+    resources = {"ctas": "its CTA slots", "warps": "its warps"}
+    limiter = resources.get(main.limiter, main.limiter)
+    words = (
+        f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {limiter}), so the "
+        f"{device.num_sms} SMs run {at_once:,} at once, which is B={at_once / per_batch:,.4g}."
+        " More wait for a place."
+    )
+    if main.ctas_to_fill > at_once:
+        words += (
+            f" Counting threads instead would ask for {main.ctas_to_fill:,} CTAs "
+            f"(B={main.ctas_to_fill / per_batch:,.4g}), but {at_once:,} of them already have all "
+            f"the room: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
+        )
+    return words
 
 
 def step_warning(table: pd.DataFrame, batch: int) -> str:

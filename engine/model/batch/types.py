@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.devices.spec import DeviceSpec
 from engine.model.batch.alternatives import Option
-from engine.model.batch.cost import Saving
+from engine.model.batch.cost import Saving, TrafficUnit
+from engine.model.batch.next_point import NextPoint
 from engine.model.batch.table import DEFAULT_TARGETS, Recommendation
 from engine.model.batch.waiting import WaitPlan
 from engine.model.calibrate import LeaveOneOut
@@ -46,10 +47,15 @@ class BatchRequest:
     max_batch: int = DEFAULT_MAX_BATCH
     targets: tuple[float, ...] = DEFAULT_TARGETS
     measured: str | Path | Sequence[Measurement] | None = None  # a CSV file, or points
+    calibrate: bool = True  # on `measured`; else its points only stand where they were measured
+    # The points are of this kernel and not of the variant's file, though launched like it. The
+    # answer is then about that kernel. Empty: they are of the variant's file.
+    measured_kernel: str = ""
     predict: tuple[tuple[int, int, int], ...] = ()  # further points: (batch, heads, seqlen)
     batch_now: int = 1  # what is run today
-    price_usd_per_hour: float | None = None  # None: the device table's
-    queries_per_day: float | None = 1e9  # traffic, the study's; None leaves costs out
+    prices: Mapping[str, float] = field(default_factory=dict)  # by GPU; else the device table's
+    traffic_per_day: float | None = 1e9  # the study's; None leaves costs out
+    traffic_unit: TrafficUnit = "queries"
     utilisation: float = 1.0
     arrivals_per_s: float | None = None  # requests (batch elements) a second, for waiting
     budget_ms: float | None = None  # latency that waiting may add
@@ -88,11 +94,36 @@ class BatchResult:
     recommendations: tuple[Recommendation, ...]
     calibration: Calibration | None
     loo: LeaveOneOut | None
+    kernel: str  # whose figures these are, where not the variant's file; else empty
+    knee: str  # why the curve bends where it does
+    next_point: NextPoint | None  # what to measure next
     saving: Saving | None  # at the middle target, where traffic is given
     wait: WaitPlan | None
     options: tuple[Option, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def recommended(self) -> Recommendation:
+        """That of the middle target."""
+        return self.recommendations[len(self.recommendations) // 2]
+
+    def calibration_quality(self) -> tuple[str, ...]:
+        """How good the model is here, one sentence each, the error on unseen points first."""
+        calibration, loo = self.calibration, self.loo
+        if calibration is None:
+            return ()
+        s = "" if calibration.points == 1 else "s"
+        first = f"Calibrated on {calibration.points} measured point{s}"
+        if loo is None:
+            return (f"{first}: too few to say how well it predicts others.", *calibration.notes)
+        return (
+            f"{first}. Each predicted by the others: {loo.mean_error:.1%} off on average, "
+            f"{loo.worst_error:.1%} at worst ({loo.worst_place}); {sum(loo.inside)} of "
+            f"{len(loo.inside)} inside their 90 % interval, which is a factor of {loo.width:.2g} "
+            "wide.",
+            *calibration.notes,
+        )
 
     def to_dict(self, with_curve: bool = False) -> dict[str, Any]:
         """The JSON object of `recommend-batch --json`; `with_curve` adds every row."""
@@ -104,6 +135,9 @@ class BatchResult:
             "points": [asdict(p) for p in self.points],
             "recommendations": [asdict(r) for r in self.recommendations],
             "model": self._model(),
+            "kernel": self.kernel,
+            "knee": self.knee,
+            "measure_next": None if self.next_point is None else asdict(self.next_point),
             "cost": None if self.saving is None else self.saving.to_dict(),
             "wait": None if self.wait is None else asdict(self.wait),
             "options": [asdict(o) for o in self.options],
@@ -128,6 +162,8 @@ class BatchResult:
             "noise": calibration.noise if calibration else None,
             "loo_error": loo.mean_error if loo else None,
             "loo_worst_error": loo.worst_error if loo else None,
+            "loo_worst_point": loo.worst_place if loo else None,
+            "loo_interval_width": loo.width if loo else None,
             "loo_inside": sum(loo.inside) / len(loo.inside) if loo else None,
             "notes": list(calibration.notes) if calibration else [],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from engine.devices.spec import DeviceSpec
@@ -14,6 +15,14 @@ from engine.model.estimate import Footprint
 from engine.model.measurements import Measurement
 from engine.problem import Problem
 from kernels.variant import Config, Variant
+
+# Wider than this, an interval that holds a value says little for the model.
+_WIDE = 2.0
+_GOAL_INSIDE = 0.8  # of the measured values inside the 90 % intervals
+_WORTH = {
+    False: "narrow enough to tell a good model from a poor one.",
+    True: "so wide that being inside says little; the differences below say more.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,21 @@ class Validation:
         return self.inside / len(self.rows)
 
     @property
+    def is_worth_something(self) -> bool:
+        """Whether most values are inside, and the intervals narrow enough for that to mean much."""
+        return self.share_inside >= _GOAL_INSIDE and self.width <= _WIDE
+
+    @property
+    def width(self) -> float:
+        """The median width of the intervals, high end over low end."""
+        return median(row.high_us / row.low_us for row in self.rows)
+
+    @property
     def reason(self) -> str:
         return (
             f"{self.inside} of {len(self.rows)} measured values ({self.share_inside:.0%}) lie "
-            f"inside the 90 % interval of their prediction."
+            f"inside the 90 % interval of their prediction, which is a factor of {self.width:.2g} "
+            f"wide: {_WORTH[self.width > _WIDE]}"
         )
 
 

@@ -17,6 +17,22 @@ from engine.errors import InvalidProblem
 from engine.model.equations import FloatArray
 from engine.units import format_count, format_us
 
+# Of the batches within the budget, the smallest counts whose GPU time per request is within this
+# of the best one's: waiting longer than that brings next to nothing.
+_DIMINISHING = 0.01
+_CURVE_POINTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPoint:
+    """What collecting `batch` requests costs and brings."""
+
+    batch: int
+    added_p95_us: float
+    per_request_us: float  # GPU time
+    in_budget: bool
+    keeps_up: bool  # the GPU takes requests at least as fast as they come
+
 
 @dataclass(frozen=True, slots=True)
 class WaitPlan:
@@ -29,6 +45,8 @@ class WaitPlan:
     throughput_per_s: float  # requests, equal to their arrival rate
     capacity_per_s: float  # requests the GPU could take at this batch
     utilisation: float  # busy share of the GPU
+    per_request_us: float  # GPU time
+    curve: tuple[WaitPoint, ...]  # cost against added latency, batches ascending; `batch` is in it
     reason: str
 
 
@@ -61,7 +79,10 @@ def _expected_shortfall(needed: int, mean: float) -> float:
 
 
 def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) -> WaitPlan | str:
-    """The largest batch whose added latency stays within the budget for 95 % of requests.
+    """The batch to collect, its added latency within the budget for 95 % of requests.
+
+    It stops where returns diminish: the smallest batch within 1 % of the least GPU time per request
+    that the budget allows.
 
     Args:
         latency_us: of a launch of batch 1, 2, 3, … requests.
@@ -107,11 +128,31 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
             f"{least:,}, and collecting them adds {format_us(added_us(least, 0.95))}, over the "
             f"budget of {format_us(budget_us)}: add a GPU or allow more time."
         )
-    # Of the batches within the budget, the one with the least GPU time per request.
     per_request = latency_us[possible - 1] / possible
-    batch = int(possible[int(np.argmin(per_request))])
+    cheapest = int(np.argmin(per_request))
+    enough = per_request <= (1 + _DIMINISHING) * per_request[cheapest]
+    batch = int(possible[int(np.argmax(enough))])
     launch_us = float(latency_us[batch - 1])
     p50, p95 = added_us(batch, 0.5), added_us(batch, 0.95)
+    spaced = np.geomspace(1, min(len(latency_us), 2 * low), _CURVE_POINTS).astype(int)
+    shown = np.unique(np.append(spaced, [batch, possible[cheapest]])).tolist()
+    longest, least_us = int(possible[cheapest]), float(per_request[cheapest])
+    longer = ""
+    if longest > batch:
+        longer = (
+            f" Waiting on for B={longest:,} would add {format_us(added_us(longest, 0.95) - p95)} "
+            f"more and save {1 - least_us * batch / launch_us:.1%} of the GPU time."
+        )
+    curve = tuple(
+        WaitPoint(
+            batch=b,
+            added_p95_us=(added := added_us(b, 0.95)),
+            per_request_us=float(latency_us[b - 1] / b),
+            in_budget=added <= budget_us,
+            keeps_up=bool(keeps_up[b - 1]),
+        )
+        for b in shown
+    )
     return WaitPlan(
         batch=batch,
         added_p50_us=p50,
@@ -120,10 +161,12 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
         throughput_per_s=rate_per_s,
         capacity_per_s=1e6 * batch / launch_us,
         utilisation=rate_per_s * launch_us / (1e6 * batch),
+        per_request_us=launch_us / batch,
+        curve=curve,
         reason=(
             f"Collecting B={batch:,} at {format_count(rate_per_s)} requests a second adds "
             f"{format_us(p50)} to the median request and {format_us(p95)} to the slowest 5 %, "
-            f"within {format_us(budget_us)}."
+            f"within {format_us(budget_us)}." + longer
             if batch > 1
             else f"Nothing is gained by waiting within {format_us(budget_us)}: launch at once."
         ),

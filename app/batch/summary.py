@@ -1,0 +1,102 @@
+"""The answer before the tabs: how good the model is, the recommended batch, and why."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.batch.question import Question
+from app.shared.terms import TERMS
+from app.shared.widgets import plain_markdown, tile, tile_row
+from engine.model.batch.table import Recommendation
+from engine.model.batch.types import BatchResult
+from engine.units import format_bytes, format_us
+
+
+def draw(result: BatchResult, question: Question) -> None:
+    _quality(result, question)
+    _tiles(result, question.unit)
+    _reasons(result)
+
+
+def _quality(result: BatchResult, question: Question) -> None:
+    """How far the figures below can be trusted, and whose they are."""
+    points = question.points
+    if points.measurements and not points.is_own_file:
+        name = question.selection.variant.id
+        whose = f"The points of {points.title} are of another kernel than the file of {name} here"
+        rest = (
+            "the figures below are that kernel's."
+            if result.kernel
+            else f"the figures below are those of {name}, and the points prove nothing for it."
+        )
+        st.info(plain_markdown(f"{whose}: {rest}"), icon=":material/fork_right:")
+    quality = result.calibration_quality()
+    if not quality:
+        st.caption("Not calibrated: the intervals are wide. Select measured points to narrow them.")
+        return
+    first, *notes = (plain_markdown(sentence) for sentence in quality)
+    st.markdown(f":material/fact_check: {first}")
+    if notes:
+        st.caption(" ".join(notes))
+
+
+def _tiles(result: BatchResult, axis: str) -> None:
+    """The present batch and the recommended one; the other targets in a line below them."""
+    recommended = result.recommended
+    with tile_row():
+        now = result.table[result.table["batch"] == result.problem.batch].iloc[0]
+        tile(
+            "Now",
+            f"{axis} = {result.problem.batch:,}",
+            f"{now['speedup_per_unit']:.3g}× per unit",
+            f"{format_us(now['latency_us'])} per launch {now['origin']}, "
+            f"{now['sm_fill']:.0%} SM fill, {now['thread_fill']:.0%} thread fill",
+            term="The batch in the sidebar.",
+        )
+        tile(
+            "Recommended",
+            f"{axis} = {recommended.batch:,}",
+            f"{recommended.speedup_per_unit:.3g}× per unit",
+            f"{recommended.target:.0%} of the plateau{_between(recommended)}; "
+            f"{format_us(recommended.latency_us)} per launch {recommended.origin}; "
+            f"{_memory(recommended)}",
+            term=f"{TERMS['plateau']} The range follows the uncertainty of the latency.",
+            color="violet",
+            icon=":material/recommend:",
+        )
+    others = (
+        f"**{axis} = {r.batch:,}** for {r.target:.0%}{_between(r)}"
+        for r in result.recommendations
+        if r is not recommended
+    )
+    st.markdown(f":gray[Of the plateau:] {', '.join(others)}")
+
+
+def _between(r: Recommendation) -> str:
+    """The range, where it is one."""
+    if r.low_batch == r.high_batch:
+        return ""
+    return f" ({r.low_batch:,} – {r.high_batch:,})"
+
+
+def _memory(r: Recommendation) -> str:
+    memory = format_bytes(r.memory_bytes)
+    if r.memory_share is None or r.memory_share < 0.01:
+        return memory
+    return f"{memory}, {r.memory_share:.0%} of the GPU's"
+
+
+def _reasons(result: BatchResult) -> None:
+    """Why this batch, why the knee is there, what to measure next; the rest is folded away."""
+    st.markdown(plain_markdown(result.recommended.reason))
+    if result.knee:
+        st.markdown(plain_markdown(result.knee))
+    if result.next_point is not None:
+        st.markdown(f":material/straighten: {plain_markdown(result.next_point.reason)}")
+    for warning in result.warnings:
+        st.warning(plain_markdown(warning), icon=":material/stairs:")
+    with st.expander("The reasons of all targets, and what the model leaves out"):
+        for r in result.recommendations:
+            st.markdown(f"- **{r.target:.0%}** {plain_markdown(r.reason)}")
+        for note in result.notes:
+            st.markdown(f"- {plain_markdown(note)}")
