@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.sessions import snapshot_list, working_session
+from app.sessions import ledger, snapshot_list, working_session
 from app.sessions.snapshot_list import SESSION
 from app.shared.runs import collect
-from app.shared.widgets import problem
+from app.shared.widgets import errors_as_sentences, problem
 from engine.errors import AttuneError
 from engine.sessions.store.store import default_store
 
@@ -30,6 +30,8 @@ def page() -> None:
     snapshot_list.draw_opened(store)
     working_session.draw(store)
     snapshot_list.draw(store, infos)
+    with errors_as_sentences():
+        ledger.draw()
 
 
 page()

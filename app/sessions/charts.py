@@ -1,17 +1,18 @@
-"""Charts of a snapshot: PyTorch's attention, backend beside backend."""
+"""Charts of the Sessions page: PyTorch's attention, and predictions against times."""
 
 from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import axis, figure, plain, time_axis
-from app.shared.palette import CATEGORICAL, Theme
+from app.shared.figures import Trace, axis, figure, plain, time_axis
+from app.shared.palette import CATEGORICAL, Theme, color_of
 from app.shared.terms import baseline_label
 from engine.units import format_us
 
 _ROW_PX = 20
 MAX_PROBLEMS = 60  # more are in the table
+_SQUARE_PX = 420
 
 
 def baselines(frame: pd.DataFrame, theme: Theme) -> go.Figure:
@@ -55,4 +56,66 @@ def baselines(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             categoryorder="array",
             categoryarray=[plain(p) for p in problems],
         ),
+    )
+
+
+def ledger(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Predicted against measured on logarithmic axes, with the line where both are equal.
+
+    Columns: `variant`, `name`, `measured_us`, `predicted_us`, `low_us`, `high_us`, `counts`
+    (`app.sessions.frames.ledger`).
+    """
+    low = float(frame[["measured_us", "predicted_us"]].min().min()) / 1.5
+    high = float(frame[["measured_us", "predicted_us"]].max().max()) * 1.5
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [low, high],
+            "y": [low, high],
+            "line": {"color": theme.line, "width": 1, "dash": "dot"},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
+    for variant, group in frame.groupby("variant", sort=False):
+        color = color_of(str(variant))
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(str(variant)),
+                "x": list(group["measured_us"]),
+                "y": list(group["predicted_us"]),
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": list(group["high_us"] - group["predicted_us"]),
+                    "arrayminus": list(group["predicted_us"] - group["low_us"]),
+                    "thickness": 1,
+                    "width": 3,
+                },
+                "marker": {
+                    "color": color,
+                    "size": 9,
+                    "symbol": ["circle" if c else "circle-open" for c in group["counts"]],
+                },
+                "text": [
+                    f"{plain(n)}<br>predicted {format_us(p)}, time {format_us(m)}"
+                    for n, p, m in zip(
+                        group["name"], group["predicted_us"], group["measured_us"], strict=True
+                    )
+                ],
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+    return figure(
+        theme,
+        _SQUARE_PX,
+        data,
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom"},
+        margin={"t": 28},
+        xaxis=time_axis(theme, low, high, "time that was taken (logarithmic)"),
+        yaxis=time_axis(theme, low, high, "predicted (logarithmic)"),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from engine.evaluation import Evaluation
+from engine.sessions.ledger import Ledger
 from engine.sessions.store.store import SnapshotInfo
 from engine.units import format_bytes
 
@@ -60,6 +61,25 @@ def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
     wide.insert(0, "fastest", wide.idxmin(axis=1))
     renamed = {name: f"{name} µs" for name in wide.columns if name != "fastest"}
     return wide.rename(columns=renamed).reset_index()
+
+
+def ledger(scored: Ledger) -> pd.DataFrame:
+    """One row per score, as the chart of `app.sessions.charts.ledger` reads it."""
+    return pd.DataFrame(
+        [
+            {
+                "variant": s.prediction.variant,
+                "name": f"{s.prediction.variant} {s.prediction.problem.label()} on "
+                f"{s.prediction.device}",
+                "measured_us": s.time.latency.median_us,
+                "predicted_us": s.prediction.latency.median_us,
+                "low_us": s.prediction.latency.low_us,
+                "high_us": s.prediction.latency.high_us,
+                "counts": s.counts,
+            }
+            for s in scored.scores
+        ]
+    )
 
 
 def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:

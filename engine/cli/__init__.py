@@ -19,6 +19,7 @@ from engine.cli import (
     devices,
     evaluate,
     occupancy,
+    predictions,
     recommend,
     report,
     rerun,
@@ -45,6 +46,7 @@ _COMMANDS = (
     report,
     rerun,
     compare,
+    predictions,
 )
 
 

@@ -27,6 +27,7 @@ from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.records.encoding import encode
+from engine.records.predictions import keep_prediction
 from engine.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     calibrations = known.calibration_of(compiled_footprint) if known is not None else None
     outcome = evaluate(request, None if args.json else _show_stage, calibrations)
     evaluation = outcome.evaluation
+    keep_prediction(evaluation, outcome.predicted)
     times = known.at(evaluation.problem, evaluation.device) if known is not None else ()
     config = resolve(request).config_origin
     if args.json:

@@ -26,6 +26,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.records import files
 from engine.records.encoding import encode
+from engine.records.predictions import keep_prediction
 from engine.search.sweep.journal import SweepSpec
 
 POLL_S = 0.02
@@ -41,6 +42,7 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     )
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
+    keep_prediction(outcome.evaluation, outcome.predicted)
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
 
 

@@ -19,6 +19,7 @@ from engine.errors import AttuneError
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.records.predictions import keep_prediction
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
 from engine.search.rows import SweepRow
@@ -56,7 +57,7 @@ class EvaluationProcess:
             BrokenExecutor: the process died of it.
             AttuneError: as `Evaluator.evaluate`.
         """
-        answer: Evaluation = self._call(_evaluate, request)
+        answer: Evaluation = self._call(evaluate_point, request)
         return answer
 
     def final(self, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
@@ -113,8 +114,11 @@ def _serve(connection: Connection) -> None:
             connection.send((answer, evaluator.gpu_error is None))
 
 
-def _evaluate(evaluator: Evaluator, request: EvaluationRequest) -> Evaluation:
-    return evaluator.evaluate(request).evaluation
+def evaluate_point(evaluator: Evaluator, request: EvaluationRequest) -> Evaluation:
+    """One point, its prediction kept for the ledger."""
+    outcome = evaluator.evaluate(request)
+    keep_prediction(outcome.evaluation, outcome.predicted)
+    return outcome.evaluation
 
 
 def _final(evaluator: Evaluator, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:

@@ -49,7 +49,7 @@ class KnownTime:
     problem: Problem
     device: str
     latency: Latency
-    when: str
+    when: str  # UTC, ISO 8601: taken, or known since
     session: str
     file: str
     shipped: bool
@@ -152,10 +152,16 @@ class KnownTimes:
 
     def _read(self, info: SnapshotInfo) -> tuple[KnownTime, ...]:
         try:
-            evaluations = self._store.open(info.name).opened()
+            snapshot = self._store.open(info.name)
         except AttuneError:
             return ()
-        return times_of(evaluations, session=info.title, file=info.name, shipped=info.shipped)
+        return times_of(
+            snapshot.opened(),
+            session=info.title,
+            file=info.name,
+            shipped=info.shipped,
+            since=snapshot.created,
+        )
 
     def _refresh_session(self, path: Path) -> None:
         try:
@@ -174,9 +180,18 @@ class KnownTimes:
 
 
 def times_of(
-    evaluations: Iterable[Evaluation], *, session: str, file: str = "", shipped: bool = False
+    evaluations: Iterable[Evaluation],
+    *,
+    session: str,
+    file: str = "",
+    shipped: bool = False,
+    since: str = "",
 ) -> tuple[KnownTime, ...]:
-    """The times that these evaluations hold, predictions left out, and those of wrong results."""
+    """The times that these evaluations hold, predictions left out, and those of wrong results.
+
+    Args:
+        since: when they became known here, for those that do not say when they were taken.
+    """
     found = []
     for e in evaluations:
         if e.status is Status.INCORRECT:
@@ -195,7 +210,7 @@ def times_of(
                 problem=e.problem,
                 device=e.device,
                 latency=replace(latency, samples_us=(), sm_clocks_mhz=()),
-                when=e.when,
+                when=e.when or since,
                 session=session,
                 file=file,
                 shipped=shipped,

@@ -11,6 +11,7 @@ from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 
 from engine.evaluation import Latency, Status
+from engine.records.predictions import keep_prediction
 from engine.records.snapshot import Goal, TimelineEntry
 from engine.sessions import advice
 from engine.sessions.build import make_snapshot, make_source
@@ -109,6 +110,22 @@ def test_a_session_of_baselines_opens_as_a_table_and_a_chart(open_app, sessions_
     table = next(d.value for d in at.dataframe if "flash µs" in d.value)
     assert len(table) == 43
     assert "SKIPPED" not in texts(at)
+
+
+def test_predictions_that_were_measured_later_are_one_plot(open_app):
+    predicted = Latency("predicted", 11.0, 8.0, 15.0, "one CTA binds")
+    first = replace(BASE, source_sha256="ab" * 32)
+    keep_prediction(first, predicted)
+    measured = replace(first, latency=MEASURED, when="2999-01-01T00:00:00+00:00")
+    save("Measured later", measured)
+    at = open_app("sessions")
+    at.session_state["ledger"] = True
+    at.run()
+    assert not at.exception
+    assert "1 of 1 times lie inside the 90 % interval" in texts(at)
+    line, points = charts(at)["ledger_chart"]["data"]
+    assert (points["x"], points["y"]) == ([12.5], [11.0])
+    assert line["x"] == line["y"]
 
 
 def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_dir):

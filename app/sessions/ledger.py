@@ -1,0 +1,46 @@
+"""How the model's predictions fared: predicted against measured, over all sessions."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.sessions import charts, frames
+from app.shared import known_times, plot, tables
+from app.shared.widgets import empty, plain_markdown, theme
+from engine.records.predictions import predictions
+from engine.sessions.ledger import ledger_table, score
+
+_ROWS = 7  # a longer table scrolls
+
+
+def draw() -> None:
+    """A folded part of the page; nothing is read while it is folded."""
+    part = st.expander(
+        "Predictions against times that were taken later",
+        icon=":material/target:",
+        key="ledger",
+        on_change="rerun",
+    )
+    if not part.open:
+        return
+    with part:
+        times = known_times.known()
+        ledger = score(predictions(), times.all() if times is not None else ())
+        if not ledger.scores:
+            empty(
+                "nothing yet",
+                "No prediction was measured yet",
+                f"{ledger.waiting:,} predictions wait: measure the same kernel, config and "
+                "problem on that GPU, or import its times.",
+            )
+            return
+        st.markdown(plain_markdown(ledger.reason))
+        chart, table = st.columns([4, 5], gap="medium")
+        with chart:
+            plot.draw(charts.ledger(frames.ledger(ledger), theme()), key="ledger_chart")
+            st.caption(
+                "On the line a prediction is right; bars are 90 % intervals. Open markers do not "
+                "count: another source was timed, or the prediction came afterwards."
+            )
+        with table:
+            tables.draw(ledger_table(ledger).frame(), rows=_ROWS, key="ledger_table")
