@@ -151,6 +151,13 @@ class Finding(Stored):
     pattern: Line  # "kv_split_seam", "tail_tile", "one_head", …
     sentence: Sentence
     share: Share  # share of the wrong elements it covers, 0..1
+    place: Line = ""  # "v02_all_threads.cu:113", where to look; empty where it is not known
+
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """`place` only where it is known: versions 1 and 2 of the format lack it."""
+        if not self.place:
+            del fields["place"]
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,14 @@ class Correctness(Stored):
     repeatable: bool  # the second run gave the same bits
     guards_intact: bool
     findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
+    # Of an output that passes: errors too small for the tolerance that are not rounding's.
+    warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
+
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """`warnings` only where there are some: versions 1 and 2 of the format lack them."""
+        if not self.warnings:
+            del fields["warnings"]
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ MAX_FACTOR = 4096.0
 _FAR = 160.0
 _HUGE_V = 4096.0
 _HUGE_KEY = 60.0
-_HARSH_SCALE = 8.0
+_HARSH_SCALE = 32.0
 
 MEANINGS: Mapping[str, str] = {
     NORMAL: "N(0, 1)",

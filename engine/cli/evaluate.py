@@ -21,7 +21,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.errors import AttuneError
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import Evaluation, Finding, Latency, Status
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
@@ -151,7 +151,7 @@ def _print_human(e: Evaluation, config_says: str) -> None:
             (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
             (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
         ]
-        rows += [("finding", f.sentence) for f in c.findings]
+        rows += [("finding", _finding(f)) for f in c.findings]
     for latency in ([e.latency] if e.latency else []) + list(e.other_latencies):
         rows.append((f"latency, {latency.kind.replace('_', ' ')}", _latency(latency)))
     for baseline in e.baselines:
@@ -161,10 +161,17 @@ def _print_human(e: Evaluation, config_says: str) -> None:
         took = f"{e.execution.cpu_execution_ms:.1f} ms of CPU execution (not a GPU latency)"
         rows.append(("executed", took))
     print_table("Evaluation", ("figure", "value"), rows)
+    for warning in e.correctness.warnings if e.correctness is not None else ():
+        print(f"Warning: {warning}")
     for note in e.notes:
         print(f"Note: {note}")
     if e.status in (Status.COMPILE_ERROR, Status.CRASHED, Status.LAUNCH_ERROR) and e.log:
         print(e.log, file=sys.stderr)
+
+
+def _finding(finding: Finding) -> str:
+    place = f" See {finding.place}." if finding.place else ""
+    return f"{finding.sentence}{place} ({finding.share:.0%} of the wrong elements)"
 
 
 def _latency(latency: Latency) -> str:

@@ -24,6 +24,7 @@ from engine.correctness.diagnosis import diagnose
 from engine.correctness.expected import Expected, expect
 from engine.correctness.maps import ErrorMap
 from engine.correctness.reference import Float64Array
+from engine.correctness.systematic import UNIT_ROUNDOFF, systematic_error
 from engine.correctness.tiles import tiles_of
 from engine.evaluation import Correctness
 from engine.plan import LaunchPlan
@@ -33,14 +34,13 @@ from kernels.variant import Dtype
 # The study's old bound in FP16, and the same number of rounding steps in BF16 (8 times wider ones).
 FIXED_BOUNDS: dict[Dtype, float] = {"float16": 0.002, "bfloat16": 0.016}
 
-_UNIT_ROUNDOFF: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _MIN_EXPONENT: dict[Dtype, int] = {"float16": -14, "bfloat16": -126}
 
 
 def absolute_tolerance(max_abs_ref: float, dtype: Dtype) -> float:
     """Half the distance between neighbouring numbers of `dtype` at `max_abs_ref`."""
     exponent = np.frexp(max_abs_ref)[1] - 1 if max_abs_ref > 0 else _MIN_EXPONENT[dtype]
-    return float(_UNIT_ROUNDOFF[dtype] * 2.0 ** max(int(exponent), _MIN_EXPONENT[dtype]))
+    return float(UNIT_ROUNDOFF[dtype] * 2.0 ** max(int(exponent), _MIN_EXPONENT[dtype]))
 
 
 def check_output(
@@ -83,7 +83,11 @@ def check_against(
     compared = compare_output(result.out, ref, coverage, 2 * baseline_err + atol)
     broken = BrokenElements.of(result.out, inputs.problem.dtype)
     problems = _problems(compared, result, broken)
-    diagnosis = diagnose(inputs, broken, compared, tiles_of(inputs.problem, plan))
+    tiles = tiles_of(inputs.problem, plan)
+    diagnosis = diagnose(inputs, broken, compared, tiles, plan.source if plan else None)
+    warning = None
+    if not problems:
+        warning = systematic_error(inputs, compared, expected.baseline_rms, tiles)
     errors = _ErrorFigures.of(compared)
     bound = FIXED_BOUNDS[inputs.problem.dtype]
     num_nonfinite, num_unwritten = (
@@ -109,6 +113,7 @@ def check_against(
         repeatable=result.repeatable,
         guards_intact=result.guards_intact,
         findings=diagnosis.findings,
+        warnings=() if warning is None else (warning,),
     )
     return correctness, diagnosis.maps
 

@@ -40,6 +40,7 @@ class Expected:
     reference: Float64Array  # [slices, rows, head_dim]
     max_abs_ref: float
     baseline_err: float  # max|sdpa_same_dtype − reference|
+    baseline_rms: float
     baseline_name: str
 
 
@@ -60,6 +61,7 @@ def expect(inputs: Inputs, sdpa: tuple[FloatArray, str] | None = None) -> Expect
         reference,
         max_abs_ref=_largest(reference),
         baseline_err=_largest(error),
+        baseline_rms=float(np.linalg.norm(error) / np.sqrt(error.size)),
         baseline_name=name,
     )
 

@@ -24,6 +24,7 @@ class Tiles:
     threads: int  # per CTA of the main pass
     num_passes: int
     has_scratch: bool
+    chunk_name: str = "split"  # what takes a chunk: a split (a CTA), or a warp of one CTA
 
     @property
     def num_query_tiles(self) -> int:
@@ -55,14 +56,21 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
     if plan is None:
         return Tiles(problem.seqlen, keys, _USUAL_TILE, _USUAL_TILE, 1, keys, 128, 1, False)
     num_splits = plan.config.get("num_splits", 1)
+    chunk_rows = plan.kv_rows if num_splits > 1 and plan.kv_rows else keys
+    chunk_name = "split"
+    block_n = plan.config.get("block_n", _USUAL_TILE)
+    if "keys_per_warp" in plan.config:  # the warps of a CTA take the splits
+        block_n = chunk_rows = plan.config["keys_per_warp"]
+        num_splits, chunk_name = plan.passes[0].threads // 32, "warp"
     return Tiles(
         seqlen=problem.seqlen,
         num_keys=keys,
         block_m=plan.query_rows,
-        block_n=plan.config.get("block_n", _USUAL_TILE),
+        block_n=block_n,
         num_splits=num_splits,
-        chunk_rows=plan.kv_rows if num_splits > 1 and plan.kv_rows else keys,
+        chunk_rows=chunk_rows,
         threads=plan.passes[0].threads,
         num_passes=len(plan.passes),
         has_scratch=bool(plan.scratch),
+        chunk_name=chunk_name,
     )

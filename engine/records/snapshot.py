@@ -3,9 +3,9 @@
 The file is one JSON object: `format`, `schema_version` and `summary` (written by
 `engine.records.codec`), then the fields of `Snapshot`.
 
-Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies, and
-`attachments`. A file is written in the oldest version that can hold it, so that whoever has an
-older Attune can open what they could open before.
+Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
+`warnings` to verdicts, `place` to findings, and `attachments`. A file is written in the oldest
+version that can hold it, so that whoever has an older Attune can open what they could open before.
 """
 
 from __future__ import annotations
@@ -200,10 +200,12 @@ def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
     passes = (p for e in snapshot.evaluations for p in e.passes)
+    judged = [e.correctness for e in snapshot.evaluations if e.correctness is not None]
     if (
         snapshot.attachments
         or any(p.num_heads_kv is not None for p in problems)
         or any(p.occupancy.idle_ctas for p in passes)
+        or any(c.warnings or any(f.place for f in c.findings) for c in judged)
     ):
         return 3
     return 1 if all(p.seqlen_kv is None for p in problems) else 2

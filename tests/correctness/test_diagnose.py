@@ -217,7 +217,9 @@ def _coarse(out: np.ndarray) -> None:
 )
 def test_a_spoiled_output(spoil: Any, pattern: str, words: list[str]) -> None:
     found = diagnosed(Kernel(spoil=spoil), Problem(2, 2, 200, 64))
-    assert_named(found, pattern, *words)
+    sentences = [f.sentence for f in found.findings if f.pattern == pattern]
+    assert sentences, found.findings
+    assert all(word in sentences[0] for word in words), sentences
 
 
 def test_results_stored_to_the_wrong_rows() -> None:
@@ -270,8 +272,9 @@ def test_two_faults_are_both_named() -> None:
 
     found = diagnosed(Kernel(spoil=both), Problem(2, 2, 200, 64))
     patterns = [f.pattern for f in found.findings]
-    assert patterns[:2] == ["nan_row", "columns_of_d"]
-    assert sum(f.share for f in found.findings[:2]) == pytest.approx(1.0, abs=0.02)
+    assert patterns[0] == "columns_of_d"
+    assert patterns[-1] == "nan_row"
+    assert found.findings[0].share + found.findings[-1].share == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,17 +8,27 @@ And what sets the wrong elements apart: one head, the tail tile, the rows of one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
 from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
+from engine.correctness.diagnosis.places import place_of
 from engine.correctness.diagnosis.regions import Region
+from engine.correctness.diagnosis.score_range import far_scores_words
+from engine.correctness.diagnosis.weights import wrong_weights
 from engine.correctness.maps import ErrorMap, error_maps
 from engine.correctness.reference import Coverage, everything
-from engine.correctness.suspected_bugs import Match, best_match, choose_cases
+from engine.correctness.suspected_bugs import (
+    Case,
+    Match,
+    best_match,
+    choose_cases,
+    in_wrong_columns,
+)
 from engine.correctness.tiles import Tiles
 from engine.evaluation import Finding
 from engine.tensors import Inputs
@@ -33,11 +43,21 @@ class Diagnosis:
 
 
 def diagnose(
-    inputs: Inputs, broken: BrokenElements, compared: ComparedOutput, tiles: Tiles
+    inputs: Inputs,
+    broken: BrokenElements,
+    compared: ComparedOutput,
+    tiles: Tiles,
+    source: Path | None = None,
 ) -> Diagnosis:
-    """Look at one output: at its broken elements, and at it beside its reference."""
+    """Look at one output: at its broken elements, and at it beside its reference.
+
+    Args:
+        source: the kernel's, to name the line that a finding speaks of.
+    """
+    findings = _findings(inputs, broken, compared, tiles)
     return Diagnosis(
-        error_maps(inputs, compared, tiles), _findings(inputs, broken, compared, tiles)
+        error_maps(inputs, compared, tiles),
+        tuple(replace(f, place=place_of(f.pattern, source)) for f in findings),
     )
 
 
@@ -51,20 +71,55 @@ def _findings(
     findings: list[Finding] = []
     if counts[0]:
         findings.append(_unwritten(unwritten, whole, tiles, counts[0] / total))
+    far = ""
+    if counts[1] or counts[2]:
+        wrong = compared.coverage.take(broken.nonfinite) | compared.over
+        far = far_scores_words(inputs, compared, wrong)
     if counts[1]:
-        findings.append(_nonfinite(nonfinite, whole, tiles, counts[1] / total))
+        findings.append(_nonfinite(nonfinite, whole, tiles, counts[1] / total, far))
     if counts[2]:
-        share = counts[2] / total
-        cases = choose_cases(inputs, compared, tiles)
-        cause = best_match(cases) or moved_columns(cases) or moved_rows(cases)
-        if cause is not None:
-            findings.append(_cause(cause, share))
-        findings += [
-            Finding(pattern.name, pattern.sentence, share)
-            for pattern in find_patterns(compared, tiles)
-            if pattern.tells_more or not findings
-        ]
-    return tuple(findings)
+        findings += _wrong_values(inputs, compared, tiles, counts[2] / total, far)
+    # What explains little comes last; of equals the first, which tells most.
+    return tuple(sorted(findings, key=lambda finding: -round(finding.share, 1)))
+
+
+def _wrong_values(
+    inputs: Inputs, compared: ComparedOutput, tiles: Tiles, share: float, far: str
+) -> list[Finding]:
+    """Of the finite elements over the tolerance: the cause if it is known, and where they are."""
+    if far:
+        return [Finding("row_maximum", f"{far[0].upper()}{far[1:]}.", share)]
+    cause = _cause_of(choose_cases(inputs, compared, tiles))
+    known = [_cause(cause, share)] if cause is not None else []
+    return known + [
+        Finding(pattern.name, pattern.sentence, share)
+        for pattern in find_patterns(compared, tiles)
+        if not known or pattern.tells_more
+    ]
+
+
+def _cause_of(cases: list[Case]) -> Match | None:
+    if not cases:
+        return None
+    return (
+        best_match(cases)
+        or moved_columns(cases)
+        or moved_rows(cases)
+        or _in_wrong_columns(cases)
+        or wrong_weights(cases)
+    )
+
+
+def _in_wrong_columns(cases: list[Case]) -> Match | None:
+    """A bug that explains the columns that hold a wrong element, where there are others."""
+    restricted = in_wrong_columns(cases)
+    if restricted[0].columns.all():
+        return None
+    match = best_match(restricted)
+    if match is None:
+        return None
+    what = f"{match.bug.what}, in the wrong columns alone"
+    return replace(match, bug=replace(match.bug, what=what))
 
 
 def _cause(match: Match, share: float) -> Finding:
@@ -73,7 +128,7 @@ def _cause(match: Match, share: float) -> Finding:
         bug.pattern,
         f"The output matches {bug.what} ({math.floor(1e4 * match.explained) / 100:g} % of the "
         f"error explained). {bug.look_at[0].upper()}{bug.look_at[1:]}.",
-        round(match.share * share, 4),
+        round(min(match.explained, 1.0) * share, 4),
     )
 
 
@@ -86,16 +141,40 @@ def _unwritten(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) 
     return Finding("unwritten", text, share)
 
 
-def _nonfinite(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) -> Finding:
+def _nonfinite(
+    mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float, far: str
+) -> Finding:
     region = Region.of(mask, coverage)
-    hint = (
-        "a row that sees no key divides 0 by 0 or subtracts −inf from −inf"
-        if not tiles.has_scratch
-        else "a row that sees no key divides 0 by 0, or the fusion reads a partial result that no "
-        "CTA wrote (scratch starts as NaN)"
-    )
     where = "everywhere" if mask.all() else f"in {region.words()}{_tail(region, tiles)}"
-    return Finding("nan_row", f"NaN or infinity {where}: {hint}.", share)
+    return Finding("nan_row", f"NaN or infinity {where}: {far or _nan_hint(region, tiles)}.", share)
+
+
+def _nan_hint(region: Region, tiles: Tiles) -> str:
+    """What makes NaN there."""
+    problem = region.problem
+    if len(region.columns) < problem.head_dim:
+        return (
+            "only some columns of a row, so it is no division by its sum: look at what is read for "
+            "these columns before it is written"
+        )
+    if problem.causal and not region.all_rows:
+        parts = f"tile, {tiles.chunk_name}" if tiles.num_chunks > 1 else "tile"
+        return (
+            f"a causal row that sees no key of a {parts} subtracts −inf from −inf or divides 0 "
+            "by 0" + _of_scratch(tiles)
+        )
+    if region.all_rows:
+        return (
+            "something is read before it is written (shared memory starts as NaN), or the row sum "
+            "is 0 because no key is visited" + _of_scratch(tiles)
+        )
+    return "a row that sees no key divides 0 by 0" + _of_scratch(tiles)
+
+
+def _of_scratch(tiles: Tiles) -> str:
+    if not tiles.has_scratch:
+        return ""
+    return ", or the fusion reads a partial result that no CTA wrote (scratch starts as NaN)"
 
 
 def _tail(region: Region, tiles: Tiles) -> str:

@@ -34,7 +34,9 @@ def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
     wrong = compared.over
     region = Region.of(wrong, compared.coverage)
     density = np.count_nonzero(wrong) / max(1, region.size)
-    if density < _DENSE and compared.error[wrong].max() <= _ROUNDING * compared.tolerance:
+    if compared.error[wrong].max() <= _ROUNDING * compared.tolerance and (
+        density < _DENSE or _nearly_wrong_elsewhere(compared)
+    ):
         return [_precision(compared, wrong)]
     patterns = [
         *_heads(region),
@@ -42,6 +44,12 @@ def find_patterns(compared: ComparedOutput, tiles: Tiles) -> list[Pattern]:
         *_columns(region),
     ]
     return patterns or [_everywhere(region)]
+
+
+def _nearly_wrong_elsewhere(compared: ComparedOutput) -> bool:
+    """Whether a slice without a wrong element has errors near the tolerance: of the same cause."""
+    largest = compared.error.max(axis=(1, 2))
+    return bool((largest[largest <= compared.tolerance] > 0.5 * compared.tolerance).any())
 
 
 def _heads(region: Region) -> Sequence[Pattern]:
@@ -110,7 +118,12 @@ def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> 
             Pattern(
                 "later_tiles",
                 f"Query tiles up to {wrong_tiles[0] - 1} are right and the later ones wrong "
-                f"({which}): look at what depends on the query tile's index.",
+                f"({which}): look at what depends on "
+                + (
+                    "the number of key tiles, which grows with a causal row."
+                    if region.problem.causal
+                    else "the query tile's index."
+                ),
                 tells_more=False,
             ),
         )
@@ -164,8 +177,9 @@ def _precision(compared: ComparedOutput, wrong: BoolArray) -> Pattern:
     return Pattern(
         "precision",
         f"{np.count_nonzero(wrong):,} scattered elements are over the tolerance, by a factor of "
-        f"{times:.2g} at most: that is lost precision (16-bit accumulation, a coarse exp) rather "
-        "than a wrong element.",
+        f"{times:.2g} at most, which looks like lost precision: a sum in 16 bits, a coarse exp, a "
+        "score that is rounded.",
+        tells_more=False,
     )
 
 

@@ -1,7 +1,29 @@
 """Bugs whose output can be computed, and which of them explains a wrong one."""
 
 from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import MAX_CASES, Case, choose_cases
-from engine.correctness.suspected_bugs.match import Match, best_match
+from engine.correctness.suspected_bugs.case import (
+    MAX_CASES,
+    Case,
+    choose_cases,
+    in_wrong_columns,
+    spread_cases,
+)
+from engine.correctness.suspected_bugs.match import (
+    MIN_EXPLAINED,
+    Match,
+    best_match,
+    small_bugs,
+)
 
-__all__ = ["MAX_CASES", "Case", "Match", "SuspectedBug", "best_match", "choose_cases"]
+__all__ = [
+    "MAX_CASES",
+    "MIN_EXPLAINED",
+    "Case",
+    "Match",
+    "SuspectedBug",
+    "best_match",
+    "choose_cases",
+    "in_wrong_columns",
+    "small_bugs",
+    "spread_cases",
+]

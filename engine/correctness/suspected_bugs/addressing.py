@@ -47,6 +47,7 @@ def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
         yield from _lengths(case)
         yield from _heads()
     yield from _offsets(case)
+    yield from _exchanged(case)
 
 
 def _queries(case: Case) -> Iterator[SuspectedBug]:
@@ -175,6 +176,27 @@ def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
     case = operand.case
     batch, head = divmod(case.slice_index, case.problem.num_heads)
     return kv_slice_of(case, batch, head) * operand.own.size
+
+
+def _exchanged(case: Case) -> Iterator[SuspectedBug]:
+    """One tensor read in the place of another."""
+    names = "kvq" if case.problem.num_keys == case.problem.seqlen else "kv"
+    for operand in names:
+        for source in names:
+            if operand != source:
+                yield SuspectedBug(
+                    "operand",
+                    f"{source.upper()} in {operand.upper()}'s place",
+                    f"look at the pointer that {operand.upper()} is loaded from",
+                    partial(_replaced, operand, source),
+                )
+
+
+def _replaced(operand: str, source: str, case: Case) -> Float64Array:
+    tensors = {"q": case.q, "k": case.k, "v": case.v}
+    tensors[operand] = tensors[source]
+    scores = case.problem.softmax_scale * tensors["q"][case.rows] @ tensors["k"].T
+    return attend(scores, case.visible, tensors["v"])
 
 
 def _head_at_distance(step: int, operand: Operand, batch: int, head: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -38,6 +39,7 @@ class Case:
     bad: BoolArray  # [R, head_dim]
     every_row: IntArray  # all covered rows of the slice
     every_reference: Float64Array  # [len(every_row), head_dim]
+    columns: BoolArray  # [head_dim], those that a prediction is held against
 
     @property
     def problem(self) -> Problem:
@@ -99,6 +101,20 @@ def choose_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list
     return [_case(inputs, compared, bad, tiles, position) for position in positions]
 
 
+def spread_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list[Case]:
+    """Up to three slices of an output that passes, with rows from all of it."""
+    total = len(compared.coverage.slices)
+    positions = dict.fromkeys([0, total // 2, total - 1])
+    everything = np.ones(compared.error.shape, bool)
+    return [_case(inputs, compared, everything, tiles, position) for position in positions]
+
+
+def in_wrong_columns(cases: Sequence[Case]) -> list[Case]:
+    """The cases with predictions held against the columns that hold a wrong element alone."""
+    wrong = np.logical_or.reduce([case.bad.any(axis=0) for case in cases])
+    return [replace(case, columns=wrong) for case in cases]
+
+
 def _case(
     inputs: Inputs, compared: ComparedOutput, bad: BoolArray, tiles: Tiles, position: int
 ) -> Case:
@@ -123,6 +139,7 @@ def _case(
         bad=bad[position, chosen],
         every_row=compared.coverage.rows,
         every_reference=compared.reference[position],
+        columns=np.ones(inputs.problem.head_dim, bool),
     )
 
 

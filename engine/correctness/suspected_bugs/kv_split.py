@@ -27,9 +27,10 @@ def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
     tiles = case.tiles
     if tiles.num_chunks > 1:
         yield from _fusion(case)
-        yield from _whole_segments(case, tiles.chunk_rows, "split", "split_missing")
-        yield from _seams(case, tiles.chunk_rows, "split", "kv_split_seam")
+        yield from _whole_segments(case, tiles.chunk_rows, tiles.chunk_name, "split_missing")
+        yield from _seams(case, tiles.chunk_rows, tiles.chunk_name, "kv_split_seam")
     if 1 < tiles.num_key_tiles <= _MAX_TILES:
+        yield from _every_second(case)
         yield from _whole_segments(case, tiles.block_n, "key tile", "key_tile")
         yield from _seams(case, tiles.block_n, "key tile", "key_tile")
 
@@ -38,9 +39,9 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
     look_at = (
         "look at the weights exp(m_i − m) of the fusion"
         + (" pass" if case.tiles.num_passes > 1 else "")
-        + ", m being the maximum over the splits"
+        + f", m being the maximum over the {case.tiles.chunk_name}s"
     )
-    whole = f"a fusion of the {case.tiles.num_splits} splits"
+    whole = f"a fusion of the {case.tiles.num_splits} {case.tiles.chunk_name}s"
     for what, weigh_acc, weigh_l in (
         (f"{whole} without the rescale by exp(m_i − m)", False, False),
         (f"{whole} that rescales l_i but not O_i by exp(m_i − m)", False, True),
@@ -114,12 +115,26 @@ def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[
             f"look at how {name} {index} gets its keys and how it is summed up",
             partial(_counted, inside, 2.0),
         )
-        if name == "split" and len(starts) > 2:
+        if name == case.tiles.chunk_name and len(starts) > 2:
             yield SuspectedBug(
                 pattern,
                 f"using {which} alone",
-                "look at the loop over the splits in the fusion",
+                f"look at the loop over the {name}s in the fusion",
                 partial(_only, inside),
+            )
+
+
+def _every_second(case: Case) -> Iterator[SuspectedBug]:
+    """Every second key tile of a chunk left out."""
+    in_chunk = case.keys % case.tiles.chunk_rows // case.tiles.block_n
+    for left_out, which in ((1, "second, the fourth, …"), (0, "first, the third, …")):
+        keys = np.flatnonzero(in_chunk % 2 == left_out)
+        if case.tiles.num_key_tiles > 2:
+            yield SuspectedBug(
+                "key_tile",
+                f"a loop that leaves out every second key tile (the {which})",
+                "look at the step of the key loop",
+                partial(_counted, keys, 0.0),
             )
 
 

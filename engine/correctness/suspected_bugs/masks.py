@@ -31,6 +31,13 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
             "look at the test key < seqlen_kv where scores are masked",
             lambda c: attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
         )
+        if tiles.padding > 1:
+            yield SuspectedBug(
+                "tail_mask",
+                f"a tail mask off by one, one padded key taking part as zeros ({size})",
+                "look at the test key < seqlen_kv where scores are masked",
+                lambda c: attend(c.scores, c.visible, c.v, zero_keys=1),
+            )
         yield SuspectedBug(
             "tail_mask",
             f"a missing tail mask, the last key tile reading {tiles.padding} rows past the end of "

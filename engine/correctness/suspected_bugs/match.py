@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from engine.correctness.reference import Float64Array
 from engine.correctness.suspected_bugs.addressing import addressing_bugs
 from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import Case
+from engine.correctness.suspected_bugs.fragments import fragment_bugs
 from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
 from engine.correctness.suspected_bugs.softmax import softmax_bugs
@@ -33,7 +34,13 @@ class Match:
 
 
 # The plainest first: of two that explain equally much, the earlier is named.
-_FAMILIES = (softmax_bugs, mask_bugs, kv_split_bugs, addressing_bugs)
+_FAMILIES = (softmax_bugs, mask_bugs, kv_split_bugs, addressing_bugs, fragment_bugs)
+
+
+def small_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Those whose effect may be within the tolerance: a key or a weight more or less."""
+    for family in (softmax_bugs, mask_bugs, kv_split_bugs):
+        yield from family(case)
 
 
 def best_match(cases: Sequence[Case]) -> Match | None:
@@ -60,7 +67,7 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
         predicted = bug.predict(case)
         if predicted is None:
             continue
-        told = np.isfinite(predicted) & np.isfinite(case.out)
+        told = np.isfinite(predicted) & np.isfinite(case.out) & case.columns
         noise = _rounding(case, told)
         error, rest = ((case.out - x)[told] for x in (case.reference, predicted))
         before += float(error @ error)

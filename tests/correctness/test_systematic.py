@@ -1,0 +1,85 @@
+"""The sharper statement: bugs below the tolerance are warned of, honest rounding never is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.backends.base import RunResult
+from engine.correctness import check_output
+from engine.correctness.emulate import emulated_attention
+from engine.correctness.reference import everything, slice_qkv
+from engine.evaluation import Correctness, Status
+from engine.input_kinds import INPUT_KINDS
+from engine.problem import Problem
+from engine.tensors import FloatArray, Inputs, decode, encode, make_inputs
+from kernels.variant import Dtype
+
+
+def judged(inputs: Inputs, out: FloatArray) -> Correctness:
+    raw = encode(out.reshape(inputs.problem.shape).astype(np.float32), inputs.problem.dtype)
+    return check_output(inputs, RunResult(status=Status.PASSED, out=raw))
+
+
+def truncated(values: FloatArray) -> FloatArray:
+    """To BF16 by leaving bits out."""
+    return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+def attention(inputs: Inputs, *, truncate: bool = False, padded_keys: int = 0) -> FloatArray:
+    """Low-precision attention in which one thing is wrong."""
+    problem = inputs.problem
+    slices = np.arange(problem.batch * problem.num_heads)
+    q, k, v = (x.astype(np.float32) for x in slice_qkv(inputs, slices))
+    scores = q @ k.transpose(0, 2, 1) * np.float32(problem.softmax_scale)
+    if problem.causal:
+        scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - top)
+    row_sum = weights.sum(axis=-1, keepdims=True) + padded_keys * np.exp(-top)
+    rounded = decode(encode(weights, problem.dtype), problem.dtype)
+    return np.asarray((truncated(weights) if truncate else rounded) @ v / row_sum)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seqlen", [65, 512])
+def test_truncated_weights_are_warned_of(seqlen: int, causal: bool) -> None:
+    inputs = make_inputs(Problem(1, 2, seqlen, 64, causal, "bfloat16"), seed=seqlen)
+    found = judged(inputs, attention(inputs, truncate=True))
+    assert found.passed
+    assert found.findings == ()
+    assert len(found.warnings) == 1
+    assert "systematically too small, by 0." in found.warnings[0]
+    assert "truncated instead of rounded" in found.warnings[0]
+    assert judged(inputs, attention(inputs)).warnings == ()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_one_padded_key_is_warned_of(dtype: Dtype) -> None:
+    inputs = make_inputs(Problem(1, 2, 1022, 64, dtype=dtype))
+    assert judged(inputs, attention(inputs)).warnings == ()
+    found = judged(inputs, attention(inputs, padded_keys=1))
+    assert found.passed
+    assert "one padded key" in found.warnings[0]
+
+
+def test_one_padded_key_of_one_is_warned_of() -> None:
+    """S = 1,023: the only padded key there is."""
+    inputs = make_inputs(Problem(1, 2, 1023, 64))
+    found = judged(inputs, attention(inputs, padded_keys=1))
+    assert found.passed
+    assert "tail mask" in found.warnings[0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", INPUT_KINDS)
+@pytest.mark.parametrize("seqlen", [1, 33, 113, 203])
+def test_honest_rounding_is_never_warned_of(seqlen: int, kind: str, dtype: Any) -> None:
+    for causal in (False, True):
+        problem = Problem(2, 2, seqlen, 64, causal, dtype)
+        inputs = make_inputs(problem, seed=seqlen, kind=kind)
+        found = judged(inputs, emulated_attention(inputs, everything(problem)))
+        assert found.passed, found.reason
+        assert found.warnings == ()

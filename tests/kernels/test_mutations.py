@@ -1,0 +1,46 @@
+"""Bugs of tests/planted_bugs.py are found by the check: a sample always, more when slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from planted_bugs import Mutation, cases, look
+from slow_cases import one_in
+
+from engine.pipeline.evaluate import Evaluator
+from kernels.ladder import LADDER
+
+# Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
+_SLOW, _QUICK = 12, 96
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator() as evaluator:
+        yield evaluator
+
+
+def _id(value: object) -> str:
+    return value.name.replace(" ", "_") if isinstance(value, Mutation) else str(value)
+
+
+@pytest.mark.parametrize(
+    ("variant", "mutation"), one_in(_QUICK // _SLOW, cases()[5::_SLOW], offset=2), ids=_id
+)
+def test_a_planted_bug_is_found(
+    evaluator: Evaluator, variant: str, mutation: Mutation, tmp_path: Path
+) -> None:
+    seen = look(evaluator, mutation, variant, "check", tmp_path)
+    assert seen.found, f"{variant} {mutation.name}"
+    assert seen.text
+
+
+def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:
+    table = cases()
+    assert len(table) >= 150
+    assert {variant for variant, _ in table} == {v.id for v in LADDER}
+    assert {mutation.header for _, mutation in table} >= {"mma.cuh", "async_copy.cuh"}
+    names = [(variant, m.name, m.header, m.old, m.new, m.nth) for variant, m in table]
+    assert len(set(names)) == len(names)
