@@ -36,7 +36,10 @@ _SHORT_CAUSAL = (Problem(1, 2, 113, 64, causal=True), Problem(2, 2, 77, 64, True
 # One key more than whole tiles.
 _ONE_MORE = (Problem(1, 2, 193, 64),)
 
-Shapes = Literal["odd", "causal", "one more"]
+# Two query heads to a K/V head.
+_GQA = (Problem(2, 4, 113, 64, num_heads_kv=2),)
+
+Shapes = Literal["odd", "causal", "one more", "gqa"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Mutation:
 
     def problems(self, variant: str) -> tuple[Problem, ...]:
         """What it is tried on, one after the other until it is found."""
-        if self.shapes == "one more":
-            return _ONE_MORE
+        if self.shapes in ("one more", "gqa"):
+            return _ONE_MORE if self.shapes == "one more" else _GQA
         if variant == "v12":
             return _SHORT_ODD if self.shapes == "odd" else _SHORT_CAUSAL
         return _ODD if self.shapes == "odd" else _CAUSAL
@@ -284,10 +287,24 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "scores not scaled",
-        (*SCALAR, "v08", "v12"),
+        SCALAR,
         "score * softmax_scale",
         "score",
         ("without the scale",),
+    ),
+    Mutation(
+        "scores not scaled",
+        ("v08", "v12"),
+        "softmax_scale * LOG2_E",
+        "LOG2_E",
+        ("without the scale",),
+    ),
+    Mutation(
+        "exp2 for exp",
+        ("v08", "v12"),
+        "softmax_scale * LOG2_E",
+        "softmax_scale",
+        ("exp2 of scores",),
     ),
     Mutation(
         "scores not scaled",
@@ -296,7 +313,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "s_rmem[i][j]",
         ("without the scale",),
     ),
-    Mutation("exp2 for exp", ALL, "__expf(", "exp2f(", ("exp2 of scores",)),
+    Mutation("exp2 for exp", (*SCALAR, *TILED), "__expf(", "exp2f(", ("exp2 of scores",)),
     Mutation(
         "maximum begins at 0",
         ("v01", "v02"),
@@ -315,9 +332,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("maximum begins at 0", TILED, "m_rmem[i] = -INFINITY;", "m_rmem[i] = 0.0f;", _MAXIMUM),
     Mutation(
         "maximum begins at 0",
-        ("v08", "v12"),
+        ("v08",),
         "{-INFINITY, -INFINITY};",
         "{0.0f, 0.0f};",
+        _MAXIMUM,
+    ),
+    Mutation(
+        "maximum begins at 0",
+        ("v12",),
+        "m_rmem[t][1] = -INFINITY;",
+        "m_rmem[t][1] = 0.0f;",
         _MAXIMUM,
     ),
     Mutation(
@@ -337,22 +361,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "maximum never taken",
         ("v08",),
-        "m_new[i / 2] = fmaxf(m_new[i / 2], score);",
+        "m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);",
         "m_new[i / 2] = 0.0f;",
         _MAXIMUM,
     ),
     Mutation(
         "maximum of the other row",
         ("v08",),
-        "m_new[i / 2] = fmaxf(m_new[i / 2], score);",
-        "m_new[1 - i / 2] = fmaxf(m_new[1 - i / 2], score);",
+        "m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);",
+        "m_new[1 - i / 2] = fmaxf(m_new[1 - i / 2], s_rmem[tile][i]);",
         _MAXIMUM,
     ),
     Mutation(
         "maximum of the other row",
         ("v12",),
-        "m_rmem[i / 2] = fmaxf(m_rmem[i / 2], score);",
-        "m_rmem[1 - i / 2] = fmaxf(m_rmem[1 - i / 2], score);",
+        "fmaxf(scores[2 * r], scores[2 * r + 1])",
+        "fmaxf(scores[2 - 2 * r], scores[3 - 2 * r])",
         _MAXIMUM,
     ),
     Mutation(
@@ -462,7 +486,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fusion without weights",
         ("v12",),
-        "= __expf(m_smem[w * BLOCK_M + row] - m);",
+        "= fast_exp2((m_smem[w * BLOCK_M + row] - m) * scale_log2);",
         "= 1.0f;",
         ("without the rescale by exp(m_i − m)",),
     ),
@@ -628,10 +652,41 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "batch without num_heads",
-        ("v01", "v02", "v03", "v04", "v08", "v12"),
+        ("v01", "v02", "v03", "v04"),
         "(size_t)blockIdx.y * num_heads + blockIdx.x;",
         "(size_t)blockIdx.y + blockIdx.x;",
         ("without num_heads", "ever written", "in this launch"),
+    ),
+    Mutation(
+        "batch without num_heads",
+        ("v08", "v12"),
+        "(size_t)blockIdx.z * num_heads + blockIdx.y;",
+        "(size_t)blockIdx.z + blockIdx.y;",
+        ("without num_heads", "ever written", "in this launch"),
+    ),
+    Mutation(
+        "K/V head by the remainder",
+        ("v08",),
+        "blockIdx.y / group;",
+        "blockIdx.y % num_heads_kv;",
+        ("by head % num_heads_kv",),
+        "gqa",
+    ),
+    Mutation(
+        "K/V head by the remainder",
+        ("v12",),
+        "blockIdx.y / (num_heads / num_heads_kv);",
+        "blockIdx.y % num_heads_kv;",
+        ("by head % num_heads_kv",),
+        "gqa",
+    ),
+    Mutation(
+        "K/V head of the query head",
+        ("v08",),
+        "blockIdx.y / group;",
+        "blockIdx.y;",
+        ("by the query head", *_BOUNDS),
+        "gqa",
     ),
     Mutation(
         "load reads one row past the end",
@@ -882,9 +937,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "P's rows exchanged",
-        ("v08", "v12"),
+        ("v08",),
         "pack(left[0], left[1]), pack(left[2], left[3])",
         "pack(left[2], left[3]), pack(left[0], left[1])",
+        ("mma", "row"),
+    ),
+    Mutation(
+        "P's rows exchanged",
+        ("v12",),
+        "p_rmem[t][0] = pack(left[0], left[1]), p_rmem[t][1] = pack(left[2], left[3]);",
+        "p_rmem[t][1] = pack(left[0], left[1]), p_rmem[t][0] = pack(left[2], left[3]);",
         ("mma", "row"),
     ),
     Mutation(
@@ -918,7 +980,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "the second step of Q and K left out",
         ("v12",),
-        "mma_m16n8k16(s_rmem[tile], second, keys.z, keys.w);",
+        "mma_m16n8k16(s_rmem[t][tile], second[t], keys.z, keys.w);",
         "",
         ("columns of Q and K",),
     ),

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from planted_bugs import Mutation, cases, look
+from planted_bugs import Mutation, cases, look, plant
 from slow_cases import one_in
 
 from engine.pipeline.evaluate import Evaluator
 from kernels.ladder import LADDER
+from kernels.variant import KERNELS_DIR
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
 _SLOW, _QUICK = 12, 96
@@ -35,6 +36,16 @@ def test_a_planted_bug_is_found(
     seen = look(evaluator, mutation, variant, "check", tmp_path)
     assert seen.found, f"{variant} {mutation.name}"
     assert seen.text
+
+
+def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
+    """Whoever changes a kernel changes its mutations."""
+    for variant, mutation in cases():
+        source, places = plant(mutation, variant, tmp_path)
+        assert places
+        changed = tmp_path / (mutation.header or source.name)
+        original = KERNELS_DIR / changed.name
+        assert changed.read_text("utf-8") != original.read_text("utf-8"), mutation.name
 
 
 def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:
