@@ -20,7 +20,14 @@ class UnknownName(AttuneError):
 
 
 class InvalidKernel(AttuneError):
-    """A kernel whose description block has a mistake; the text starts with `file.cu:line`."""
+    """A kernel whose description has a mistake; the text then starts with `file.cu:line`.
+
+    `block` is a description to paste where there is none.
+    """
+
+    def __init__(self, message: str, block: str = "") -> None:
+        super().__init__(message)
+        self.block = block
 
 
 class CompileError(AttuneError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from engine.errors import InvalidKernel, UnknownName
+from engine.own_kernels.registry import OWN, all_variants
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -24,18 +26,24 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
 
 
 def find_variant(name: str) -> Variant:
-    """The variant with this id (`v05`) or name.
+    """The variant with this id (`v05`) or name: of the ladder, or an own kernel.
 
     Raises:
-        UnknownName: not on the ladder; the nearest names are in the text.
+        UnknownName: there is none; the nearest names are in the text.
         InvalidKernel: there is a mistake in its description.
     """
-    if (mistake := LADDER.error_of(name)) is not None:
-        raise InvalidKernel(str(mistake))
-    try:
-        return LADDER.by_id(name)
-    except KeyError:
-        raise unknown("variant", name, (v.id for v in LADDER)) from None
+    own = OWN.seen(name)
+    if own is None:
+        if (mistake := LADDER.error_of(name)) is not None:
+            raise InvalidKernel(str(mistake))
+        with contextlib.suppress(KeyError):
+            return LADDER.by_id(name)
+        own = OWN.find(name)
+    if own is None:
+        raise unknown("variant", name, (v.id for v in all_variants()))
+    if own.error is not None or own.variant is None:
+        raise InvalidKernel(str(own.error))
+    return own.variant
 
 
 def variant_from(source: Path, name: str) -> Variant:

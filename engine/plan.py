@@ -153,7 +153,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         arch_specific=variant.arch_specific,
         query_rows=variant.work.query_rows(problem, config),
         kv_rows=variant.work.kv_rows(problem, config),
-        layouts=variant.layouts,
+        layouts=dict(variant.layouts),
         lse=variant.lse,
         include_folders=variant.include_folders,
     )

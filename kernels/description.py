@@ -266,7 +266,7 @@ class _Reader:
             gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
             causal=_masks(block, "causal" in told),
-            layouts=layouts,
+            layouts=tuple(layouts.items()),
             lse=_lse(block, LSE in used),
             macros=macros,
             include_folders=_include_folders(block, path),

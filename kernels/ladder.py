@@ -4,58 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
+from kernels.kernel_file import KernelFile
 from kernels.variant import KERNELS_DIR, Variant
 
 if TYPE_CHECKING:
     from kernels.toml_block import KernelDescriptionError
 
 _NUMBERED = re.compile(r"(?P<id>v\d\d)_\w+\.cu")
-_SETTLED_NS = 1_000_000_000
-
-
-class _File:
-    """One `.cu` file: its variant as last read without a mistake, and the mistake of now."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.names = (path.stem[:3], path.stem)  # id and name of the variant
-        self.variant: Variant | None = None
-        self.error: KernelDescriptionError | None = None
-        self._stamp: tuple[int, int, int] | None = None  # None: to be read again
-        self._described: tuple[str, ...] | None = None
-
-    def refresh(self) -> bool:
-        """Read the file again if it has changed; False if it is gone.
-
-        An equal description keeps the variant object, so that it may serve as a key.
-        """
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return False
-        stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        if stamp == self._stamp:
-            return True
-        # A file that was written just now may change again within the clock's resolution.
-        is_settled = time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
-        self._stamp = stamp if is_settled else None
-        from kernels import description
-        from kernels.toml_block import KernelDescriptionError
-
-        try:
-            text = description.read_text(self.path)
-            described = description.description_of(text)
-            if described != self._described or self.error is not None:
-                self._described, self.error = described, None
-                self.variant = description.parse_variant(text, self.path)
-        except KernelDescriptionError as error:
-            self.error = error
-        return True
 
 
 class Ladder(Sequence[Variant]):
@@ -68,7 +27,7 @@ class Ladder(Sequence[Variant]):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: dict[str, _File] = {}  # by file name, sorted
+        self._files: dict[str, KernelFile] = {}  # by file name, sorted
         self._second: tuple[tuple[str, str], ...] = ()  # files of a number that another one has
         self._lock = threading.Lock()
 
@@ -94,26 +53,30 @@ class Ladder(Sequence[Variant]):
             raise KeyError(name)
         return file.variant
 
+    def names(self) -> frozenset[str]:
+        """Ids and names of all files."""
+        return frozenset(name for file in self._read() for name in _names(file))
+
     def error_of(self, name: str) -> KernelDescriptionError | None:
         """The mistake in the file of this id or name, or None where there is none."""
         file = self._find(name)
         return file.error if file is not None else None
 
-    def _find(self, name: str) -> _File | None:
+    def _find(self, name: str) -> KernelFile | None:
         """The file of an id or name; a file that was seen before costs one look at its stamp."""
         with self._lock:
-            known = next((f for f in self._files.values() if name in f.names), None)
+            known = next((f for f in self._files.values() if name in _names(f)), None)
             if known is not None and known.refresh():
                 return known
-        return next((f for f in self._read() if name in f.names), None)
+        return next((f for f in self._read() if name in _names(f)), None)
 
-    def _read(self) -> list[_File]:
+    def _read(self) -> list[KernelFile]:
         with self._lock:
             names = sorted(p.name for p in self._folder.iterdir() if _NUMBERED.fullmatch(p.name))
             by_number = {name[:3]: name for name in reversed(names)}  # of two files, the first
             self._second = tuple((n, by_number[n[:3]]) for n in names if n != by_number[n[:3]])
             kept = sorted(by_number.values())
-            self._files = {n: self._files.get(n) or _File(self._folder / n) for n in kept}
+            self._files = {n: self._files.get(n) or KernelFile(self._folder / n) for n in kept}
             return [file for file in self._files.values() if file.refresh()]
 
     def __len__(self) -> int:
@@ -128,6 +91,11 @@ class Ladder(Sequence[Variant]):
     def __getitem__(self, index: slice) -> tuple[Variant, ...]: ...
     def __getitem__(self, index: int | slice) -> Variant | tuple[Variant, ...]:
         return self.variants()[index]
+
+
+def _names(file: KernelFile) -> tuple[str, str]:
+    """Id and name of the variant."""
+    return file.path.stem[:3], file.path.stem
 
 
 LADDER = Ladder(KERNELS_DIR)

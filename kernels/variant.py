@@ -12,7 +12,7 @@ Macros given to a kernel by `-D`, unless its block has `defines` of its own: `HE
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -186,7 +186,7 @@ class Variant:
     gqa: bool = False  # reads K and V of fewer heads than Q's, num_heads / num_heads_kv to each
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
     causal: tuple[bool, ...] = (False, True)  # masks that it computes
-    layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors that are not bhsd
+    layouts: tuple[tuple[str, Layout], ...] = ()  # of the tensors that are not bhsd
     lse: Lse | None = None  # where it writes one
     macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
     include_folders: tuple[Path, ...] = ()  # besides the source's own

@@ -7,6 +7,7 @@ import streamlit as st
 from app.evaluation import metrics, tabs
 from app.shared import saving, sidebar
 from app.shared.runs import collect
+from app.shared.selection import variant_label
 from app.shared.widgets import plain_markdown, problem
 from app.tune import header, latency_stream, polling
 from app.tune.run_state import run_state, view_of
@@ -17,7 +18,7 @@ def page() -> None:
     for note in st.session_state.get("link_notes", []):
         st.warning(plain_markdown(note), icon=":material/link_off:")
     if selection.problem is None:
-        st.markdown(f"### {selection.variant.id}  {plain_markdown(selection.variant.title)}")
+        st.markdown(f"### {plain_markdown(variant_label(selection.variant))}")
         problem(selection.error)
         return
     state = run_state(selection)

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, variant_color
 from app.shared.terms import baseline_label
+from engine.own_kernels.registry import all_variants
 from engine.units import format_speedup_over, format_us
-from kernels.ladder import LADDER
 
 MAX_ROWS = 60  # more problems are in the table below
 
@@ -24,7 +24,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     The bar's length is how many times longer the runner-up takes; 1 where there is none.
     """
     rows = frame.head(MAX_ROWS)
-    colors = {v.id: variant_color(i) for i, v in enumerate(LADDER)}
+    colors = {v.id: variant_color(i) for i, v in enumerate(all_variants())}
     names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in rows.itertuples()]
     lengths = [1.0 if pd.isna(x) else float(x) for x in rows["speedup"]]
     positions = list(range(len(rows)))  # two environments may share problem and device

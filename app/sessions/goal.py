@@ -6,10 +6,10 @@ from typing import Any
 
 import streamlit as st
 
+from engine.own_kernels.registry import all_variants
 from engine.records.encoding import decode
 from engine.records.snapshot import Goal
 from engine.sessions.goal import GoalStatus, describe_goal
-from kernels.ladder import LADDER
 
 SIZES = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
 
@@ -48,7 +48,7 @@ def form(goal: Goal | None) -> None:
     left, right = st.columns(2)
     baseline = goal.baseline if goal else ""
     _select(left, "Baseline", "baseline", _BASELINES, baseline, "the fastest")
-    variants = ("", *(v.id for v in LADDER))
+    variants = ("", *(v.id for v in all_variants()))
     _select(right, "Variant", "variant", variants, goal.variant if goal else "", "any")
     for column, (letter, name) in zip(st.columns(4), SIZES.items(), strict=True):
         column.number_input(

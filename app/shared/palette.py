@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.evaluation import Origin, Status
-from kernels.ladder import LADDER
+from engine.own_kernels.registry import all_variants
 
 # Told apart under deuteranopia and protanopia, and legible on both backgrounds.
 CATEGORICAL = (
@@ -107,11 +107,11 @@ DARK = Theme(
 
 
 def variant_color(index: int) -> str:
-    """The colour of the ladder's `index`-th variant, the same on every page."""
+    """The colour of the `index`-th variant, the same on every page."""
     return CATEGORICAL[index % len(CATEGORICAL)]
 
 
 def color_of(variant: str) -> str:
-    """The colour of the variant with this id, or of one that the ladder lacks."""
-    ids = [v.id for v in LADDER]
+    """The colour of the variant with this id, or of one that this machine lacks."""
+    ids = [v.id for v in all_variants()]
     return variant_color(ids.index(variant) if variant in ids else len(ids))

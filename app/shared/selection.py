@@ -13,10 +13,11 @@ import streamlit as st
 
 from engine.devices import all_devices
 from engine.errors import InvalidProblem
+from engine.names import find_variant
+from engine.own_kernels.registry import all_variants
 from engine.pipeline.request import EvaluationRequest
 from engine.presets import Preset, presets
 from engine.problem import Problem
-from kernels.ladder import LADDER, by_id
 from kernels.variant import Tunable, Variant
 
 LOCAL_GPU = "local"
@@ -69,6 +70,11 @@ class Selection:
             timeout_s=self.timeout_s,
             input_kind=self.input_kind,
         )
+
+
+def variant_label(variant: Variant) -> str:
+    """A variant in a list: its id, and its title where that says more."""
+    return variant.id if variant.title == variant.id else f"{variant.id}  {variant.title}"
 
 
 def tunable_key(variant: Variant, tunable: Tunable) -> str:
@@ -127,11 +133,11 @@ def coordinates(
     values: dict[str, Any] = dict(problem_values(problem))
     if gpu in {d.name for d in all_devices()}:
         values["gpu"] = gpu
-    if variant in {v.id for v in LADDER}:
+    if variant in {v.id for v in all_variants()}:
         values["variant"] = variant
-        for tunable in by_id(variant).tunables:
+        for tunable in find_variant(variant).tunables:
             if config.get(tunable.name) in tunable.values:
-                values[tunable_key(by_id(variant), tunable)] = config[tunable.name]
+                values[tunable_key(find_variant(variant), tunable)] = config[tunable.name]
     return values
 
 

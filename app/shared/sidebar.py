@@ -22,14 +22,16 @@ from app.shared.selection import (
     preset_named,
     problem_values,
     tunable_key,
+    variant_label,
 )
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.devices import all_devices, find_device
 from engine.errors import UnknownName
 from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
+from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
-from kernels.ladder import LADDER, by_id
+from kernels.ladder import LADDER
 from kernels.variant import Variant
 
 _FEW = 4  # this many values of a tunable still stand side by side
@@ -71,8 +73,8 @@ def _note_unknown_links() -> None:
     if asked == LOCAL_GPU and local_gpu().spec is None:
         notes.append(f"The link asks for the local GPU: {local_gpu().why}")
     variant = st.query_params.get("variant")
-    if variant and variant not in {v.id for v in LADDER}:
-        known = ", ".join(v.id for v in LADDER)
+    if variant and variant not in {v.id for v in all_variants()}:
+        known = ", ".join(v.id for v in all_variants())
         notes.append(f"There is no variant called {variant!r}: known are {known}.")
     st.session_state["link_notes"] = notes
 
@@ -95,19 +97,19 @@ def _gpu() -> tuple[str | None, str]:
 
 
 def _variant() -> Variant:
-    titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
+    variants = {v.id: v for v in all_variants()}
     selected = url_state.select(
         st,
         "Kernel variant",
         "variant",
-        list(titles),
+        list(variants),
         LADDER[0].id,
-        format_func=titles.__getitem__,
+        format_func=lambda name: variant_label(variants[name]),
         help=TERMS["variant"],
     )
-    variant = by_id(selected)
+    variant = variants[selected]
     st.caption(plain_markdown(variant.idea))
-    for error in LADDER.errors:
+    for error in (*LADDER.errors, *OWN.errors):
         st.error(plain_markdown(str(error)))
     return variant
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from app.shared.machine import local_gpu
+from engine.own_kernels.registry import all_variants
 from engine.records.encoding import decode, encode
 from engine.search.space import SweepPoint
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepSpec
-from kernels.ladder import LADDER
 from kernels.variant import Variant
 
 _MAX_ENUMERATED = 20_000  # of more, constraints are decided when the sweep starts
@@ -35,7 +35,7 @@ def estimate(spec: SweepSpec) -> SweepEstimate:
     Raises:
         InvalidProblem, UnknownName: The space is invalid.
     """
-    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), tuple(LADDER))
+    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants())
 
 
 def _on_gpu(spec: SweepSpec) -> bool:

@@ -15,14 +15,15 @@ import streamlit as st
 
 from app.shared import url_state
 from app.shared.machine import local_gpu
-from app.shared.selection import DTYPES, FORMATS, Selection, preset_named
+from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
+from engine.names import find_variant
+from engine.own_kernels.registry import all_variants
 from engine.presets import presets
 from engine.problem import Problem
 from engine.search.space import ProblemAxes, Space, SweepOptions, parse_values
 from engine.search.strategies import STRATEGIES
 from engine.search.sweep.journal import Budget, SweepSpec
-from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 
 _CAUSAL = {"no": (False,), "yes": (True,), "both": (False, True)}
@@ -138,7 +139,7 @@ def _sidebar_value(problem: Problem | None, name: str) -> str:
 
 
 def _variants(selection: Selection) -> list[Variant]:
-    titles = {v.id: f"{v.id}  {v.title}" for v in LADDER}
+    titles = {v.id: variant_label(v) for v in all_variants()}
     ids = url_state.several(
         st,
         "Variants",
@@ -148,7 +149,7 @@ def _variants(selection: Selection) -> list[Variant]:
         placeholder=f"{selection.variant.id}, the sidebar's",
         help=TERMS["sweep_variants"],
     )
-    return [by_id(name) for name in ids or [selection.variant.id]]
+    return [find_variant(name) for name in ids or [selection.variant.id]]
 
 
 def _problems(

@@ -23,6 +23,7 @@ from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
+from engine.own_kernels.registry import all_variants
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.keep import configs_to_keep
 from engine.search.results import (
@@ -33,7 +34,6 @@ from engine.search.results import (
 )
 from engine.search.strategies import StrategyName
 from engine.tuned import TunedConfig
-from kernels.ladder import LADDER
 
 TABS = (
     "Winners",
@@ -45,10 +45,13 @@ TABS = (
     "Without a time",
 )
 _EVERY = "all problems"
-_COLORS: Mapping[str, str] = {v.id: color_of(v.id) for v in LADDER}
 _OUTLIERS_SHOWN = 5
 _PREPARED = "sweep_csv_prepared"  # what of, and its bytes
 _MOST_DRAWN = 1500  # lines of the parallel coordinates
+
+
+def _colors() -> Mapping[str, str]:
+    return {v.id: color_of(v.id) for v in all_variants()}
 
 
 def draw(
@@ -125,7 +128,7 @@ def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
     )
     variants = right.multiselect(
         "Variants of the results",
-        [v.id for v in LADDER],
+        [v.id for v in all_variants()],
         key="sweep_only",
         placeholder="all",
         persist_state="session",
@@ -199,7 +202,7 @@ def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     name = next(iter(groups))
     if len(groups) > 1:
         name = _one_of("Map of", list(groups), "sweep_slice")
-    figure = rows.cached(("map", name), lambda: charts.winner_map(groups[name], _COLORS, theme()))
+    figure = rows.cached(("map", name), lambda: charts.winner_map(groups[name], _colors(), theme()))
     picked = point_links.chart(figure, "sweep_winners", rows, name)
     st.caption("= marks a tie. Click a cell to open its winner in Tune.")
     point_links.draw(picked, rows, "map")
@@ -255,7 +258,7 @@ def _importance(rows: FilteredRows) -> None:
             "Give a tunable several values above, or set Tunables take to every value.",
         )
         return
-    figure = rows.cached("bars", lambda: charts.importance(frame, _COLORS, theme()))
+    figure = rows.cached("bars", lambda: charts.importance(frame, _colors(), theme()))
     point_links.chart(figure, "sweep_importance", rows)
     st.caption(f"{TERMS['importance']} Here times are {rows.origin}.")
 
@@ -272,7 +275,7 @@ def _occupancy(rows: FilteredRows) -> None:
         return
     origin = rows.origin
     figure = rows.cached(
-        ("scatter", name), lambda: charts.occupancy(frame, _COLORS, origin, theme())
+        ("scatter", name), lambda: charts.occupancy(frame, _colors(), origin, theme())
     )
     picked = point_links.chart(figure, "sweep_occupancy", rows, name)
     outliers = frame[frame["outlier"]].sort_values("median_us", ascending=False)

@@ -7,7 +7,7 @@ import streamlit as st
 from app.shared import notices, url_state, working_session
 from app.shared.machine import local_gpu
 from app.shared.runs import cancel, run
-from app.shared.selection import Selection
+from app.shared.selection import Selection, variant_label
 from app.shared.terms import TERMS
 from app.shared.widgets import failure, plain_markdown, problem
 from app.tune import save
@@ -21,7 +21,7 @@ def draw(selection: Selection, state: RunState) -> None:
     label = selection.problem.label()
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(
-            f"### {selection.variant.id}  {selection.variant.title}  "
+            f"### {plain_markdown(variant_label(selection.variant))}  "
             f":small[:gray[{label} on {selection.gpu_name}]]",
             width="stretch",
         )

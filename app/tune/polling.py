@@ -43,7 +43,7 @@ def poll(selection: Selection, state: RunState) -> None:
 
     @st.fragment(run_every=period)
     def poll_once() -> None:
-        digest = source_digest(selection.variant.source)
+        digest = source_digest(selection.variant)
         watch, is_settled = st.session_state["watch"].poll(digest)
         st.session_state["watch"] = watch
         if is_settled or has_changed(selection, state):

@@ -10,7 +10,7 @@ from app.shared import known_times
 from app.shared.runs import compile_job, error_maps_of, evaluation_of, runs_of
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
-from engine.compile.sources import read_source, read_sources
+from engine.compile.sources import read_source, variant_sources
 from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
@@ -59,7 +59,7 @@ def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool] | None]:
 def run_state(selection: Selection) -> RunState:
     """The state of the selected request. The compile that its preview needs is submitted here."""
     request = selection.request(execute=False)
-    digest = source_digest(selection.variant.source)
+    digest = source_digest(selection.variant)
     error, seen, compiling, compiled = "", None, None, None
     try:
         calibrations = known_times.calibration_of()
@@ -95,7 +95,7 @@ def _is_stale(evaluation: Evaluation | None, variant: Variant) -> bool:
     if evaluation is None or not evaluation.source_sha256:
         return False
     try:
-        return read_sources(variant.source).source_sha256 != evaluation.source_sha256
+        return variant_sources(variant).source_sha256 != evaluation.source_sha256
     except CompileError:
         return True
 

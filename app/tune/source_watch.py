@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
-from engine.compile.sources import read_sources
+from engine.compile.sources import variant_sources
 from engine.errors import CompileError
+from kernels.description import read_sidecar
+from kernels.toml_block import KernelDescriptionError
+from kernels.variant import Variant
 
 
-def source_digest(source: Path) -> str:
-    """A hash of the kernel and every header of ours that it includes.
+def source_digest(variant: Variant) -> str:
+    """A hash of the kernel, every header of its project, and the description beside it.
 
     For a file that cannot be read it is that of the error message, so that a fix is a change too.
     """
     try:
-        sources = read_sources(source)
+        sources = variant_sources(variant)
     except CompileError as error:
         return hashlib.sha256(str(error).encode()).hexdigest()
     digest = hashlib.sha256(sources.text.encode())
     for name, text in sources.headers:
         digest.update(f"\0{name}\0{text}".encode())
+    with contextlib.suppress(KernelDescriptionError):
+        digest.update(f"\0{read_sidecar(variant.source)}".encode())
     return digest.hexdigest()
 
 

@@ -29,7 +29,7 @@ from engine.cli import (
     tuned,
     variants,
 )
-from engine.errors import AttuneError, InvalidProblem, UnknownName
+from engine.errors import AttuneError, InvalidKernel, InvalidProblem, UnknownName
 
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COMMANDS = (
@@ -65,8 +65,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = parser().parse_args(argv)
     try:
+        args = parser().parse_args(argv)
         code: int = args.run(args)
         sys.stdout.flush()  # what does not fit must fail here
     except (InvalidProblem, UnknownName) as error:
@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except AttuneError as error:
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, InvalidKernel) and error.block:
+            print(error.block)
         return 1
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)

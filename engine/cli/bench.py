@@ -9,7 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import parse_config, positive_float
+from engine.cli.options import kernel, parse_config, positive_float
 from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
 from engine.names import find_variant
@@ -119,7 +119,9 @@ def parse_entrant(text: str) -> Entrant:
     usage = "--variant takes NAME:TUNABLE=VALUE, for instance v05:num_splits=4"
     from engine.pipeline.bench import Entrant
 
-    return Entrant(find_variant(name).id, parse_config(filter(None, rest.split(",")), usage))
+    return Entrant(
+        find_variant(kernel(name)).id, parse_config(filter(None, rest.split(",")), usage)
+    )
 
 
 def _show_stage(quiet: bool) -> Any:

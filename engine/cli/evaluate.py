@@ -15,6 +15,7 @@ from engine.cli.options import (
     add_problem,
     add_target,
     config_from,
+    kernel,
     positive_float,
     problem_from,
     seed,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="compile, execute, check and time one variant")
-    p.add_argument("variant", help="for instance v01")
+    p.add_argument("variant", type=kernel, help="for instance v01, or path/to/my_kernel.cu")
     add_problem(p)
     add_config(p)
     add_defaults_only(p)

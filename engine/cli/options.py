@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.config import default_config
@@ -88,6 +89,19 @@ def problem_from(args: argparse.Namespace) -> Problem:
         name: getattr(base, name) if value is None else value for name, value in given.items()
     }
     return Problem(**merged)
+
+
+def kernel(text: str) -> str:
+    """For `type=`: a variant by name, or by the path of an own kernel, which is taken into use.
+
+    Raises:
+        InvalidKernel: the file is not there, or does not describe itself as it must.
+    """
+    if "/" not in text and "\\" not in text and not text.endswith(".cu"):
+        return text
+    from engine.own_kernels.registry import use_kernel
+
+    return use_kernel(Path(text)).id
 
 
 def add_config(p: Options) -> None:

@@ -12,6 +12,7 @@ from engine.cli.options import (
     add_dtype,
     add_kv_sizes,
     config_from,
+    kernel,
 )
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("recommend-batch", help="the batch that fills the GPU, and why")
-    p.add_argument("variant", help="for instance v01")
+    p.add_argument("variant", type=kernel, help="for instance v01, or path/to/my_kernel.cu")
     p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
     p.add_argument("--seqlen", "-S", type=int, required=True, help="sequence length")
     add_kv_sizes(p)

@@ -16,6 +16,7 @@ from engine.cli.options import (
     add_kv_sizes,
     add_sizes,
     add_target,
+    kernel,
     positive_float,
     positive_int,
     seed,
@@ -52,7 +53,12 @@ _VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("sweep", help="evaluate many points, find the best, resume any time")
-    p.add_argument("variants", nargs="*", help="for instance v01 v05 (default: all)")
+    p.add_argument(
+        "variants",
+        nargs="*",
+        type=kernel,
+        help="for instance v01 v05 path/to/my_kernel.cu (default: the ladder)",
+    )
     axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
     add_sizes(axes, str, "VALUES")
     add_kv_sizes(axes, str, "VALUES")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from engine.cli.options import kernel
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.errors import InvalidProblem
@@ -15,7 +16,9 @@ from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("tuned", help="list the saved tuned configs, or delete some")
-    p.add_argument("variant", nargs="?", help="only those of this variant, for instance v05")
+    p.add_argument(
+        "variant", nargs="?", type=kernel, help="only those of this variant, for instance v05"
+    )
     p.add_argument("--gpu", help="only those for this GPU")
     p.add_argument(
         "--class",

@@ -1,4 +1,4 @@
-"""`variants`: the ladder."""
+"""`variants`: the ladder and own kernels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from engine.cli.output import print_json, print_table
+from engine.own_kernels.registry import OWN, all_variants
 from kernels.ladder import LADDER
 
 
@@ -17,7 +18,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    mistakes = LADDER.errors
+    mistakes = (*LADDER.errors, *OWN.errors)
+    variants = all_variants()
     for mistake in mistakes:
         print(f"error: {mistake}", file=sys.stderr)
     if args.json:
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
                         for t in v.tunables
                     ],
                 }
-                for v in LADDER
+                for v in variants
             ]
         )
         return 1 if mistakes else 0
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
                 " ".join(map(str, v.head_dims)),
                 ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
             )
-            for v in LADDER
+            for v in variants
         ),
     )
     return 1 if mistakes else 0

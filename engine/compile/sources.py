@@ -14,6 +14,7 @@ from engine.errors import CompileError
 from engine.records import files
 from engine.text import MAX_SOURCE
 from kernels.description import without_block
+from kernels.variant import Variant
 
 _INCLUDE = re.compile(
     r"""^(?P<before>[ \t]*#[ \t]*include[ \t]*)(?P<open>[<"])(?P<name>[^>"\n]+)[>"]""", re.MULTILINE
@@ -75,6 +76,11 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
         CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
     """
     return _Reader(source, include_folders).sources()
+
+
+def variant_sources(variant: Variant) -> Sources:
+    """The texts of a variant of now. Raises CompileError as `read_sources`."""
+    return read_sources(variant.source, variant.include_folders)
 
 
 class _Reader:

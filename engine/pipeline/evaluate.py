@@ -25,7 +25,7 @@ from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from engine.plan import LaunchPlan
-from engine.tensors import Inputs
+from engine.tensors import FloatArray, Inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
@@ -254,6 +254,8 @@ class _Run:
             correctness, maps = check_against(prepared.expected.result(), result, plan)
             if not judged or not correctness.passed:
                 self.maps = maps
+            if correctness.passed and result.lse is not None:
+                correctness = self._with_lse(prepared.inputs, result.lse, correctness)
             if not correctness.passed:
                 reason = told + correctness.reason
                 incorrect = replace(correctness, reason=reason)
@@ -265,6 +267,14 @@ class _Run:
             first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)
             return self._measure(cast("CudaBackend", backend), plan, first.inputs, passed)
         return self._with_prediction(passed)
+
+    def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
+        """The verdict on O, and on the LSE that a kernel writes beside it."""
+        from engine.correctness.lse import check_lse
+
+        verdict = check_lse(inputs, lse)
+        reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
+        return replace(passed, passed=verdict.passed, reason=reason)
 
     def _input_kinds(self) -> tuple[InputKind, ...]:
         """The inputs that were asked for, and the harsh ones where the check is thorough."""

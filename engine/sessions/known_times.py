@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.compile.sources import read_sources
+from engine.compile.sources import variant_sources
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Latency, Status
@@ -228,7 +228,7 @@ def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
     if not time.source_sha256:
         return "source not recorded"
     try:
-        same = read_sources(variant.source).source_sha256 == time.source_sha256
+        same = variant_sources(variant).source_sha256 == time.source_sha256
     except CompileError:
         same = False
     return "this source" if same else "another source"

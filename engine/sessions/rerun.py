@@ -95,12 +95,18 @@ def source_of(snapshot: Snapshot, evaluation: Evaluation) -> Source | None:
 def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Source]:
     """What these evaluations were compiled from, kernels and headers, where it is not ours."""
     kernels = {}
+    folders = {KERNELS_DIR}
     for repeat in repeats:
         source = source_of(snapshot, repeat.recorded) if repeat.request is not None else None
         if source is not None:
-            kernels[source.sha256] = (source, find_variant(repeat.recorded.variant).source)
-    pairs = [*kernels.values(), *((h, KERNELS_DIR / h.name) for h in headers(snapshot))]
-    return [source for source, ours in pairs if kernels and our_text(ours) != source.text]
+            ours = find_variant(repeat.recorded.variant).source
+            kernels[source.sha256] = (source, ours)
+            folders.add(ours.parent)
+    foreign = [source for source, ours in kernels.values() if our_text(ours) != source.text]
+    for header in headers(snapshot) if kernels else ():
+        if header.text not in {our_text(folder / header.name) for folder in folders}:
+            foreign.append(header)
+    return foreign
 
 
 def headers(snapshot: Snapshot) -> list[Source]:
@@ -144,7 +150,8 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
 def _check_parameters(text: str, variant: Variant) -> None:
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     for launch in variant.passes:
-        definition = re.search(rf"\b{launch.entry}\s*\(([^()]*)\)\s*\{{", code)
+        name = launch.entry.partition("<")[0].rpartition("::")[2].strip()
+        definition = re.search(rf"\b{name}\s*\(([^()]*)\)\s*\{{", code)
         # Where there is no such kernel the compiler says so.
         if definition is not None and (count := definition[1].count(",") + 1) != len(launch.args):
             raise SnapshotError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.environment import collect_environment
-from engine.errors import CompileError, SnapshotError, StoreError
+from engine.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
 from engine.evaluation import Evaluation
 from engine.records import journal
 from engine.records.encoding import decode, encode
@@ -330,19 +330,27 @@ def working_sessions(*, folder: Path | None = None) -> list[str]:
 
 
 def sources_of(evaluation: Evaluation) -> list[Source]:
-    """The kernel source an evaluation was made from, and its headers, while they still agree."""
-    from engine.compile.sources import read_sources
-    from kernels.ladder import by_id
+    """The kernel source an evaluation was made from, and its headers, while they still agree.
+
+    The description comes along where it stands in a file beside the source.
+    """
+    from engine.compile.sources import variant_sources
+    from engine.names import find_variant
+    from kernels.description import read_sidecar, sidecar_of
+    from kernels.toml_block import KernelDescriptionError
 
     try:
-        kernel = read_sources(by_id(evaluation.variant).source)
+        variant = find_variant(evaluation.variant)
+        kernel = variant_sources(variant)
+        sidecar = read_sidecar(variant.source)
         if kernel.source_sha256 != evaluation.source_sha256:
             return []  # edited since: what lies there now is not what was evaluated
         return [
             make_source(kernel.name, kernel.text, evaluation.flags),
             *(make_source(name, text) for name, text in kernel.headers),
+            *([make_source(sidecar_of(variant.source).name, sidecar)] if sidecar else []),
         ]
-    except (KeyError, CompileError, SnapshotError):
+    except (UnknownName, InvalidKernel, KernelDescriptionError, CompileError, SnapshotError):
         return []
 
 

@@ -1,0 +1,374 @@
+"""A first description of a kernel that has none, from its declaration: to be looked over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from engine.own_kernels.signature import Parameter, Signature, fields_of, kernels_of
+
+_CTYPES: Final = {
+    "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
+    "uint32_t": "uint32", "uint": "uint32", "long": "int64", "long long": "int64",
+    "long int": "int64", "long long int": "int64", "int64_t": "int64", "ptrdiff_t": "int64",
+    "unsigned long": "uint64", "unsigned long long": "uint64", "uint64_t": "uint64",
+    "size_t": "uint64", "std::size_t": "uint64", "bool": "bool", "float": "float32",
+    "double": "float64",
+}  # fmt: skip
+_POINTERS: Final = {
+    "q": "q query queries", "k": "k key keys", "v": "v value values",
+    "out": "o out output outputs result", "lse": "lse softmaxlse logsumexp",
+}  # fmt: skip
+_SIZES: Final = {
+    "batch": "b batch batchsize bs bsz nbatch numbatch numbatches",
+    "num_heads_kv": "hkv hk numheadskv nkvheads kvheads numkvheads headskv nheadsk numheadsk "
+    "numkeyvalueheads nheadskv",
+    "num_heads": "h nh heads numheads nheads nhead numhead hq numqheads numheadsq qheads nqheads",
+    "seqlen_kv": "skv seqlenkv seqlenk kvlen lenkv lenk nk sk nkv kvseqlen tkv seqkv kseqlen "
+    "numkeys lk lkv",
+    "seqlen": "s n t seqlen seqlenq sq nq lenq qlen seq sequencelength qseqlen seqlength numtokens "
+    "lq",
+    "head_dim": "d dim headdim hd hs dk dhead headsize dh",
+    "causal": "causal iscausal",
+    "num_heads // num_heads_kv": "hhkratio group groupsize headgroup kvgroup queriesperkv gqagroup",
+}  # fmt: skip
+_SCALES: Final = (
+    "scale softmaxscale smscale scaling scalefactor attnscale qkscale sm attentionscale "
+    "invsqrtd scalesoftmax"
+)
+_DROPPED: Final = frozenset(
+    "ptr p d dev device g gmem global in tensor matrix param params".split()
+)
+_ROWS: Final = "blockm br bm blockq tileq tilem blocksizem qtile blocksizeq rows blockrows"
+_KEYS: Final = "blockn bc bn blockk tilek tilen tilekv blocksizen blockkv bkv ktile kvtile"
+_THREADS: Final = "threads numthreads nthreads tbsize blockthreads threadsperblock blocksize"
+_WARPS: Final = "warps numwarps nwarps"
+_ELEMENT_NAMES: Final = frozenset(
+    "t elem element elementtype scalart dtype typeio inputtype datatype half".split()
+)
+_FP16: Final = frozenset(["half", "__half", "half2", "__half2", "half_t"])
+_BF16: Final = frozenset(["__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "bf16"])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a list in a block, and what it was guessed from."""
+
+    toml: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the short form asks. Texts are TOML values: formulas in quotes or numbers."""
+
+    entry: str
+    grid: tuple[str, str, str] = ("1", "1", "1")
+    threads: str = "128"
+    smem_bytes: str = "0"
+    args: tuple[Line, ...] = ()
+    head_dims: tuple[int, ...] = (64,)
+    dtypes: tuple[str, ...] = ("float16",)
+    causal: tuple[bool, ...] = (False,)
+    layout: str = "bhsd"
+    keeps_macros: bool = True  # whether the usual -D macros are given
+    scratch: tuple[Line, ...] = field(default=())
+    is_checked: bool = False  # by a person: no reminders to look at a line
+
+    def toml(self) -> str:
+        """The description as TOML."""
+        check = "" if self.is_checked else "  # check"
+        dtypes = ", ".join(f'"{d}"' for d in self.dtypes)
+        masks = ", ".join(str(c).lower() for c in self.causal)
+        lines = [
+            f"head_dims = [{', '.join(map(str, self.head_dims))}]{check}",
+            f"dtypes = [{dtypes}]",
+            f"causal = [{masks}]{check}",
+            f'layout = "{self.layout}"{check}',
+        ]
+        if not self.keeps_macros:
+            lines.append("defines = {}  # no -D macros: the source has names of its own")
+        if self.scratch:
+            lines += ["", "[scratch]", *_lines(self.scratch, "")]
+        lines += [
+            "",
+            "[[passes]]",
+            f'entry = "{self.entry}"',
+            f"grid = [{', '.join(self.grid)}]{check}",
+            f"threads = {self.threads}{check}",
+            f"smem_bytes = {self.smem_bytes}{check}",
+            "args = [",
+            *_lines(self.args, "    ", ","),
+            "]",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def block(self) -> str:
+        """The description as the comment that a source holds."""
+        return f"/* attune\n{self.toml()}*/\n"
+
+
+def _lines(lines: Iterable[Line], indent: str, end: str = "") -> list[str]:
+    return [
+        f"{indent}{line.toml}{end}" + (f"  # {line.comment}" if line.comment else "")
+        for line in lines
+    ]
+
+
+def draft_block(text: str, path: Path) -> str:
+    """A block to paste into a source; one with an empty pass where it has no kernel."""
+    kernels = kernels_of(text)
+    if not kernels:
+        return Draft(entry=path.stem).block()
+    return draft_of(text, kernels[0]).block()
+
+
+def draft_of(text: str, kernel: Signature) -> Draft:
+    """The guess for one kernel of a file."""
+    return _Guess(text, kernel).draft()
+
+
+class _Guess:
+    def __init__(self, text: str, kernel: Signature) -> None:
+        self.text = text
+        self.kernel = kernel
+        self.scratch: list[Line] = []
+        self.told: set[str] = set()
+
+    def draft(self) -> Draft:
+        kernel = self.kernel
+        entry = kernel.name + self._template_arguments()
+        args = tuple(self._argument(p) for p in kernel.parameters)
+        return Draft(
+            entry=entry,
+            grid=self._grid(),
+            threads=str(kernel.threads or self._launched(1) or self._constant(_THREADS) or 128),
+            smem_bytes=self._smem(),
+            args=args,
+            head_dims=self._head_dims(),
+            dtypes=self._dtypes(),
+            causal=(False, True) if self._knows("causal", "IS_CAUSAL") else (False,),
+            layout=self._layout(),
+            keeps_macros=self._keeps_macros(),
+            scratch=tuple(self.scratch),
+        )
+
+    # ---- the template ----
+
+    def _template_arguments(self) -> str:
+        values = []
+        for index, parameter in enumerate(self.kernel.template):
+            if parameter.has_default and not _known_template(parameter):
+                break
+            given = self.kernel.launched_with[index : index + 1]
+            literal = given[0] if given and re.fullmatch(r"\d+|true|false", given[0]) else ""
+            values.append(self._template_argument(parameter, literal))
+        return f"<{', '.join(values)}>" if values else ""
+
+    def _template_argument(self, parameter: Parameter, literal: str) -> str:
+        key = _key(parameter.name)
+        if parameter.type in ("typename", "class"):
+            if key in _ELEMENT_NAMES or not key:
+                self.told.add("element_type")
+                return "{element_type}"
+            return "float"
+        if key in _SIZES["causal"].split():
+            self.told.add("causal")
+            return "{causal}"
+        if _is_head_dim(key):
+            self.told.add("head_dim")
+            return "{head_dim}"
+        if literal:
+            return literal
+        if parameter.type == "bool":
+            return "false"
+        for names, value in ((_ROWS, 64), (_KEYS, 64), (_THREADS, 128), (_WARPS, 4)):
+            if key in names.split():
+                return str(value)
+        return "1"
+
+    # ---- the arguments ----
+
+    def _argument(self, parameter: Parameter) -> Line:
+        toml = self._pointer(parameter) if parameter.is_pointer else self._value(parameter)
+        return Line(toml, parameter.written)
+
+    def _pointer(self, parameter: Parameter) -> str:
+        words = [w for w in _words(parameter.name) if w not in _DROPPED] or _words(parameter.name)
+        for name, known in _POINTERS.items():
+            if "".join(words) in known.split():
+                return f'"{name}"'
+        # FlashAttention's L holds m + log(l); where there is an m beside it, it is the sum alone.
+        names = {p.name.lower() for p in self.kernel.parameters}
+        if words == ["l"] and "m" not in names and re.search(r"\blog2?f?\s*\(", self.kernel.body):
+            return '"lse"'
+        if parameter.type not in ("float", "int", "int32_t", "unsigned", "unsigned int"):
+            return f'{{name = "{parameter.name}", ctype = "null"}}'
+        name = re.sub(r"[^a-z0-9_]", "", parameter.name.lower()) or "buffer"
+        name = f"{name}_buffer" if len(name) == 1 else name
+        dtype = "float32" if parameter.type == "float" else "int32"
+        self.scratch.append(
+            Line(
+                f'{name} = {{dtype = "{dtype}", shape = ["batch", "num_heads", "seqlen"], '
+                'fill = "zero"}',
+                "check: its shape",
+            )
+        )
+        return f'"{name}"'
+
+    def _value(self, parameter: Parameter) -> str:
+        fields = fields_of(self.text, parameter.type)
+        if fields:
+            inner = ",\n        ".join(self._argument(f).toml for f in fields)
+            return f'{{name = "{parameter.name}", fields = [\n        {inner}]}}'
+        ctype = _CTYPES.get(parameter.type, "int32")
+        value = self._meaning(parameter.name, is_float=ctype.startswith("float"))
+        plain = "float32" if value in ("softmax_scale", "softmax_scale_log2") else "int32"
+        if value and ctype == plain and " " not in value:
+            return f'"{value}"'
+        formula = f'"{value}"' if value and not value.isdigit() else value or "0"
+        return f'{{name = "{parameter.name}", ctype = "{ctype}", value = {formula}}}'
+
+    def _meaning(self, name: str, *, is_float: bool) -> str:
+        """The formula that a parameter's name stands for; empty where it is unknown."""
+        key = _key(name)
+        if is_float:
+            if "log2" in key:
+                return "softmax_scale_log2"
+            return "softmax_scale" if key in _SCALES.split() else ""
+        if "stride" in key:
+            return _stride(_words(name))
+        for formula, known in _SIZES.items():
+            if key in known.split():
+                self.told.add(formula)
+                return formula
+        return ""
+
+    # ---- the launch ----
+
+    def _grid(self) -> tuple[str, str, str]:
+        rows = self._constant(_ROWS) or 64
+        tiles = f'"ceil_div(seqlen, {rows})"'
+        named = {
+            axis: _words(name)
+            for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*;", self.kernel.body)
+        }
+        used = [axis for axis in "xyz" if f"blockIdx.{axis}" in self.kernel.body]
+        if used == ["x"]:
+            return f'"batch * num_heads * ceil_div(seqlen, {rows})"', "1", "1"
+        usual = dict(zip("xyz", (tiles, '"num_heads"', '"batch"'), strict=True))
+        if used == ["x", "y"]:
+            usual = {"x": tiles, "y": '"batch * num_heads"', "z": "1"}
+        for axis, words in named.items():
+            both = {"bh", "hb"} & set(words) or (_some(words, "batch") and _some(words, "head"))
+            if both:
+                usual[axis] = '"batch * num_heads"'
+            elif _some(words, "batch") or words == ["b"]:
+                usual[axis] = '"batch"'
+            elif _some(words, "head") or words == ["h"]:
+                usual[axis] = '"num_heads"'
+            else:
+                usual[axis] = tiles
+        return usual["x"], usual["y"], usual["z"]
+
+    def _smem(self) -> str:
+        if not re.search(r"extern\s+(?:\w+\(.*?\)\s*)?__shared__", self.text):
+            return "0"
+        return str(self._launched(2) or 49152)
+
+    def _launched(self, position: int) -> int | None:
+        """A number in `kernel<<<grid, threads, bytes>>>`, where that is what stands there."""
+        name = self.kernel.name.rpartition("::")[2]
+        launch = re.search(rf"\b{name}\s*(?:<[^;<>]*>)?\s*<<<(?P<how>[^;]*?)>>>", self.text)
+        items = launch["how"].split(",") if launch else []
+        text = items[position].strip() if len(items) > position else ""
+        text = dict(_constants(self.text)).get(text, text)
+        return int(text) if text.isdigit() else None
+
+    def _constant(self, names: str) -> int | None:
+        """A number that the file gives one of these names."""
+        found = _constants(self.text)
+        return next((int(number) for name, number in found if _key(name) in names.split()), None)
+
+    # ---- what it takes ----
+
+    def _head_dims(self) -> tuple[int, ...]:
+        if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
+            return (64,) if self.kernel.launched_with else (32, 64, 128)
+        found = [int(n) for name, n in _constants(self.text) if _is_head_dim(_key(name))]
+        return (found[0],) if found and 1 <= found[0] <= 1024 else (64,)
+
+    def _dtypes(self) -> tuple[str, ...]:
+        pointed = {p.type for p in self.kernel.parameters if p.is_pointer}
+        if "element_type" in self.told or "IS_BF16" in self.text:
+            return ("float16", "bfloat16")
+        return ("bfloat16",) if pointed & _BF16 and not pointed & _FP16 else ("float16",)
+
+    def _layout(self) -> str:
+        compact = re.sub(r"[\s_]", "", self.text.lower())
+        by_row = (
+            r"[\[(](?:b|batch|batchsize),(?:s|n|t|l|seqlen|seq|seqlenq),(?:h|heads|numheads|nh)"
+        )
+        return "bshd" if re.search(by_row, compact) or "bshd" in compact else "bhsd"
+
+    def _knows(self, name: str, macro: str) -> bool:
+        return name in self.told or (
+            re.search(rf"\b{macro}\b", self.text) is not None and self._keeps_macros()
+        )
+
+    def _keeps_macros(self) -> bool:
+        """Whether the usual macros do no harm: none is a name that the file gives itself."""
+        own = r"(?:#[ \t]*define[ \t]+|\b(?:int|bool|auto|size_t|unsigned)\s+)"
+        return not re.search(rf"{own}(?:HEAD_DIM|IS_CAUSAL|IS_BF16)\b", self.text)
+
+
+def _constants(text: str) -> list[tuple[str, str]]:
+    return re.findall(
+        r"(?:#[ \t]*define[ \t]+|constexpr\s+\w+\s+|const\s+int\s+)(\w+)\s*=?\s*\(?(\d+)\b", text
+    )
+
+
+def _known_template(parameter: Parameter) -> bool:
+    key = _key(parameter.name)
+    return _is_head_dim(key) or key in _SIZES["causal"].split()
+
+
+def _is_head_dim(key: str) -> bool:
+    return key in (*_SIZES["head_dim"].split(), "kheaddim", "khd", "kd", "kdim", "headdimension")
+
+
+def _words(name: str) -> list[str]:
+    parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_")
+    return [part for part in parts if part]
+
+
+def _key(name: str) -> str:
+    """The words as one; a leading k of constants (`kBlockM`) is dropped."""
+    words = _words(name)
+    return "".join(words[1:] if len(words) > 1 and words[0] == "k" else words)
+
+
+def _some(words: list[str], stem: str) -> bool:
+    return any(stem in word for word in words)
+
+
+def _stride(words: list[str]) -> str:
+    """The formula of a stride named as in FlashAttention, PyTorch or Triton; empty if unclear."""
+    rest = [word for word in words if word not in ("stride", "strides")]
+    if len(rest) == 1 and len(rest[0]) == 2:
+        rest = list(rest[0])
+    if not rest:
+        return ""
+    tensor = {"q": "q", "k": "k", "v": "v", "o": "out", "out": "out"}.get(rest[0], "")
+    axis = rest[1] if len(rest) > 1 else ""
+    if not tensor or not axis:
+        return ""
+    if axis in ("batch", "b", "z", "bs"):
+        return f"{tensor}_stride_batch"
+    if axis in ("head", "h", "heads", "nh"):
+        return f"{tensor}_stride_head"
+    by_row = ("row", "seq", "seqlen", "s", "m", "t", "token") + (("n",) if tensor in "qk" else ())
+    return f"{tensor}_stride_row" if axis in by_row or (tensor == "v" and axis == "k") else "1"

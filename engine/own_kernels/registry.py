@@ -1,0 +1,127 @@
+"""Which own kernels there are: those of `ATTUNE_KERNELS`, then those that were added and kept.
+
+Only a person adds one: on the command line, in the environment, or on the Tune page. No snapshot,
+journal or link does, as an own kernel is compiled and run with that person's rights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from engine.errors import InvalidKernel, StoreError
+from engine.records import files
+from engine.user_data import data_folder
+from kernels.description import MissingDescription
+from kernels.ladder import LADDER
+from kernels.own import OwnKernels
+from kernels.variant import KERNELS_DIR, Variant
+
+VARIABLE: Final = "ATTUNE_KERNELS"
+_MAX_BYTES: Final = 1 << 20
+
+
+def kept_path() -> Path:
+    """Where the kernels that were added are listed."""
+    return data_folder() / "kernels.json"
+
+
+def kept_kernels() -> list[Path]:
+    """The files that were added and kept; none where the list is missing or damaged."""
+    try:
+        listed = json.loads(files.read(kept_path(), _MAX_BYTES))
+        return [Path(text) for text in listed["kernels"] if isinstance(text, str)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _places() -> Iterator[Path]:
+    for text in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if text.strip():
+            yield Path(text.strip()).expanduser().absolute()
+    yield from kept_kernels()
+
+
+OWN: Final = OwnKernels(_places, LADDER.names)
+
+
+def all_variants() -> tuple[Variant, ...]:
+    """The ladder, then own kernels."""
+    return (*LADDER.variants(), *OWN.variants())
+
+
+def use_kernel(path: Path) -> Variant:
+    """Take a kernel into use in this process and those that it starts.
+
+    Raises:
+        InvalidKernel: there is no such file, it does not describe itself (`block` is then one to
+            paste), or there is a mistake in the description.
+    """
+    path = path.expanduser().absolute()
+    if path.parent == KERNELS_DIR and path.stem in LADDER.names():
+        return LADDER.by_id(path.stem)
+    variant = check_kernel(path)
+    others = [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    if str(path) not in others:
+        os.environ[VARIABLE] = os.pathsep.join([str(path), *others])
+    return variant
+
+
+def check_kernel(path: Path) -> Variant:
+    """The variant of a file that is to become an own kernel. Raises as `use_kernel`."""
+    from engine.own_kernels.draft import draft_block
+    from kernels.description import read_own, read_text
+    from kernels.toml_block import KernelDescriptionError
+
+    if path.suffix != ".cu":
+        raise InvalidKernel(f"{path} is no kernel: name a .cu file.")
+    if path.stem in LADDER.names():
+        raise InvalidKernel(f"{path.stem} is a variant of the ladder: rename {path}.")
+    try:
+        return read_own(path)
+    except MissingDescription:
+        block = draft_block(read_text(path), path)
+        raise InvalidKernel(
+            f"{path.name} does not describe itself: put the block below at its top, or without "
+            f"the comment marks into {path.stem}.attune.toml beside it, after a look at each line.",
+            block,
+        ) from None
+    except KernelDescriptionError as mistake:
+        raise InvalidKernel(str(mistake)) from None
+
+
+def keep_kernel(path: Path) -> Variant:
+    """Take a kernel into use from now on, in every process of this user.
+
+    Raises:
+        InvalidKernel: as `use_kernel`.
+        StoreError: the list cannot be written.
+    """
+    path = path.expanduser().absolute()
+    variant = check_kernel(path)
+    other = OWN.find(variant.id)
+    if other is not None and other.path != path:
+        raise InvalidKernel(f"{variant.id} is {other.path} already: rename one of the two files.")
+    _write([*(kept for kept in kept_kernels() if kept != path), path])
+    return variant
+
+
+def forget_kernel(variant_id: str) -> None:
+    """Take a kept kernel off the list; the file stays. Raises StoreError as `keep_kernel`."""
+    _write([kept for kept in kept_kernels() if kept.stem != variant_id])
+
+
+def _write(paths: list[Path]) -> None:
+    target = kept_path()
+    text = json.dumps({"kernels": [str(path) for path in paths]}, indent=2) + "\n"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files.write(target, text.encode())
+    except OSError as error:
+        raise StoreError(
+            f"The list of own kernels cannot be written to {target} ({error.strerror}): free some "
+            "disk space, or set ATTUNE_DATA_DIR to a folder that can be written."
+        ) from error

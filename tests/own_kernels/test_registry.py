@@ -1,0 +1,169 @@
+"""Own kernels: where they come from, which of two counts, and what never adds one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.errors import InvalidKernel, UnknownName
+from engine.names import find_variant
+from engine.own_kernels.registry import (
+    OWN,
+    VARIABLE,
+    all_variants,
+    forget_kernel,
+    keep_kernel,
+    kept_kernels,
+    use_kernel,
+)
+from kernels.ladder import LADDER
+from kernels.variant import KERNELS_DIR
+
+DATA = Path(__file__).with_name("kernels")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one own kernel and nothing known of it; its data folder is empty."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    for file in DATA.glob("naive_flash.*"):
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def own_ids() -> list[str]:
+    return [variant.id for variant in all_variants()[len(LADDER) :]]
+
+
+def test_a_folder_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_ids() == []
+    (folder / "undescribed.cu").write_text("__global__ void k() {}\n")  # a library's, not ours
+    monkeypatch.setenv(VARIABLE, str(folder))
+    assert own_ids() == ["naive_flash"]
+    assert OWN.errors == ()
+    assert find_variant("naive_flash").source == folder / "naive_flash.cu"
+    assert find_variant("v01") is LADDER.by_id("v01")
+
+
+def test_a_path_is_taken_into_use_here_and_in_processes_to_come(folder: Path) -> None:
+    with pytest.raises(UnknownName, match="There is no variant called 'naive_flash'"):
+        find_variant("naive_flash")
+    assert use_kernel(folder / "naive_flash.cu").id == "naive_flash"
+    assert find_variant("naive_flash").title == "naive_flash"
+    assert os.environ[VARIABLE] == str(folder / "naive_flash.cu")
+    os.environ.pop(VARIABLE)
+    assert own_ids() == []
+
+
+def test_a_name_is_never_a_path(folder: Path) -> None:
+    """What a snapshot or a link names is looked up, and nothing more."""
+    with pytest.raises(UnknownName):
+        find_variant(str(folder / "naive_flash.cu"))
+
+
+def test_what_is_kept_stays(folder: Path) -> None:
+    keep_kernel(folder / "naive_flash.cu")
+    assert own_ids() == ["naive_flash"]
+    assert kept_kernels() == [folder / "naive_flash.cu"]
+    other = folder / "elsewhere"
+    other.mkdir()
+    shutil.copy(folder / "naive_flash.cu", other)
+    shutil.copy(folder / "naive_flash.attune.toml", other)
+    with pytest.raises(InvalidKernel, match=r"naive_flash is .* already: rename one of the two"):
+        keep_kernel(other / "naive_flash.cu")
+    forget_kernel("naive_flash")
+    assert own_ids() == []
+    assert (folder / "naive_flash.cu").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kernels": 3}', '{"kernels": [1]}', "\0"])
+def test_a_damaged_list_is_an_empty_one(folder: Path, content: str) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "kernels.json").write_text(content)
+    assert own_ids() == []
+    assert len(json.dumps(own_ids())) == 2
+
+
+def test_edits_of_either_file_are_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(folder))
+    before = find_variant("naive_flash")
+    assert find_variant("naive_flash") is before
+    sidecar = folder / "naive_flash.attune.toml"
+    text = sidecar.read_text(encoding="utf-8")
+    sidecar.write_text(text.replace("[32, 64, 128]", "[64]"), encoding="utf-8")
+    assert find_variant("naive_flash").head_dims == (64,)
+    sidecar.write_text(text.replace("threads = 32", 'threads = "warps"'), encoding="utf-8")
+    sentence = "naive_flash.attune.toml:8: threads: there is no warps: known are"
+    with pytest.raises(InvalidKernel, match=sentence):
+        find_variant("naive_flash")
+    assert [str(error)[: len(sentence)] for error in OWN.errors] == [sentence]
+    sidecar.write_text(text, encoding="utf-8")
+    assert OWN.errors == ()
+    source = folder / "naive_flash.cu"
+    source.write_text(f"/* attune\n{text}*/\n{source.read_text('utf-8')}", encoding="utf-8")
+    with pytest.raises(InvalidKernel, match=r"naive_flash\.attune\.toml describes this kernel too"):
+        find_variant("naive_flash")
+    sidecar.unlink()
+    assert find_variant("naive_flash").head_dims == (32, 64, 128)
+
+
+def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(KERNELS_DIR / "v01_fa1_baseline.cu", folder)
+    path = folder / "v01_fa1_baseline.cu"
+    with pytest.raises(InvalidKernel, match="v01_fa1_baseline is a variant of the ladder: rename"):
+        use_kernel(path)
+    monkeypatch.setenv(VARIABLE, str(folder))
+    assert "rename the file" in str(OWN.errors[0])
+    assert find_variant("v01_fa1_baseline").source.parent == KERNELS_DIR
+    assert use_kernel(KERNELS_DIR / "v01_fa1_baseline.cu") is LADDER.by_id("v01")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing.cu", "nothing.cu:1: it cannot be read: No such file or directory."),
+        ("kernels.txt", "is no kernel: name a .cu file."),
+        ("odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
+    ],
+)
+def test_paths_that_are_no_kernel(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    if name.startswith("odd"):
+        shutil.copy(folder / "naive_flash.cu", folder / name)
+        shutil.copy(folder / "naive_flash.attune.toml", folder / "odd name.attune.toml")
+    assert main(["evaluate", str(folder / name)]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_description_there_is_one_to_paste(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The block that is printed is a description of the kernel, ready to be tried."""
+    (folder / "naive_flash.attune.toml").unlink()
+    source = folder / "naive_flash.cu"
+    assert main(["evaluate", str(source)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: naive_flash.cu does not describe itself: put the block")
+    assert printed.err.count("\n") == 1
+    assert printed.out.startswith("/* attune\n")
+    source.write_text(printed.out + source.read_text("utf-8"), encoding="utf-8")
+    variant = use_kernel(source)
+    assert [str(a) for a in variant.passes[0].args[:3]] == ["q", "k", "v"]
+    assert variant.lse is not None
+    os.environ.pop(VARIABLE)
+
+
+def test_the_list_of_variants_has_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(folder))
+    assert main(["variants", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [v["id"] for v in listed][-1] == "naive_flash"
