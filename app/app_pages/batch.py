@@ -49,7 +49,7 @@ def page() -> None:
 def _question(selection: Selection) -> Question:
     device = local_gpu().spec if selection.gpu is None else find_device(selection.gpu)
     assert device is not None  # the sidebar offers the local GPU only where there is one
-    left, right = st.columns([3, 2], gap="medium")
+    left, right = st.columns([5, 3], gap="medium")
     with left:
         axis = inputs.axis_inputs()
     with right:

@@ -12,7 +12,7 @@ from engine.devices import all_devices
 
 
 def page() -> None:
-    st.markdown("### Devices\n:gray[dense rates with FP32 accumulation; an empty cell is unknown]")
+    st.markdown("### Devices\n:gray[dense rates with FP32 accumulation]")
     local = local_gpu()
     if local.spec is None:
         st.info(f"No local GPU. {plain_markdown(local.why)}", icon=":material/info:")
@@ -26,11 +26,14 @@ def page() -> None:
         return
     tables.draw(
         frame,
-        rows=28,
+        height="content",
+        placeholder="unknown",
         columns={
             "memory GB/s": st.column_config.NumberColumn(format="%,.0f"),
             "$/hour": st.column_config.NumberColumn(
-                format="%.2f", help="A list price; change it on the Batch size page."
+                format="%.2f",
+                help="A list price, and what is rented for it differs: enter your own on the Batch "
+                "size page.",
             ),
         },
     )

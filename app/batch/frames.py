@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from engine.model.batch.alternatives import Option
-from engine.model.batch.cost import Saving
+from engine.model.batch.cost import Cost, Saving
 from engine.model.batch.table import Recommendation
 from engine.model.batch.types import BatchResult
 from engine.model.batch.validate import Validation
 from engine.model.batch.waiting import WaitPlan
 from engine.model.measurements import Measurement
 from engine.problem import Problem
-from engine.units import format_bytes, format_us
+from engine.units import format_bytes
 
 _CURVE_POINTS = 300
 
@@ -90,21 +89,21 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "B": rows["batch"],
-            "B·H": rows["units"],
-            "CTAs": rows["ctas"],
-            **({} if all_useful else {"with keys": rows["useful_ctas"]}),
-            "waves": rows["waves"],
-            "SM fill %": 100 * rows["sm_fill"],
-            "thread fill %": 100 * rows["thread_fill"],
-            "CTAs per SM": rows["ctas_per_sm"],
             "latency µs": rows["latency_us"],
             "origin": rows["origin"],
             "low µs": rows["low_us"],
             "high µs": rows["high_us"],
+            "per unit µs": rows["per_unit_us"],
+            "SM fill %": 100 * rows["sm_fill"],
+            "thread fill %": 100 * rows["thread_fill"],
+            "CTAs": rows["ctas"],
+            **({} if all_useful else {"with keys": rows["useful_ctas"]}),
+            "CTAs per SM": rows["ctas_per_sm"],
+            "waves": rows["waves"],
             "predicted µs": rows["predicted_us"],
             "recorded µs": rows["batch"].map(kernel),
             "SDPA µs": rows["batch"].map(sdpa),
-            "per unit µs": rows["per_unit_us"],
+            "B·H": rows["units"],
             "per query ns": 1e3 * rows["per_query_us"],
             "speed-up per unit": rows["speedup_per_unit"],
             "million queries/s": rows["queries_per_s"] / 1e6,
@@ -118,23 +117,20 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(saving: Saving) -> pd.DataFrame:
-    """Now and at the recommended batch."""
-    rows: list[dict[str, Any]] = []
-    for name, c in (("now", saving.now), ("recommended", saving.then)):
-        rows.append(
-            {
-                "": name,
-                "per query": format_us(c.per_query_us),
-                "GPU-hours per day": c.gpu_hours_per_day,
-                "$ per 10⁶ requests": c.usd_per_million_requests,
-                "$ per 10⁶ tokens": c.usd_per_million_tokens,
-                "$ per 10⁹ queries": c.usd_per_billion_queries,
-                "$ per day": c.usd_per_day,
-                "$ per year": c.usd_per_year,
-                "GPUs needed": c.gpus_needed,
-            }
-        )
-    return pd.DataFrame(rows)
+    """Now and at the recommended batch, side by side; a missing price leaves NaN."""
+    figures: dict[str, Callable[[Cost], float | None]] = {
+        "µs per query": lambda c: c.per_query_us,
+        "GPU-hours per day": lambda c: c.gpu_hours_per_day,
+        "$ per 10⁶ requests": lambda c: c.usd_per_million_requests,
+        "$ per 10⁶ tokens": lambda c: c.usd_per_million_tokens,
+        "$ per 10⁹ queries": lambda c: c.usd_per_billion_queries,
+        "$ per day": lambda c: c.usd_per_day,
+        "$ per year": lambda c: c.usd_per_year,
+        "GPUs needed": lambda c: c.gpus_needed,
+    }
+    rows = [(name, of(saving.now), of(saving.then)) for name, of in figures.items()]
+    frame = pd.DataFrame(rows, columns=["", "now", "recommended"])
+    return frame.astype({"now": float, "recommended": float})
 
 
 def waiting(plan: WaitPlan) -> pd.DataFrame:

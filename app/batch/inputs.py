@@ -24,7 +24,7 @@ _PRICES = "prices"  # in the tab's state: edited prices by GPU
 
 def axis_inputs() -> dict[str, Any]:
     """What is varied, and how far."""
-    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    left, right = st.columns([5, 9], vertical_alignment="bottom")
     free = url_state.toggle(left, "Vary B × H", "heads_free", help=TERMS["heads_free"])
     most = url_state.segments(
         right,
@@ -165,6 +165,7 @@ def batch_request(
         batch_now=_present_batch(problem, inputs["heads_free"]),
         measured=counted or None,
         calibrate=calibrate,
+        measured_here=points.is_from_here,
         measured_kernel=points.title if counted and not points.is_own_file else "",
         **inputs,
     )

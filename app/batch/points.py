@@ -37,6 +37,11 @@ class MeasuredPoints:
     is_own_file: bool = True  # measured of the very file that the variant is today
 
     @property
+    def is_from_here(self) -> bool:
+        """Whether they were measured by this Attune, and not recorded elsewhere."""
+        return self.title == _TITLES[_MEASURED_HERE]
+
+    @property
     def is_missing(self) -> bool:
         """Whether a source was selected that has no points."""
         return bool(self.reason) and self.title != _TITLES[_NONE]

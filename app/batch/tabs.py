@@ -158,11 +158,8 @@ def _validation(question: Question, checked: CheckedModel, color: str) -> None:
             "difference is not the model's error alone."
         )
     frame = frames.validation(validation)
-    left, right = st.columns([4, 5], gap="medium")
-    with left:
-        plot.draw(charts.validation(frame, color, theme()), key="validation")
-    with right:
-        tables.draw(frames.validation_table(frame), numbers="%.4g")
+    plot.draw(charts.validation(frame, color, theme()), key="validation")
+    tables.draw(frames.validation_table(frame), numbers="%.4g")
     st.caption(
         "The prediction is the model's before calibration; how well the calibrated model predicts "
         "points that it has not seen stands at the top of the page."

@@ -11,23 +11,24 @@ from engine.units import format_bytes
 
 
 def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
-    """One row per GPU whose name or alias contains `wanted`; unknown figures stay empty."""
+    """One row per GPU whose name or alias contains `wanted`; unknown figures are NaN."""
     rows = [
         {
             "GPU": d.name,
             "compute capability": ".".join(map(str, d.compute_capability)),
             "SMs": d.num_sms,
             "boost MHz": d.boost_clock_mhz,
-            "memory": format_bytes(d.memory_bytes) if d.memory_bytes else "",
+            "memory": d.memory,
             "memory GB/s": d.memory_gb_per_s,
-            "L2": format_bytes(d.l2_bytes) if d.l2_bytes else "",
+            "L2": format_bytes(d.l2_bytes) if d.l2_bytes else "unknown",
             "FP16 tensor TFLOP/s": d.fp16_tensor_tflops,
             "BF16 tensor TFLOP/s": d.bf16_tensor_tflops,
             "FP32 TFLOP/s": d.fp32_tflops,
             "power W": d.power_w,
             "$/hour": d.price_usd_per_hour,
+            "rented for it": d.price_basis or "no list price",
+            "price from": d.price_source or "no list price",
             "source": d.source,
-            "price from": d.price_source,
         }
         for d in specs
         if wanted.casefold().strip() in " ".join((d.name, *d.aliases)).casefold()

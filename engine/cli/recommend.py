@@ -179,7 +179,7 @@ def _print_human(result: BatchResult) -> None:
         kernel = f"The kernel {result.kernel} (launched like {result.variant})"
     print(
         f"{kernel} on {result.device}, {result.problem.label()}: every latency here is predicted "
-        "unless it says measured."
+        "unless it says recorded."
     )
     for sentence in result.calibration_quality():
         print(sentence)

@@ -33,6 +33,10 @@ def upload(at, text: str):
     return at.run()
 
 
+def cost_per_day(at) -> float:
+    return float(at.dataframe[0].value.set_index("").loc["$ per day", "now"])
+
+
 def follow(at, **params):
     """Click a link of the app, whose values win over what the tab remembers."""
     for name, value in params.items():
@@ -101,16 +105,15 @@ def test_the_table_shows_both_readings(open_app):
 
 def test_cost_is_that_of_the_price_and_the_traffic(open_app):
     at = open_batch(open_app, batch_tab="Cost")
-    costs = at.dataframe[0].value.set_index("")
-    before = costs.loc["now", "$ per day"]
+    before = cost_per_day(at)
     at.number_input(key="price.L4").set_value(1.20).run()
     at.number_input(key="traffic").set_value(2000.0).run()
-    after = at.dataframe[0].value.set_index("").loc["now", "$ per day"]
+    after = cost_per_day(at)
     assert after == pytest.approx(4 * before)
     assert "requests a day" in texts(at)
     # A request of one head and 128 positions is 128 queries.
     at.selectbox(key="traffic_unit").set_value("requests").run()
-    assert at.dataframe[0].value.set_index("").loc["now", "$ per day"] == pytest.approx(128 * after)
+    assert cost_per_day(at) == pytest.approx(128 * after)
     assert at.query_params["traffic_unit"] == "requests"
 
 
@@ -152,7 +155,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
 def test_what_was_measured_is_not_overruled(open_app, calibrate):
     at = upload(open_batch(open_app, batch_tab="Table", calibrate=calibrate), SERIES)
     table = at.dataframe[0].value.set_index("B")
-    assert (table["latency µs"][32], table["origin"][32]) == (750.0, "measured")
+    assert (table["latency µs"][32], table["origin"][32]) == (750.0, "recorded")
     assert (table["origin"][16], table["predicted µs"][32] != 750.0) == ("predicted", True)
 
 
@@ -216,7 +219,7 @@ def test_saving_keeps_prediction_measurements_and_words(open_app):
     assert "of the plateau" in snapshot.notes
     table, points = snapshot.attachments
     assert table.name == "batch.csv"
-    assert table.text.startswith("B,B·H,CTAs,waves,")
+    assert table.text.startswith("B,latency µs,origin,")
     assert [(p.problem.batch, p.measured_us) for p in parse_measurements(points.text)] == [
         (1, 543.0),
         (8, 560.0),

@@ -359,7 +359,7 @@ def test_intervals_follow_the_calibration(ask: Ask, reference_csv: Path) -> None
 def test_measured_batches_keep_their_time(ask: Ask, reference_csv: Path) -> None:
     points = [p for p in read_measurements(reference_csv) if p.series == "batch"]
     table = ask(measured=points, heads=8).table.set_index("batch")
-    assert (table["latency_us"][32], table["origin"][32]) == (3624.0, "measured")
+    assert (table["latency_us"][32], table["origin"][32]) == (3624.0, "recorded")
     # Without calibration they are no less true.
     loose = ask(measured=points, heads=8, calibrate=False)
     assert loose.calibration is None

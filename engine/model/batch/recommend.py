@@ -126,7 +126,13 @@ def recommend_batch(
     if device.memory_bytes is None:
         notes.append(f"The memory of {device.name} is unknown: no batch was ruled out by it.")
     curve = curve.head(fitting)
-    table = batch_table(curve.table, problem, device, _measured_batches(request, calibrated))
+    table = batch_table(
+        curve.table,
+        problem,
+        device,
+        _measured_batches(request, calibrated),
+        "measured" if request.measured_here else "recorded",
+    )
     recommendations = smallest_batches(table, curve.ends_us, device, request.targets)
 
     batch_now = min(request.batch_now, fitting)

@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
-from engine.evaluation import Occupancy
+from engine.evaluation import Occupancy, Origin
 from engine.model.batch.bounds import share_bounds
 from engine.model.equations import FloatArray
 from engine.problem import Problem
@@ -37,6 +37,7 @@ def batch_table(
     problem: Problem,
     device: DeviceSpec,
     measured: Mapping[int, float] | None = None,
+    origin: Origin = "measured",
 ) -> pd.DataFrame:
     """The curve with everything derived from it.
 
@@ -44,7 +45,8 @@ def batch_table(
         curve: the table of `engine.model.batch.curve.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
-        measured: batch → measured µs of this kernel. A prediction does not overrule them.
+        measured: batch → µs of this kernel, measured or recorded as `origin` says. A prediction
+            does not overrule them.
 
     Returns:
         The curve's columns and `latency_us` (`measured_us` where there is one, and its interval is
@@ -60,7 +62,7 @@ def batch_table(
     known = measured_us.notna()
     table["measured_us"] = measured_us
     table["latency_us"] = measured_us.fillna(table["predicted_us"])
-    table["origin"] = np.where(known, "measured", "predicted")
+    table["origin"] = np.where(known, origin, "predicted")
     for end in ("low_us", "high_us"):
         table[end] = measured_us.fillna(table[end])
     total_us = table["latency_us"].to_numpy()
@@ -112,7 +114,7 @@ class Recommendation:
     high_batch: int
     same_latency_up_to: int  # the largest batch whose launch takes no longer
     latency_us: float
-    origin: str  # of the latency: measured or predicted
+    origin: str  # of the latency
     low_us: float
     high_us: float
     per_unit_us: float

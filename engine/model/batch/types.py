@@ -48,6 +48,7 @@ class BatchRequest:
     targets: tuple[float, ...] = DEFAULT_TARGETS
     measured: str | Path | Sequence[Measurement] | None = None  # a CSV file, or points
     calibrate: bool = True  # on `measured`; else its points only stand where they were measured
+    measured_here: bool = False  # the points: measured by this Attune, or recorded elsewhere
     # The points are of this kernel and not of the variant's file, though launched like it. The
     # answer is then about that kernel. Empty: they are of the variant's file.
     measured_kernel: str = ""
