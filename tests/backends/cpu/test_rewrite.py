@@ -7,6 +7,7 @@ import re
 import pytest
 
 from engine.backends.cpu.rewrite import rewrite_shared, translate
+from engine.compile.sources import read_sources
 from engine.errors import CompileError
 
 
@@ -99,7 +100,7 @@ def test_headers_beside_the_source_are_translated_once(tmp_path):
     (tmp_path / "deep" / "b.cuh").write_text('#include "../a.cuh"\n__shared__ int b;\n')
     source = tmp_path / "k.cu"
     source.write_text('#include "a.cuh"\n#include <cuda_fp16.h>\n#include "absent.h"\n')
-    files = {file.name: file.text for file in translate(source)}
+    files = {file.name: file.text for file in translate(read_sources(source))}
     assert list(files) == ["k.cu", "a.cuh", "b.cuh"]
     assert files["k.cu"].splitlines() == [
         '#line 1 "k.cu"',
@@ -117,10 +118,10 @@ def test_headers_of_one_name_stay_apart(tmp_path):
     (tmp_path / "deep" / "types.cuh").write_text("int inner;\n")
     source = tmp_path / "k.cu"
     source.write_text('#include "types.cuh"\n#include "deep/types.cuh"\n')
-    names = [file.name for file in translate(source)]
+    names = [file.name for file in translate(read_sources(source))]
     assert len(set(names)) == 3
 
 
 def test_missing_source(tmp_path):
     with pytest.raises(CompileError, match=r"gone\.cu cannot be read"):
-        translate(tmp_path / "gone.cu")
+        read_sources(tmp_path / "gone.cu")
