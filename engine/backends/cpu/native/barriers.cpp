@@ -95,4 +95,30 @@ int barrier_reduce(int predicate, Reduction reduction, Site site) {
     return result;
 }
 
+// One thread of each CTA counts up; the first CTA completes the count to the highest bit, which
+// flips: nothing has to be reset.
+void grid_sync(Site site) {
+    if (launch.num_ctas > launch.num_workers) {
+        fail_at("grid too large", site, "this_grid().sync() needs all %llu CTAs at once, and of this "
+                "size at most %llu run together on the CPU: launch fewer",
+                (unsigned long long)launch.num_ctas, (unsigned long long)launch.num_workers);
+    }
+    barrier_sync(0, 0, site);
+    if (self->linear == 0) {
+        constexpr uint32_t FLIPS = 0x80000000u;
+        uint32_t *const barrier = &launch.module->grid_barrier;
+        const uint32_t count = worker->cta ? 1 : FLIPS - (uint32_t)(launch.num_ctas - 1);
+        const NextValue add = [](uint64_t old, const void *more) -> uint64_t {
+            return old + *(const uint32_t *)more;
+        };
+        thread_fence();
+        const uint32_t before =
+            (uint32_t)atomic_update(barrier, 4, add, &count, site, Order::acq_rel);
+        while (!((before ^ (uint32_t)atomic_load(barrier, 4, site, Order::acquire)) & FLIPS)) {
+        }
+        thread_fence();
+    }
+    barrier_sync(0, 0, site);
+}
+
 }  // namespace coh

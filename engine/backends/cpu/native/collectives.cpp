@@ -44,14 +44,17 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
                 "name it", me->lane, mask);
     }
     WarpOperation *slots = &w->warp_operations[me->warp * WARP_OPERATIONS];
-    WarpOperation *op = nullptr, *unused = nullptr;
-    for (int i = 0; i < WARP_OPERATIONS && !op; i++) {
-        if (slots[i].in_use && (slots[i].mask & mask)) op = &slots[i];
-        if (!slots[i].in_use && !unused) unused = &slots[i];
+    uint32_t &in_use = w->warp_operations_in_use[me->warp];
+    WarpOperation *op = nullptr;
+    for (uint32_t rest = in_use; rest && !op; rest &= rest - 1) {
+        WarpOperation &other = slots[__builtin_ctz(rest)];
+        // It waits for this lane, and this lane needs one that waits there. Otherwise either can be
+        // over before the other: tiles of a warp go on at their own pace.
+        if ((other.mask & bit) && (other.arrived & mask)) op = &other;
     }
     if (!op) {
-        if (!unused) fail_at("warp divergence", site, "the warp is in too many operations at once");
-        op = unused;
+        op = &slots[__builtin_ctz(~in_use)];  // there is a free one: each has a lane waiting
+        in_use |= 1u << (op - slots);
         op->in_use = true;
         op->mask = mask;
         op->arrived = 0;
@@ -73,6 +76,7 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
     }
     operation(op->operand, mask);
     op->in_use = false;
+    in_use &= ~(1u << (op - slots));
     w->spins = w->turns_without_progress = 0;
     const bool everyone = w->settings->schedule == random_order;
     for (unsigned lane = 0; lane < WARP; lane++) {

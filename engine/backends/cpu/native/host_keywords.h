@@ -41,6 +41,14 @@ struct SharedSlot {
 template <class Array>
 const uint32_t SharedSlot<Array>::offset = allocate_shared(
     &coh_module, sizeof(typename Array::type), Array::alignment(), Array::name());
+
+// Named where a kernel synchronises the grid: the launch then runs all CTAs at once.
+template <int = 0>
+struct NeedsWholeGrid {
+    static const bool noted;
+};
+template <int I>
+const bool NeedsWholeGrid<I>::noted = (coh_module.needs_whole_grid = true);
 }  // namespace coh
 
 #define COH_SHARED_ARRAY(ALIGNMENT, NAME, DIMENSIONS, ...)                               \

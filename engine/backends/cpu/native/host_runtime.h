@@ -43,6 +43,8 @@ extern __thread Thread *self __attribute__((tls_model("initial-exec")));
 void barrier_sync(int id, int threads, Site site);
 // bar.arrive: counts as an arrival and does not wait.
 void barrier_arrive(int id, int threads, Site site);
+// this_grid().sync(): all threads of all CTAs, which run at once where the module needs it.
+void grid_sync(Site site);
 enum class Reduction { count, all, any };
 // __syncthreads_count/and/or.
 int barrier_reduce(int predicate, Reduction reduction, Site site);
@@ -122,6 +124,8 @@ struct Module {
     uint32_t end;  // bytes of the static window in use
     int count;
     uint8_t *valid;  // 1 for every byte that belongs to an array
+    bool needs_whole_grid;  // some kernel calls grid_sync
+    uint32_t grid_barrier;
     SharedArray arrays[MAX_SHARED_ARRAYS];
 };
 // Called while the library is loaded, once per static __shared__ array.

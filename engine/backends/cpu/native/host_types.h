@@ -3,7 +3,8 @@
 
 // Tiny functions are inlined even in the check build, so that an access is seen on its own line.
 #define COH_INLINE static inline __attribute__((always_inline))
-// The same of which the compiler sees the body when it is used: most kernels use few of them.
+#define COH_METHOD __attribute__((always_inline))
+// COH_INLINE of which the compiler sees the body when it is used: most kernels use few of them.
 #define COH_LAZY template <int = 0> COH_INLINE
 
 #define COH_VECTOR(SCALAR, NAME, ALIGNMENT2, ALIGNMENT4)                                 \

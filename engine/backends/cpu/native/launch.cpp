@@ -76,6 +76,7 @@ static Worker *take_worker(const LaunchSettings *settings, unsigned num_threads)
     w->ready.assign(capacity, 0);
     const unsigned warps = (num_threads + WARP - 1) / WARP;
     w->warp_operations.resize(warps * WARP_OPERATIONS);
+    w->warp_operations_in_use.resize(warps);
     w->group_operations.resize(warps);
     w->last_buffer = 0;
     if (settings->check) prepare_checks(w);
@@ -105,7 +106,12 @@ static void start_cta(Worker *w, uint64_t index) {
         barrier.waiting.clear();
         barrier.reducing = false;
     }
-    for (WarpOperation &op : w->warp_operations) op.in_use = false;
+    for (size_t warp = 0; warp < w->warp_operations_in_use.size(); warp++) {
+        uint32_t &in_use = w->warp_operations_in_use[warp];
+        for (; in_use; in_use &= in_use - 1) {
+            w->warp_operations[warp * WARP_OPERATIONS + __builtin_ctz(in_use)].in_use = false;
+        }
+    }
     for (GroupOperation &op : w->group_operations) op.in_use = false;
     reset_hopper(w);
     // All ones: NaN in every floating-point format.
@@ -309,8 +315,11 @@ int coh_launch(coh::Module *module, void (*entry)(void **), void **values, const
         coh::FaultHandlers handlers;
         const unsigned threads = settings->block[0] * settings->block[1] * settings->block[2];
         uint64_t workers = (uint64_t)std::max(1, settings->workers);
+        if (module->needs_whole_grid) workers = launch.num_ctas;
         workers = std::min<uint64_t>({workers, launch.num_ctas,
                                       std::max(1u, coh::MAX_FIBERS / threads)});
+        launch.num_workers = workers;
+        module->grid_barrier = 0;
         std::vector<std::thread> helpers;
         for (uint64_t i = 1; i < workers; i++) helpers.emplace_back(coh::run_worker, settings);
         coh::run_worker(settings);

@@ -183,7 +183,7 @@ struct WarpOperation {
     void *operand[WARP];
     Fiber *fiber[WARP];
 };
-constexpr int WARP_OPERATIONS = 4;  // collectives of disjoint masks a warp may be in at once
+constexpr int WARP_OPERATIONS = WARP;  // collectives a warp may be in at once
 struct GroupOperation {
     bool in_use = false;
     int expected = 0, arrived = 0;
@@ -224,6 +224,7 @@ struct Worker {
     Barrier barriers[NUM_BARRIERS];
     int barrier_result = 0;
     std::vector<WarpOperation> warp_operations;
+    std::vector<uint32_t> warp_operations_in_use;  // of each warp, a bit each
     std::vector<GroupOperation> group_operations;
     HopperState *hopper = nullptr;
 
@@ -262,6 +263,7 @@ struct Launch {
     uintptr_t data_begin = 0, data_end = 0;    // what it can write of that
     uint16_t serial = 0;                       // from 1: GlobalAccess.launch
     uint64_t num_ctas = 0, cta_stride = 1, cta_start = 0;
+    uint64_t num_workers = 1;  // CTAs that can run at once
     std::atomic<uint64_t> next_cta{0};
     std::mutex workers_mutex;
     std::vector<Worker *> running;

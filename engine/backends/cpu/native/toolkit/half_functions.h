@@ -12,7 +12,6 @@ struct COH_RAW2 {
 };
 struct COH_OTHER;
 
-#define COH_METHOD __attribute__((always_inline))
 struct alignas(2) COH_H {
     unsigned short __x;
 
@@ -64,7 +63,6 @@ struct alignas(4) COH_H2 {
     constexpr COH_H2(const COH_RAW2 &raw) : x(COH_RAW{raw.x}), y(COH_RAW{raw.y}) {}
     COH_METHOD operator COH_RAW2() const { return COH_RAW2{x.__x, y.__x}; }
 };
-#undef COH_METHOD
 
 namespace coh {
 COH_INLINE COH_FORMAT format_of(const COH_H &h) { return COH_FORMAT{h.__x}; }
