@@ -246,6 +246,33 @@ class Execution(Stored):
     cpu_execution_ms: NotNegative | None
 
 
+LineRange: TypeAlias = tuple[Count, Count]  # first and last line
+LineRanges: TypeAlias = Annotated[tuple[LineRange, ...], MaxLen(4096)]
+
+
+@dataclass(frozen=True, slots=True)
+class LineCoverage(Stored):
+    """Which lines of device code in one source file the execution reached."""
+
+    file: Line
+    lines: Count  # that hold statements of functions
+    not_run: LineRanges  # reached no time
+    partly_run: LineRanges  # of several statements on the line, one was not reached
+    not_compiled: LineRanges  # code that `#if` left out of this build
+
+    @property
+    def lines_not_run(self) -> int:
+        return _count(self.not_run)
+
+    @property
+    def lines_not_compiled(self) -> int:
+        return _count(self.not_compiled)
+
+
+def _count(ranges: LineRanges) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation(Stored):
     """Everything one evaluation found, as far as it got."""
@@ -283,6 +310,8 @@ class Evaluation(Stored):
     log: Log = ""
     source_sha256: Sha256OrEmpty = ""
     flags: Annotated[tuple[Line, ...], MaxLen(128)] = ()
+    # By file, the kernel's own first; only the CPU backend's check build knows.
+    line_coverage: Annotated[tuple[LineCoverage, ...], MaxLen(64)] = ()
 
     def __post_init__(self) -> None:
         measured = self.latency is not None and self.latency.origin == "measured"
@@ -320,6 +349,8 @@ class Evaluation(Stored):
         """With `resources` and `occupancy` of the main pass before the list of all `passes`."""
         written: dict[str, Any] = {}
         for name, value in fields.items():
+            if name == "line_coverage" and not value:
+                continue
             if name == "passes":
                 main = value[0] if value else dict.fromkeys(self.derived)
                 written |= {of: main[of] for of in self.derived}

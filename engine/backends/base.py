@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from engine.backends.executed import ExecutedStatements
 from engine.evaluation import Status
 from engine.plan import LaunchPlan
 from engine.tensors import FloatArray, Inputs, RawArray
@@ -40,6 +41,7 @@ class RunResult:
     repeatable: bool = True
     guards_intact: bool = True
     execution_ms: float | None = None  # wall time of all passes of one run, inside the backend
+    executed: ExecutedStatements | None = None  # what ran of the source, where the backend knows
 
 
 class Backend(Protocol):

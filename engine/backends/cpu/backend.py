@@ -66,6 +66,7 @@ class CpuBackend:
             repeatable=result.repeatable,
             guards_intact=result.guards_intact,
             execution_ms=result.execution_ms,
+            executed=result.executed,
         )
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from engine.backends.base import DEFAULT_ARCH
+from engine.backends.cpu.instrument import instrument
 from engine.backends.cpu.lacking import explain
 from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
@@ -94,6 +95,7 @@ def build_kernels(
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
     macros = "".join(f"#define {name} {value}\n" for name, value in defines)
+    originals = {file.name: file.text.partition("\n")[2] for file in files}
     main = TranslatedFile(files[0].name, f"{macros}{files[0].text}\nCOH_MODULE\n{exports}")
     files = (main, *files[1:])
     texts = [(file.name, file.text) for file in files]
@@ -108,12 +110,16 @@ def build_kernels(
         headers += [part for name in standard for part in ("-include", name)]
         headers += ["-include", str(NATIVE_DIR / "cuda_on_host.h")]
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
-        if any(has_asm(file.text) for file in files):
+        uses_asm = any(has_asm(file.text) for file in files)
+        if uses_asm or check:
             preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
-            _run_compiler(preprocess, folder, "asm.ii", source.name, files)
-            text = (folder / "asm.ii").read_text(encoding="utf-8")
-            translated = translate_asm(text, {file.name for file in files})
-            (folder / "kernels.ii").write_text(translated, encoding="utf-8")
+            _run_compiler(preprocess, folder, "read.ii", source.name, files)
+            text = (folder / "read.ii").read_text(encoding="utf-8")
+            if check:
+                text = instrument(text, originals)
+            if uses_asm:
+                text = translate_asm(text, originals)
+            (folder / "kernels.ii").write_text(text, encoding="utf-8")
             compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
         else:
             compile_command += [*headers, "-x", "c++", main.name]
@@ -217,10 +223,11 @@ def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -
 
 @functools.lru_cache(maxsize=1)
 def _own_digest() -> str:
-    """Of what turns a source into a library: the runtime, and the translator of inline PTX."""
+    """Of what turns a source into a library: the runtime, and what changes the source."""
     digest = hashlib.sha256()
     natives = (path for path in NATIVE_DIR.rglob("*") if path.is_file())
-    for file in sorted([*natives, *(_PACKAGE / "ptx").rglob("*.py")]):
+    translators = [_PACKAGE / "instrument.py", *(_PACKAGE / "ptx").rglob("*.py")]
+    for file in sorted([*natives, *translators]):
         digest.update(f"{file.relative_to(_PACKAGE)}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,30 +145,80 @@ class _Child:
                 ctypes.memset(address, 0, size)
         launches = [_PreparedLaunch(library, launch, addresses) for launch in request["launches"]]
 
-        execution_ms: list[float] = []
-        repeatable = True
-        for repetition in range(2 if request["repeat"] else 1):
+        source_map = library.source_map if request["check"] else None
+        num_locals = len(source_map["locals"]) if source_map is not None else 0
+        if source_map is not None:
+            library.clear_marks()
+
+        def run(repetition: int, finite_locals: int) -> float:
             if not runtime.start_run(request["check"]):
                 raise MemoryError
             begin = time.perf_counter()
             for launch in launches:
-                launch.run(runtime, request, self._workers, repetition)
-            execution_ms.append((time.perf_counter() - begin) * 1e3)
-            for buffer in request["buffers"]:
-                if (offset := buffer["return_offset"]) is None:
-                    continue
-                address, size = addresses[buffer["name"]], buffer["bytes"]
-                if repetition == 0:
-                    ctypes.memmove(shared + offset, address, size)
-                elif self._memcmp(shared + offset, address, size):
-                    repeatable = False
+                launch.run(runtime, request, self._workers, repetition, finite_locals)
+            return (time.perf_counter() - begin) * 1e3
+
+        def same_output() -> bool:
+            return not any(
+                self._memcmp(
+                    shared + buffer["return_offset"], addresses[buffer["name"]], buffer["bytes"]
+                )
+                for buffer in returned
+            )
+
+        returned = [b for b in request["buffers"] if b["return_offset"] is not None]
+        execution_ms = run(0, 0)
+        for buffer in returned:
+            address = addresses[buffer["name"]]
+            ctypes.memmove(shared + buffer["return_offset"], address, buffer["bytes"])
+        repeatable = True
+        used_local: int | None = None
+        if request["repeat"]:
+            # One run more for two questions; which of them has the answer is asked when it is no.
+            run(1, num_locals)
+            repeatable = same_output()
+            if not repeatable and num_locals:
+                used_local = _first_used_local(num_locals, lambda n: run(0, n), same_output)
         changed = [
             buffer["name"]
             for buffer in request["buffers"]
             if buffer["read_only"]
             and self._memcmp(addresses[buffer["name"]], shared + buffer["offset"], buffer["bytes"])
         ]
-        return {"execution_ms": execution_ms, "repeatable": repeatable, "changed_inputs": changed}
+        answer = {
+            "execution_ms": execution_ms,
+            "repeatable": repeatable,
+            "changed_inputs": changed,
+        }
+        if source_map is not None:
+            answer |= {"source_map": source_map, "marks": library.marks()}
+            answer["used_local"] = used_local
+        return answer
+
+
+def _first_used_local(
+    count: int, run: Callable[[int], object], same_output: Callable[[], bool]
+) -> int | None:
+    """The first local variable whose value before it is written changes the output, if one does.
+
+    Args:
+        count: of the local variables; `run(n)` puts finite numbers into the first n, else NaN.
+    """
+
+    def changes_output(finite: int) -> bool:
+        run(finite)
+        return not same_output()
+
+    if changes_output(0) or not changes_output(count):
+        return None  # the same run again gives other bits: no local variable's doing
+    low, high = 0, count  # `low` of them finite change nothing, `high` do
+    while high - low > 1:
+        middle = (low + high) // 2
+        if changes_output(middle):
+            high = middle
+        else:
+            low = middle
+    return high - 1
 
 
 class _PreparedLaunch:
@@ -200,7 +251,14 @@ class _PreparedLaunch:
                     f"{_PARAMETER_NAMES[kind]} of {size} bytes"
                 )
 
-    def run(self, runtime: Runtime, request: dict[str, Any], workers: int, repetition: int) -> None:
+    def run(
+        self,
+        runtime: Runtime,
+        request: dict[str, Any],
+        workers: int,
+        repetition: int,
+        finite_locals: int,
+    ) -> None:
         """Launch; the second run of a random schedule draws another order."""
         settings = LaunchSettings(
             (ctypes.c_uint32 * 3)(*self._launch["grid"]),
@@ -209,6 +267,7 @@ class _PreparedLaunch:
             workers,
             SCHEDULES[request["schedule"]],
             request["check"],
+            finite_locals,
             (request["seed"] + repetition) % 2**64,
         )
         count = len(self._values)

@@ -25,6 +25,7 @@ from engine.backends.cpu.debug_lines import LineTable
 from engine.backends.cpu.job import Job, JobResult, KernelLaunch, LaunchArgument, TensorMap
 from engine.backends.cpu.job_memory import bytes_needed
 from engine.backends.cpu.transport import Channel, SharedSegment
+from engine.backends.executed import ExecutedStatements
 from engine.evaluation import Status
 from engine.host_memory import available_host_memory
 
@@ -162,13 +163,22 @@ class Client:
         log = process.printed()
         if size > _KEPT_SEGMENT_BYTES or len(process.libraries) > _MAX_LIBRARIES:
             self._stop()
+        if (number := answer.get("used_local")) is not None:
+            file, line, name = answer["source_map"]["locals"][number]
+            return JobResult(
+                Status.LAUNCH_ERROR,
+                f"{file}:{line}: uninitialised local variable: '{name}' is read before anything "
+                f"is written to it, and the output depends on what it held.",
+                log=log,
+            )
         return JobResult(
             Status.PASSED,
             log=log,
             returned=returned,
             changed_inputs=tuple(answer["changed_inputs"]),
             repeatable=bool(answer["repeatable"]),
-            execution_ms=float(answer["execution_ms"][0]),
+            execution_ms=float(answer["execution_ms"]),
+            executed=_executed(answer),
             round_trip_ms=round_trip_ms,
         )
 
@@ -278,6 +288,15 @@ def _where(library: HostLibrary, place: dict[str, Any]) -> str:
         return ""
     found = _line_table(library.path).find(place["program_counter"], library.sources)
     return f"{found[0]}:{found[1]}" if found is not None else ""
+
+
+def _executed(answer: dict[str, Any]) -> ExecutedStatements | None:
+    source_map = answer.get("source_map")
+    if source_map is None:
+        return None
+    statements = ((mark, file, first, last) for mark, file, first, last in source_map["statements"])
+    not_compiled = ((file, first, last) for file, first, last in source_map["not_compiled"])
+    return ExecutedStatements(tuple(statements), tuple(not_compiled), frozenset(answer["marks"]))
 
 
 # ---- jobs as messages ----

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from engine.arguments import Argument
 from engine.backends.base import Schedule
 from engine.backends.cpu.build import HostLibrary
+from engine.backends.executed import ExecutedStatements
 from engine.evaluation import Status
 
 # Bytes on either side of a buffer that a kernel can write and that are looked at afterwards; what
@@ -92,4 +93,5 @@ class JobResult:
     repeatable: bool = True
     guards_intact: bool = True
     execution_ms: float | None = None  # all launches of the first run
+    executed: ExecutedStatements | None = None  # in the check build
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Sequence
+from typing import Any
 
 MAX_ARGUMENTS = 64
+MAX_MARKS = 16384  # of native/host_runtime.h
 SCHEDULES = {"in_order": 0, "random": 1, "reverse": 2}
 
 
@@ -38,6 +41,7 @@ class LaunchSettings(ctypes.Structure):
         ("workers", ctypes.c_int32),
         ("schedule", ctypes.c_int32),
         ("check", ctypes.c_int32),
+        ("finite_locals", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
     )
 
@@ -69,7 +73,32 @@ class KernelLibrary:
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
-        self.module = ctypes.byref(ctypes.c_char.in_dll(self._library, "coh_module"))
+        self.module = ctypes.byref(self._symbol("coh_module"))
+
+    @property
+    def source_map(self) -> dict[str, Any] | None:
+        """What `instrument` wrote; None in the fast build."""
+        try:
+            text = ctypes.string_at(ctypes.addressof(self._symbol("coh_source_map")))
+        except ValueError:
+            return None
+        source_map: dict[str, Any] = json.loads(text)
+        return source_map
+
+    def marks(self) -> list[int]:
+        """Of the statements that ran since `clear_marks`."""
+        return [number for number, ran in enumerate(bytes(self._ran())) if ran]
+
+    def clear_marks(self) -> None:
+        ctypes.memset(self._ran(), 0, MAX_MARKS)
+
+    def _ran(self) -> ctypes.Array[ctypes.c_char]:
+        address = self._library["coh_ran"]
+        address.restype = ctypes.c_void_p
+        return (ctypes.c_char * MAX_MARKS).from_address(address())
+
+    def _symbol(self, name: str) -> ctypes.c_char:
+        return ctypes.c_char.in_dll(self._library, name)
 
     def entry(self, number: int) -> ctypes.c_void_p:
         """The function that unpacks arguments and calls the kernel exported under this number.

@@ -407,6 +407,7 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     const uintptr_t address = (uintptr_t)pointer;
     // The kernel's look at threadIdx and its like.
     if (address == (uintptr_t)&self) return;
+    if (address - (uintptr_t)launch.module < sizeof *launch.module) return;  // marks
     if (address - (uintptr_t)w->fibers < sizeof(Fiber) * w->num_fibers) return;
 
     const size_t offset = address - (uintptr_t)w->window;

@@ -51,4 +51,5 @@
 #include "ptx_memory.h"
 #include "host_warp.h"
 #include "host_launch.h"
+#include "host_checks.h"
 #include "host_keywords.h"

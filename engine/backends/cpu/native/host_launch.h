@@ -63,6 +63,7 @@ void misaligned_access(const void *data, uintptr_t address);
 #define COH_MODULE                                                                       \
     extern "C" {                                                                         \
     COH_VISIBLE coh::Module coh_module;                                                  \
+    COH_VISIBLE void *coh_ran() { return coh_module.ran; }                               \
     void __ubsan_handle_out_of_bounds(void *data, uintptr_t index) {                     \
         coh::array_index_out_of_bounds(data, index);                                     \
     }                                                                                    \

@@ -28,6 +28,7 @@ struct Thread {
     char *static_smem;   // static __shared__ arrays of this CTA
     char *dynamic_smem;  // extern __shared__ of this CTA
     uint32_t dynamic_smem_bytes;
+    uint32_t finite_locals;  // check build: host_checks.h
 };
 // One runtime library holds this variable for all kernel libraries: with one each, the room for
 // initial-exec thread-local storage would run out after about 50 kernels.
@@ -116,6 +117,7 @@ void atomic_store(void *address, uint64_t value, unsigned bytes, Site site,
 
 // ---- one kernel library ----
 constexpr int MAX_SHARED_ARRAYS = 128;
+constexpr int MAX_MARKS = 16384;
 struct SharedArray {
     uint32_t offset, size;  // bytes, in the static shared window
     const char *name;
@@ -127,6 +129,7 @@ struct Module {
     bool needs_whole_grid;  // some kernel calls grid_sync
     uint32_t grid_barrier;
     SharedArray arrays[MAX_SHARED_ARRAYS];
+    uint8_t ran[MAX_MARKS];  // check build: which statements did (instrument.py)
 };
 // Called while the library is loaded, once per static __shared__ array.
 uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const char *name);

@@ -132,6 +132,7 @@ static void start_cta(Worker *w, uint64_t index) {
         f.static_smem = w->window;
         f.dynamic_smem = dynamic;
         f.dynamic_smem_bytes = s.dynamic_smem_bytes;
+        f.finite_locals = s.finite_locals;
         f.finished = f.is_ready = false;
         f.asks_for_active = Site{};
         f.copies.clear();

@@ -50,6 +50,7 @@ struct LaunchSettings {
     int32_t workers;
     int32_t schedule;  // a Schedule
     int32_t check;     // the library is a check build
+    uint32_t finite_locals;  // numbers of local variables below: host_checks.h
     uint64_t seed;
 };
 
