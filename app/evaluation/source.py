@@ -6,7 +6,9 @@ import streamlit as st
 
 from app.evaluation.view import EvaluationView
 from app.shared import tables
-from app.shared.widgets import empty, show_log
+from app.shared.widgets import empty, plain_markdown, show_log
+from engine.backends.executed import LEGEND, format_ranges, marked_source
+from engine.evaluation import LineCoverage
 from engine.sessions.tables import passes_table
 
 
@@ -27,4 +29,27 @@ def draw(view: EvaluationView) -> None:
             "compiled and run."
         )
     st.text(view.source_name)
-    st.code(view.source, language="cpp", line_numbers=True, height=620)
+    source = view.source
+    coverage = view.evaluation.line_coverage if view.evaluation is not None else ()
+    if coverage:
+        source = marked_source(source, coverage[0])
+        st.caption(LEGEND)
+        _headers(coverage)
+    elif not view.is_recorded:
+        st.caption("Run it in the check build to see which lines ran.")
+    st.code(source, language="cpp", line_numbers=True, height=620)
+
+
+def _headers(coverage: tuple[LineCoverage, ...]) -> None:
+    for header in coverage[1:]:
+        parts = [
+            f"{what} {', '.join(format_ranges(ranges))}"
+            for what, ranges in (
+                ("ran no time:", header.not_run),
+                ("ran in part:", header.partly_run),
+                ("not compiled:", header.not_compiled),
+            )
+            if ranges
+        ]
+        if parts:
+            st.caption(f"{plain_markdown(header.file)}: {plain_markdown('; '.join(parts))}")

@@ -39,7 +39,8 @@ TERMS: dict[str, str] = {
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
-    "memory and barriers that not every thread reaches, and runs harsh inputs besides. Slower.",
+    "memory and barriers that not every thread reaches, marks the source lines that never ran, and "
+    "runs harsh inputs besides. Slower.",
     "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct in "
     "one order only lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "

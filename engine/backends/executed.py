@@ -22,8 +22,8 @@ class ExecutedStatements:
         """What ran in one execution or in the other, of the same build."""
         return ExecutedStatements(self.statements, self.not_compiled, self.marks | other.marks)
 
-    def lines(self) -> tuple[LineCoverage, ...]:
-        """By file, in the order in which the compiler read them."""
+    def lines(self, kernel: str) -> tuple[LineCoverage, ...]:
+        """By file, that of the kernel first."""
         ran: dict[str, set[int]] = defaultdict(set)
         skipped: dict[str, set[int]] = defaultdict(set)
         left_out: dict[str, set[int]] = defaultdict(set)
@@ -31,9 +31,7 @@ class ExecutedStatements:
             (ran if mark in self.marks else skipped)[file].update(range(first, last + 1))
         for file, first, last in self.not_compiled:
             left_out[file].update(range(first, last + 1))
-        files = dict.fromkeys(
-            file for file in (*(s[1] for s in self.statements), *(n[0] for n in self.not_compiled))
-        )
+        files = dict.fromkeys((kernel, *ran, *skipped, *left_out))
         return tuple(
             LineCoverage(
                 file=file,
@@ -55,3 +53,61 @@ def line_ranges(lines: Iterable[int]) -> tuple[LineRange, ...]:
         else:
             ranges.append((line, line))
     return tuple(ranges)
+
+
+def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
+    """What the verdict says of source that was not executed, in one sentence."""
+    if not coverage:
+        return ""
+    kernel, *headers = coverage
+    parts = []
+    if kernel.not_run:
+        parts.append(f"of {kernel.file}, {_lines(kernel.not_run)} ran no time")
+    if kernel.not_compiled:
+        parts.append(f"{_lines(kernel.not_compiled)} of {kernel.file} are not in this build (#if)")
+    not_run = [h.file for h in headers if h.not_run]
+    if not_run:
+        count = sum(h.lines_not_run for h in headers)
+        lines = "line" if count == 1 else "lines"
+        parts.append(f"of the headers, {count:,} {lines} ran no time ({', '.join(not_run)})")
+    left_out = [h.file for h in headers if h.not_compiled]
+    if left_out:
+        parts.append(f"parts of {', '.join(left_out)} are not in this build (#if)")
+    if not parts:
+        return "Every line of device code ran."
+    return f"Not executed, so not checked: {'; '.join(parts)}."
+
+
+LEGEND = "Lines that ran no time begin with ✗, those that ran in part with ◐, those left out with ·"
+
+
+def marked_source(source: str, coverage: LineCoverage) -> str:
+    """The source with a sign before each line: see `LEGEND`."""
+    signs: dict[int, str] = {}
+    for ranges, sign in (
+        (coverage.not_compiled, "·"),
+        (coverage.partly_run, "◐"),
+        (coverage.not_run, "✗"),
+    ):
+        signs |= {line: sign for first, last in ranges for line in range(first, last + 1)}
+    return "\n".join(
+        f"{signs.get(number, ' ')} {line}" for number, line in enumerate(source.split("\n"), 1)
+    )
+
+
+_NAMED_RANGES = 6
+
+
+def _lines(ranges: tuple[LineRange, ...]) -> str:
+    """`line 7`, `lines 7–9 and 12`, and how many more places where there are many."""
+    words = format_ranges(ranges[:_NAMED_RANGES])
+    more = len(ranges) - _NAMED_RANGES
+    if more > 0:
+        words.append(f"{more} more places")
+    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f"{'line' if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else 'lines'} {listed}"
+
+
+def format_ranges(ranges: tuple[LineRange, ...]) -> list[str]:
+    """`7–9`, or `12` where it is one line."""
+    return [f"{first}–{last}" if last > first else f"{first}" for first, last in ranges]

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from engine.backends.executed import format_ranges
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import (
     add_config,
@@ -48,6 +49,11 @@ def add_parser(commands: Any) -> None:
         help="CPU backend: look for races, accesses out of bounds and uninitialised reads (slower)",
     )
     p.add_argument(
+        "--coverage",
+        action="store_true",
+        help="with --check: which lines of the device code ran no time, file by file",
+    )
+    p.add_argument(
         "--schedule",
         choices=("in_order", "random", "reverse"),
         default="in_order",
@@ -70,6 +76,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.coverage and not args.check:
+        raise AttuneError("--coverage needs --check: only the check build counts lines.")
     request = EvaluationRequest(
         variant=args.variant,
         problem=problem_from(args),
@@ -100,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         _print_human(evaluation, config.describe() if config is not None else "given")
+        if args.coverage:
+            _print_coverage(evaluation)
         if times:
             from engine.sessions.tables import known_times_table
 
@@ -173,6 +183,22 @@ def _print_human(e: Evaluation, config_says: str) -> None:
 def _finding(finding: Finding) -> str:
     place = f" See {finding.place}." if finding.place else ""
     return f"{finding.sentence}{place} ({finding.share:.0%} of the wrong elements)"
+
+
+def _print_coverage(e: Evaluation) -> None:
+    if not e.line_coverage:
+        print("Lines that ran are known only of a kernel that the CPU backend executed to its end.")
+        return
+    columns = ("file", "lines", "ran no time", "ran in part", "not compiled (#if)")
+    rows = [
+        (
+            c.file,
+            c.lines,
+            *(", ".join(format_ranges(r)) for r in (c.not_run, c.partly_run, c.not_compiled)),
+        )
+        for c in e.line_coverage
+    ]
+    print_table("Lines of device code", columns, rows)
 
 
 def _latency(latency: Latency) -> str:

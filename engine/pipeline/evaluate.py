@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from engine.backends.base import Backend, RunOptions, RunResult
+from engine.backends.executed import ExecutedStatements, describe_lines
 from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.evaluation import Correctness, Evaluation, Execution, Latency, Status
 from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
@@ -241,6 +242,7 @@ class _Run:
             return self._stop(Status.OUT_OF_MEMORY, too_big)
         backend = self.evaluator.backend(name)
         judged: list[Correctness] = []
+        executed: ExecutedStatements | None = None
         for kind in self._input_kinds():
             prepared = self.evaluator.expected.prepare(problem, request.seed, kind)
             told = "" if kind == NORMAL else f"With {kind} inputs ({meaning(kind)}): "
@@ -250,6 +252,10 @@ class _Run:
                 self.base = replace(self.base, execution=self._execution(name, result))
             if result.status is not Status.PASSED:
                 return self._stop(result.status, told + result.reason, result.log)
+            if result.executed is not None:
+                executed = executed | result.executed if executed else result.executed
+                lines = executed.lines(plan.source.name)
+                self.base = replace(self.base, line_coverage=lines)
             self.stage("Checking against the float64 reference")
             correctness, maps = check_against(prepared.expected.result(), result, plan)
             if not judged or not correctness.passed:
@@ -261,7 +267,10 @@ class _Run:
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
             judged.append(correctness)
-        reason = " ".join([judged[0].reason, *map(_passed_too, judged[1:])])
+        unexecuted = describe_lines(self.base.line_coverage)
+        reason = " ".join(
+            filter(None, [judged[0].reason, *map(_passed_too, judged[1:]), unexecuted])
+        )
         passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
         if name == "cuda":
             first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)

@@ -33,6 +33,22 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[
     return code, json.loads(capsys.readouterr().out)
 
 
+def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["evaluate", "v01", "--seqlen", "70", "--head-dim", "32", "--backend", "cpu"]
+    shape = [*short, "--batch", "1", "--heads", "1", "--coverage"]
+    assert main(shape) == 1
+    assert "--coverage needs --check" in capsys.readouterr().err
+    assert main([*shape, "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "Lines of device code" in out
+    assert "v01_fa1_baseline.cu" in out
+    assert "Not executed, so not checked: " in out  # the other dtype's branch of element.cuh
+    code, encoded = run_json(capsys, *shape, "--check", "--json")
+    assert code == 0
+    assert encoded["line_coverage"][0]["file"] == "v01_fa1_baseline.cu"
+    assert encoded["line_coverage"][1]["not_compiled"]
+
+
 def test_evaluate_prints_the_whole_object(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run_json(capsys, *EVALUATE)
     assert code == 0, out["reason"]
