@@ -5,11 +5,11 @@ from __future__ import annotations
 import streamlit as st
 
 from app.evaluation import metrics, tabs
-from app.shared import saving, sidebar
+from app.shared import pinned, saving, sidebar
 from app.shared.runs import collect
 from app.shared.selection import variant_label
 from app.shared.widgets import plain_markdown, problem
-from app.tune import header, latency_stream, polling
+from app.tune import header, latency_stream, polling, variants
 from app.tune.run_state import run_state, view_of
 
 
@@ -31,9 +31,18 @@ def page() -> None:
     header.banner(selection)
     polling.poll(selection, state)
     header.problems(state)
-    metrics.draw(view, is_compiling=state.compiling is not None, is_stale=state.is_stale)
-    stream_tab = {"Live latency": lambda _: latency_stream.draw(selection, state)}
-    tabs.draw(view, "tab", bind="query-params", more=stream_tab)
+    metrics.draw(
+        view,
+        is_compiling=state.compiling is not None,
+        is_stale=state.is_stale,
+        baseline=pinned.pinned(),
+    )
+    pinned.draw()
+    more = {
+        "Variants": lambda _: variants.draw(selection),
+        "Live latency": lambda _: latency_stream.draw(selection, state),
+    }
+    tabs.draw(view, "tab", bind="query-params", more=more)
 
 
 page()

@@ -7,28 +7,50 @@ from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
 from engine.evaluation import Evaluation, Occupancy, Resources
+from engine.sessions.pinned import deltas
 from engine.units import format_bytes, format_us
 
 _UNKNOWN = "–"
 
 
-def draw(view: EvaluationView, *, is_compiling: bool = False, is_stale: bool = False) -> None:
-    """The row. `is_compiling`: what is missing is to come."""
+def draw(
+    view: EvaluationView,
+    *,
+    is_compiling: bool = False,
+    is_stale: bool = False,
+    baseline: Evaluation | None = None,
+) -> None:
+    """The row. `is_compiling`: what is missing is to come; `baseline`: what is pinned."""
     main = view.passes[0] if view.passes else None
+    told = _deltas(view, baseline, is_stale)
     with tile_row():
-        _correctness(view.evaluation, is_stale)
-        _latency(view, is_compiling)
-        _resources(main.resources if main else None, is_compiling)
-        _occupancy(main.occupancy if main else None, is_compiling)
-        _waves(main.occupancy if main else None, is_compiling)
-        _sm_fill(main.occupancy if main else None, is_compiling)
+        _correctness(view.evaluation, is_stale, told.get("correctness"))
+        _latency(view, is_compiling, told.get("latency"))
+        _resources(main.resources if main else None, is_compiling, told.get("registers"))
+        _occupancy(main.occupancy if main else None, is_compiling, told.get("occupancy"))
+        _waves(main.occupancy if main else None, is_compiling, told.get("waves"))
+        _sm_fill(main.occupancy if main else None, is_compiling, told.get("sm_fill"))
+
+
+def _deltas(view: EvaluationView, baseline: Evaluation | None, is_stale: bool) -> dict[str, str]:
+    if baseline is None:
+        return {}
+    checked = view.evaluation.correctness if view.evaluation and not is_stale else None
+    return deltas(
+        baseline,
+        problem=view.problem,
+        device=view.device_name,
+        correctness=checked,
+        main=view.passes[0] if view.passes else None,
+        latency=view.latency,
+    )
 
 
 def _pending(label: str, term: str, is_compiling: bool) -> None:
     tile(label, _UNKNOWN, "compiling" if is_compiling else "not known", term=term)
 
 
-def _correctness(evaluation: Evaluation | None, is_stale: bool) -> None:
+def _correctness(evaluation: Evaluation | None, is_stale: bool, delta: str | None) -> None:
     label, term = "Correctness", TERMS["correctness"]
     if evaluation is None:
         tile(label, _UNKNOWN, "not run", term=term, icon=":material/radio_button_unchecked:")
@@ -41,10 +63,10 @@ def _correctness(evaluation: Evaluation | None, is_stale: bool) -> None:
     if is_stale:
         badge, note = "older source", "run again"
     color = "orange" if is_stale else STATUS_COLOR[status]
-    tile(label, word, badge, note, term=term, color=color, icon=STATUS_ICON[status])
+    tile(label, word, badge, delta or note, term=term, color=color, icon=STATUS_ICON[status])
 
 
-def _latency(view: EvaluationView, is_compiling: bool) -> None:
+def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> None:
     latency = view.latency
     if latency is None:
         _pending("Latency", TERMS["latency"], is_compiling)
@@ -55,13 +77,14 @@ def _latency(view: EvaluationView, is_compiling: bool) -> None:
         "Latency",
         format_us(latency.median_us),
         latency.origin,
-        f"{format_us(taken.latency.median_us)} {taken.latency.origin}" if taken else interval,
+        delta
+        or (f"{format_us(taken.latency.median_us)} {taken.latency.origin}" if taken else interval),
         term=TERMS["latency"],
         color=ORIGIN_COLOR[latency.origin],
     )
 
 
-def _resources(resources: Resources | None, is_compiling: bool) -> None:
+def _resources(resources: Resources | None, is_compiling: bool, delta: str | None) -> None:
     if resources is None:
         _pending("Registers", TERMS["registers"], is_compiling)
         return
@@ -70,13 +93,13 @@ def _resources(resources: Resources | None, is_compiling: bool) -> None:
         "Registers",
         str(resources.registers_per_thread),
         f"{format_bytes(spills)} spilled" if spills else "no spills",
-        f"{format_bytes(resources.smem_bytes)} smem",
+        delta or f"{format_bytes(resources.smem_bytes)} smem",
         term=TERMS["registers"],
         color="orange" if spills else "gray",
     )
 
 
-def _occupancy(occupancy: Occupancy | None, is_compiling: bool) -> None:
+def _occupancy(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
     if occupancy is None:
         _pending("Occupancy", TERMS["occupancy"], is_compiling)
         return
@@ -84,12 +107,12 @@ def _occupancy(occupancy: Occupancy | None, is_compiling: bool) -> None:
         "Occupancy",
         f"{occupancy.occupancy:.0%}",
         "CTA slots" if occupancy.limiter == "ctas" else str(occupancy.limiter),
-        f"{occupancy.ctas_per_sm} CTAs/SM",
+        delta or f"{occupancy.ctas_per_sm} CTAs/SM",
         term=TERMS["occupancy"],
     )
 
 
-def _waves(occupancy: Occupancy | None, is_compiling: bool) -> None:
+def _waves(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
     if occupancy is None or occupancy.waves is None:
         _pending("Waves", TERMS["waves"], is_compiling and occupancy is None)
         return
@@ -98,12 +121,12 @@ def _waves(occupancy: Occupancy | None, is_compiling: bool) -> None:
         "Waves",
         f"{occupancy.waves:.3g}",
         occupancy.launched(),
-        tail,
+        delta or tail,
         term=TERMS["waves"],
     )
 
 
-def _sm_fill(occupancy: Occupancy | None, is_compiling: bool) -> None:
+def _sm_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
     if occupancy is None or occupancy.sm_fill is None:
         _pending("SM fill", TERMS["sm_fill"], is_compiling and occupancy is None)
         return
@@ -112,7 +135,7 @@ def _sm_fill(occupancy: Occupancy | None, is_compiling: bool) -> None:
         "SM fill",
         f"{occupancy.sm_fill:.0%}",
         f"of {occupancy.num_sms} SMs",
-        "rest idle" if low else "",
+        delta or ("rest idle" if low else ""),
         term=TERMS["sm_fill"],
         color="orange" if low else "gray",
     )

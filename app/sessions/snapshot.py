@@ -12,7 +12,7 @@ from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
 from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
-from app.shared import plot, tables
+from app.shared import pinned, plot, tables
 from app.shared.selection import select
 from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
 from engine.correctness.maps import ErrorMap
@@ -238,6 +238,7 @@ def _device(name: str) -> DeviceSpec | None:
 def _coordinates(view: EvaluationView) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{view.variant}  {view.problem.label()}  on {view.device_name}")
+        pinned.button(lambda: view.evaluation, disabled=False)
         if st.button("Open in Tune", key="session_tune", icon=":material/tune:"):
             select(view.variant, view.config, view.problem, view.device_name)
             st.switch_page("app_pages/tune.py")

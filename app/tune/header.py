@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import notices, url_state, working_session
+from app.shared import notices, pinned, url_state, working_session
 from app.shared.machine import local_gpu
 from app.shared.runs import cancel, run
 from app.shared.selection import Selection, variant_label
 from app.shared.terms import TERMS
 from app.shared.widgets import failure, plain_markdown, problem
 from app.tune import save
-from app.tune.run_state import RunState
+from app.tune.run_state import RunState, pinnable
 from engine.evaluation import Status
 
 
@@ -45,6 +45,9 @@ def draw(selection: Selection, state: RunState) -> None:
                 disabled=bool(state.error or (state.preview and state.preview.unsupported)),
             )
         url_state.toggle(st, "Rerun on change", "live", help=TERMS["rerun_on_change"])
+        pinned.button(
+            lambda: pinnable(state), disabled=not (state.preview and state.preview.passes)
+        )
         save.button(state, label)
 
 

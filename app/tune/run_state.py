@@ -154,6 +154,14 @@ def shown_evaluation(state: RunState) -> Evaluation | None:
     )
 
 
+def pinnable(state: RunState) -> Evaluation | None:
+    """What the page shows, run or not."""
+    evaluation = shown_evaluation(state)
+    if evaluation is None and state.preview is not None and state.preview.passes:
+        evaluation = evaluation_of_preview(state.preview, "Pinned without being executed.")
+    return evaluation
+
+
 def _text(variant: Variant) -> str:
     try:
         return read_source(variant.source)

@@ -1,0 +1,88 @@
+"""Every variant on the selected problem and GPU, side by side; a sweep fills in the rest."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.evaluation import charts
+from app.shared import known_times, plot, tables, url_state
+from app.shared.runs import compile_job, rerun_as_jobs_end
+from app.shared.selection import Selection, problem_values
+from app.shared.widgets import busy, plain_markdown, theme
+from app.tune import variants_frame
+from engine.errors import AttuneError
+from engine.jobs.manager import JobStatus, manager
+from engine.jobs.sweep.files import sweep_files
+from engine.pipeline.preview import preview
+from engine.pipeline.request import EvaluationRequest
+from engine.search.rows import SweepRow
+from kernels.ladder import LADDER
+
+_MOST_SWEEPS = 5  # the newest
+_POLL_S = 0.5
+
+
+def draw(selection: Selection) -> None:
+    """Table and chart. What is not compiled yet is compiled by the job worker."""
+    problem = selection.problem
+    assert problem is not None
+    rows = [row for row in _sweep_rows() if (row.problem, row.device) == _at(selection)]
+    waiting: list[JobStatus] = []
+    lines = []
+    for variant in LADDER:
+        best = variants_frame.best_row(rows, variant.id)
+        config = dict(best.config) if best is not None else {}
+        if variant.id == selection.variant.id and best is None:
+            config = selection.config
+        request = EvaluationRequest(variant.id, problem, config, gpu=selection.gpu, execute=False)
+        try:
+            seen = preview(request, known_times.calibration_of())
+        except AttuneError as error:
+            lines.append(variants_frame.without_preview(variant, str(error)))
+            continue
+        if seen.needs_compile and not seen.unsupported:
+            job = compile_job(request)
+            waiting += [job] if job is not None and not job.is_over else []
+        lines.append(variants_frame.line(seen, best, known_times.at(problem, _at(selection)[1])))
+    frame = variants_frame.frame(lines)
+    timed = variants_frame.chart_frame(lines)
+    left, right = st.columns([5, 2], vertical_alignment="center")
+    where = plain_markdown(f"{problem.label()}, {_at(selection)[1]}")
+    left.markdown(f"**Every variant on {where}**")
+    with right:
+        st.page_link(
+            "app_pages/sweep.py",
+            label="Sweep all variants",
+            icon=":material/grid_on:",
+            query_params=url_state.link_params(
+                {
+                    **problem_values(problem),
+                    "gpu": selection.gpu,
+                    "variant": selection.variant.id,
+                    "sweep_variants": ",".join(v.id for v in LADDER),
+                }
+            ),
+        )
+    if len(timed) > 1:
+        plot.draw(charts.latencies(timed, theme()), key="variants_chart", tools=False)
+    tables.draw(frame, rows=len(frame), key="variants_table")
+    st.caption(
+        "Predictions are of the config that a sweep found best, else of the tuned or default one. "
+        "Correctness is known of what was run. Against SDPA: its known time over the variant's "
+        "known one, else over the predicted one."
+    )
+    rerun_as_jobs_end(
+        waiting, _POLL_S, lambda count: busy(f"Compiling {count} kernels to predict them.")
+    )
+
+
+def _at(selection: Selection) -> tuple[object, str]:
+    return selection.problem, selection.gpu_name
+
+
+def _sweep_rows() -> list[SweepRow]:
+    """The points of the newest sweeps, of the app and of the command line."""
+    sweeps = [job for job in manager().jobs() if job.kind == "sweep"][:_MOST_SWEEPS]
+    rows = [row for job in sweeps for row in manager().rows(job.job_id)]
+    listed = sweep_files().listed()[:_MOST_SWEEPS]
+    return [*rows, *(row for job in listed for row in sweep_files().rows(job.job_id))]

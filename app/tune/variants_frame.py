@@ -1,0 +1,111 @@
+"""The variants of one problem as a table and a chart. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from app.shared.palette import color_of
+from engine.evaluation import Latency
+from engine.pipeline.preview import Preview
+from engine.search.rows import SweepRow
+from engine.sessions.known_times import KnownTime, newest_of
+from engine.units import format_bytes, format_speedup, format_us
+from kernels.variant import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is known of one variant: its preview, its best point of a sweep, a known time."""
+
+    variant: str
+    config: str
+    reason: str  # why it cannot run; empty when it can
+    seen: Preview | None
+    swept: SweepRow | None
+    known: KnownTime | None
+    sdpa_us: float | None  # the fastest known of the problem and GPU
+
+    @property
+    def latency(self) -> Latency | None:
+        """What was taken of this variant, else what is predicted."""
+        if self.known is not None:
+            return self.known.latency
+        return self.seen.latency if self.seen is not None else None
+
+
+def best_row(rows: Iterable[SweepRow], variant: str) -> SweepRow | None:
+    """The fastest point of a variant; a time that was taken comes before a prediction."""
+    timed = [row for row in rows if row.variant == variant and row.median_us is not None]
+    return min(
+        timed, key=lambda row: (row.origin == "predicted", row.median_us or 0.0), default=None
+    )
+
+
+def without_preview(variant: Variant, reason: str) -> Line:
+    return Line(variant.id, "", reason, None, None, None, None)
+
+
+def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> Line:
+    """One variant's line; `times` are those of the problem and GPU."""
+    named = [
+        t
+        for t in times
+        if not t.is_sdpa and t.name == seen.variant.id and dict(t.config) == seen.config
+    ]
+    sdpa = [t.latency.median_us for t in times if t.is_sdpa and t.latency.kind == "device_warm"]
+    return Line(
+        variant=seen.variant.id,
+        config=" ".join(f"{name}={value}" for name, value in sorted(seen.config.items())),
+        reason=seen.unsupported or "",
+        seen=seen,
+        swept=swept,
+        known=newest_of(named),
+        sdpa_us=min(sdpa, default=None),
+    )
+
+
+def frame(lines: Iterable[Line]) -> pd.DataFrame:
+    """One row per variant; columns that say nothing anywhere are left out."""
+    table = pd.DataFrame([_record(each) for each in lines])
+    optional = ("known", "against SDPA", "correctness", "not here, because")
+    empty = [name for name in optional if not table[name].any()]
+    return table.drop(columns=empty)
+
+
+def chart_frame(lines: Iterable[Line]) -> pd.DataFrame:
+    """The times as `app.evaluation.charts.latencies` reads them, the fastest first."""
+    rows = [
+        (each.variant, x.median_us, x.low_us, x.high_us, x.origin, color_of(each.variant))
+        for each in lines
+        if (x := each.latency) is not None
+    ]
+    columns = ["name", "median_us", "low_us", "high_us", "origin", "color"]
+    return pd.DataFrame(rows, columns=columns).sort_values("median_us", kind="stable")
+
+
+def _record(each: Line) -> dict[str, object]:
+    main = each.seen.passes[0] if each.seen is not None and each.seen.passes else None
+    r, o = (main.resources, main.occupancy) if main is not None else (None, None)
+    predicted = each.seen.latency if each.seen is not None else None
+    return {
+        "variant": each.variant,
+        "config": each.config,
+        "predicted": format_us(predicted.median_us) if predicted is not None else "",
+        "known": f"{format_us(each.known.latency.median_us)} {each.known.latency.origin}"
+        if each.known is not None
+        else "",
+        "against SDPA": format_speedup(each.sdpa_us / each.latency.median_us)
+        if each.sdpa_us is not None and each.latency is not None
+        else "",
+        "correctness": str(each.swept.status) if each.swept is not None else "",
+        "registers": str(r.registers_per_thread) if r is not None else "",
+        "spills": format_bytes(r.spill_bytes) if r is not None else "",
+        "smem": format_bytes(r.smem_bytes) if r is not None else "",
+        "occupancy": f"{o.occupancy:.0%}" if o is not None else "",
+        "limiter": str(o.limiter) if o is not None else "",
+        "waves": f"{o.waves:.3g}" if o is not None and o.waves is not None else "",
+        "not here, because": each.reason,
+    }

@@ -1,0 +1,52 @@
+"""Tune with a pinned baseline, and its tab of all variants."""
+
+from __future__ import annotations
+
+from app_driver import charts, compiled, metric, texts, until
+
+from kernels.ladder import LADDER
+
+
+def note(at, label: str) -> str:
+    return next(m for m in at.metric if m.label == label).proto.delta_description
+
+
+def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
+    at = until(open_app(gpu="L4", variant="v01", S="64"), compiled)
+    before = metric(at, "Registers")
+    at.button(key="pin").click().run()
+    assert not at.exception
+    assert "Pinned: v01" in texts(at)
+    assert note(at, "Registers") == "as pinned"
+    at.selectbox(key="variant").set_value("v05").run()
+    at = until(at, compiled)
+    change = int(metric(at, "Registers")) - int(before)
+    assert note(at, "Registers") == f"{'+' if change > 0 else '−'}{abs(change)}, was {before}"
+    assert "faster, was" in note(at, "Latency")
+    at.number_input(key="S").set_value(128).run()
+    at = until(at, compiled)
+    assert note(at, "Latency") == "another problem"
+    again = until(open_app(gpu="L4", variant="v01", S="64"), compiled)  # a reload, another tab
+    assert note(again, "Registers") == "as pinned"
+    again.button(key="unpin").click().run()
+    assert "Pinned:" not in texts(again)
+    assert "smem" in note(again, "Registers")
+
+
+def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app):
+    at = open_app(gpu="L4", variant="v01", S="128", tab="Variants")
+
+    def all_there(at) -> bool:
+        (table,) = [d.value for d in at.dataframe if "predicted" in d.value]
+        return bool((table["predicted"] != "").sum() > len(LADDER) // 2)
+
+    at = until(at, all_there, timeout_s=120)
+    assert not at.exception
+    (table,) = [d.value for d in at.dataframe if "predicted" in d.value]
+    assert list(table["variant"]) == [v.id for v in LADDER]
+    row = table.set_index("variant").loc["v01"]
+    assert row["known"] == "543 µs recorded"
+    assert row["against SDPA"] == "22.6× slower"
+    assert len(charts(at)["variants_chart"]["data"]) > 4
+    (link,) = [x for x in at.get("page_link") if "Sweep all" in x.proto.label]
+    assert "sweep_variants" in link.proto.query_string

@@ -1,0 +1,68 @@
+"""The pinned baseline: kept, damaged, let go of; and what its deltas say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compare_data import evaluation, latency
+
+from engine.evaluation import Evaluation
+from engine.problem import Problem
+from engine.sessions.pinned import deltas, pin, pinned, pinned_path, unpin
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+
+
+def against(
+    baseline: Evaluation, now: Evaluation, problem: Problem | None = None
+) -> dict[str, str]:
+    return deltas(
+        baseline,
+        problem=problem or now.problem,
+        device=now.device,
+        correctness=now.correctness,
+        main=now.main_pass,
+        latency=now.latency,
+    )
+
+
+def test_it_is_kept_as_recorded_until_it_is_let_go() -> None:
+    assert pinned() is None
+    pin(evaluation())
+    kept = pinned()
+    assert kept is not None
+    assert kept.latency is not None
+    assert kept.latency.origin == "recorded"
+    pinned_path().write_text("{damaged")
+    assert pinned() is None
+    unpin()
+    assert not pinned_path().exists()
+    unpin()
+
+
+def test_deltas_say_what_changed_and_what_it_was() -> None:
+    base = evaluation()
+    main = base.passes[0]
+    grown = replace(main.resources, registers_per_thread=103)
+    now = replace(
+        base,
+        latency=latency(50.0, origin="predicted"),
+        passes=(replace(main, resources=grown, occupancy=replace(main.occupancy, occupancy=0.5)),),
+    )
+    told = against(base, now)
+    assert told["latency"] == "2× faster, was 100 µs measured"
+    assert told["registers"] == "+7, was 96"
+    assert told["occupancy"] == "+17, was 33 %"
+    assert told["correctness"] == told["waves"] == "as pinned"
+
+
+def test_times_of_another_problem_are_not_compared() -> None:
+    told = against(evaluation(), evaluation(seqlen=256), Problem(1, 1, 256, 64))
+    assert told["latency"] == "another problem"
+    assert "correctness" not in told
+    assert told["registers"] == "as pinned"
