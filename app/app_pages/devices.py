@@ -29,6 +29,7 @@ def page() -> None:
         height="content",
         placeholder="unknown",
         columns={
+            "memory": st.column_config.TextColumn(width=150),
             "memory GB/s": st.column_config.NumberColumn(format="%,.0f"),
             "$/hour": st.column_config.NumberColumn(
                 format="%.2f",

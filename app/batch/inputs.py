@@ -57,7 +57,7 @@ def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
     )
     traffic = url_state.amount(
         middle,
-        f"Traffic, million {unit} per day",
+        "Traffic a day, millions",
         "traffic",
         1000.0,
         low=0.001,

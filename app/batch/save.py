@@ -38,7 +38,7 @@ def _snapshot_of(
     """A snapshot of what was recommended, and of what it was compared with."""
     points = question.points.measurements
     words = [f"{r.target:.0%}: {r.reason}" for r in result.recommendations]
-    words += [*result.warnings, *result.notes]
+    words += [*result.warnings, *result.axis_notes, *result.notes]
     if result.saving is not None:
         words.append(f"Cost: {result.saving.reason}")
     words += [result.knee, *result.calibration_quality()]

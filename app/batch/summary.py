@@ -95,6 +95,8 @@ def _reasons(result: BatchResult) -> None:
         st.markdown(f":material/straighten: {plain_markdown(result.next_point.reason)}")
     for warning in result.warnings:
         st.warning(plain_markdown(warning), icon=":material/stairs:")
+    for note in result.axis_notes:
+        st.caption(plain_markdown(note))
     with st.expander("The reasons of all targets, and what the model leaves out"):
         for r in result.recommendations:
             st.markdown(f"- **{r.target:.0%}** {plain_markdown(r.reason)}")

@@ -22,7 +22,7 @@ def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
             "memory GB/s": d.memory_gb_per_s,
             "L2": format_bytes(d.l2_bytes) if d.l2_bytes else "unknown",
             "FP16 tensor TFLOP/s": d.fp16_tensor_tflops,
-            "BF16 tensor TFLOP/s": d.bf16_tensor_tflops,
+            "BF16 tensor TFLOP/s": _bf16(d),
             "FP32 TFLOP/s": d.fp32_tflops,
             "power W": d.power_w,
             "$/hour": d.price_usd_per_hour,
@@ -34,3 +34,10 @@ def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
         if wanted.casefold().strip() in " ".join((d.name, *d.aliases)).casefold()
     ]
     return pd.DataFrame(rows)
+
+
+def _bf16(device: DeviceSpec) -> str:
+    """Turing's tensor cores have no BF16: there is no such rate."""
+    if device.bf16_tensor_tflops is not None:
+        return f"{device.bf16_tensor_tflops:,.4g}"
+    return "none" if device.compute_capability < (8, 0) else "unknown"

@@ -112,7 +112,12 @@ _TRAFFIC: dict[TrafficUnit, str] = {
 def _price(text: str) -> tuple[str, float]:
     """(GPU, dollars); the GPU is empty for the one at hand."""
     gpu, _, dollars = text.rpartition("=")
-    return gpu.strip(), float(dollars.strip().removeprefix("$"))
+    try:
+        return gpu.strip(), float(dollars.strip().removeprefix("$"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"takes dollars or GPU=dollars, for instance T4=0.20, not {text!r}"
+        ) from None
 
 
 def _percent(text: str) -> float:
@@ -235,7 +240,7 @@ def _print_human(result: BatchResult) -> None:
             print(f"{o.title}: {o.reason}")
     for warning in result.warnings:
         print(f"Warning: {warning}")
-    for note in result.notes:
+    for note in (*result.axis_notes, *result.notes):
         print(f"Note: {note}")
 
 

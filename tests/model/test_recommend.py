@@ -220,7 +220,7 @@ def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
     assert result.recommendations[-1].same_latency_up_to == 60
     assert result.saving is not None
     assert result.saving.usd_per_day is None
-    assert any("memory of Own GPU is unknown" in note for note in result.notes)
+    assert any("memory of Own GPU is unknown" in note for note in result.axis_notes)
     with pytest.raises(InvalidProblem, match="number of SMs is unknown"):
         ask(gpu=replace(own, num_sms=None))
 
@@ -230,13 +230,13 @@ def test_memory_ends_the_curve(ask: Ask) -> None:
     largest = result.table["device_bytes"].max()
     assert largest <= find_device("L4").memory_bytes
     assert len(result.table) < 4096
-    assert any("memory" in note for note in result.notes)
+    assert any("memory" in note for note in result.axis_notes)
 
 
 def test_the_grid_ends_the_curve(ask: Ask) -> None:
     result = ask(max_batch=65_536)
     assert len(result.table) == 65_535
-    assert any("65,535" in note for note in result.notes)
+    assert any("CUDA allows 65,535" in note for note in result.axis_notes)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_present_batch_beyond_the_axis_extends_it(ask: Ask) -> None:
     result = ask(max_batch=64, batch_now=100)
     assert result.problem.batch == 100
     assert result.table["batch"].iloc[-1] == 100
-    assert any("Batches go to 100, what is run now" in n for n in result.notes)
+    assert any("Batches go to 100, what is run now" in n for n in result.axis_notes)
 
 
 @pytest.mark.parametrize(

@@ -107,14 +107,15 @@ def recommend_batch(
     if calibration is None:
         notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
 
+    axis_notes: list[str] = []
     asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
     if asked > request.max_batch:
-        notes.append(
+        axis_notes.append(
             f"Batches go to {asked:,}, what is run now, and not to {request.max_batch:,} alone."
         )
     most, limit = _largest_launchable(variant, config, problem, asked)
     if limit:
-        notes.append(f"Batches end at {most:,}: {limit}")
+        axis_notes.append(f"Batches end at {most:,}: {limit}")
     batches = range(1, most + 1)
     curve = predict_curve(
         variant, problem, config, device, footprint(problem), batches, calibration
@@ -122,9 +123,9 @@ def recommend_batch(
     fitting = memory_feasible(curve.table["device_bytes"].to_numpy(), device)
     if fitting < most:
         limit = f"more do not fit in {device.name}'s memory."
-        notes.append(f"Batches end at {fitting:,}: {limit}")
+        axis_notes.append(f"Batches end at {fitting:,}: {limit}")
     if device.memory_bytes is None:
-        notes.append(f"The memory of {device.name} is unknown: no batch was ruled out by it.")
+        axis_notes.append(f"The memory of {device.name} is unknown: no batch was ruled out by it.")
     curve = curve.head(fitting)
     table = batch_table(
         curve.table,
@@ -181,6 +182,7 @@ def recommend_batch(
         wait=wait,
         options=options,
         warnings=tuple(dict.fromkeys(filter(None, warnings))),
+        axis_notes=tuple(axis_notes),
         notes=tuple(notes),
     )
 

@@ -102,6 +102,7 @@ class BatchResult:
     wait: WaitPlan | None
     options: tuple[Option, ...]
     warnings: tuple[str, ...]
+    axis_notes: tuple[str, ...]  # why the batches end where they end
     notes: tuple[str, ...]
 
     @property
@@ -143,7 +144,7 @@ class BatchResult:
             "wait": None if self.wait is None else asdict(self.wait),
             "options": [asdict(o) for o in self.options],
             "warnings": list(self.warnings),
-            "notes": list(self.notes),
+            "notes": [*self.axis_notes, *self.notes],
         }
         if with_curve:
             # NaN stands for "unknown" in a DataFrame and has no place in JSON.

@@ -1,0 +1,68 @@
+"""`recommend-batch` in words: quality first, own prices and traffic, waiting, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+
+STUDY = Path(__file__).parents[1] / "model" / "data" / "l4_fa1_baseline.csv"
+V01 = ["recommend-batch", "v01", "--gpu", "L4", "--seqlen", "128"]
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main([*V01, *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_quality_comes_before_any_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    words = said(capsys, "--measured", str(STUDY))
+    quality, recommended = words.index("Calibrated on 8"), words.index("Recommended batches")
+    assert quality < recommended
+    assert "12.5% at worst (line " in words
+    assert "which is a factor of" in words
+    assert "The knee: 2 CTAs fit on an SM" in words
+
+
+def test_another_kernel_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = said(capsys, "--measured", str(STUDY), "--measured-kernel", "the study's")
+    assert words.startswith("The kernel the study's (launched like v01) on L4")
+
+
+def test_prices_and_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = said(capsys, "--requests-per-day", "1e6")
+    assert "1 million requests a day (128 million tokens)" in listed
+    own = said(capsys, "--tokens-per-day", "1.28e8", "--price", "6", "--price", "T4=0.2")
+    daily = [text.split("layer: ")[1].split("$")[1].split()[0] for text in (listed, own)]
+    assert float(daily[1]) == pytest.approx(10 * float(daily[0]), rel=0.01)
+
+
+def test_waiting_is_a_table_with_the_choice_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = said(capsys, "--arrivals-per-s", "2000", "--budget-ms", "50")
+    assert "Waiting to collect requests" in words
+    assert words.count("chosen") == 1
+    assert "over the budget" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--price", "L5=1"], "There is no GPU named"),
+        (["--price", "cheap"], "takes dollars or GPU=dollars, for instance T4=0.20, not 'cheap'"),
+        (["--price", "L4=-1", "--queries-per-day", "1e9"], "A price per hour is 0 or more"),
+        (["--queries-per-day", "1", "--tokens-per-day", "1"], "not allowed with argument"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main([*V01, *options])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    captured = capsys.readouterr().err
+    assert words in captured
+    assert "Traceback" not in captured
