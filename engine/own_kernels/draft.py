@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from engine.own_kernels.signature import Parameter, Signature, fields_of, kernels_of
+from engine.own_kernels.signature import Parameter, Signature, fields_of, kernels_of, split_list
 
 _CTYPES: Final = {
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
@@ -174,7 +174,7 @@ class _Guess:
             if key in _ELEMENT_NAMES or not key:
                 self.told.add("element_type")
                 return "{element_type}"
-            return "float"
+            return "float" if re.search("acc|float", key) else parameter.name
         if key in _SIZES["causal"].split():
             self.told.add("causal")
             return "{causal}"
@@ -254,7 +254,7 @@ class _Guess:
         tiles = f'"ceil_div(seqlen, {rows})"'
         named = {
             axis: _words(name)
-            for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*;", self.kernel.body)
+            for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*[;,]", self.kernel.body)
         }
         used = [axis for axis in "xyz" if f"blockIdx.{axis}" in self.kernel.body]
         if used == ["x"]:
@@ -266,9 +266,9 @@ class _Guess:
             both = {"bh", "hb"} & set(words) or (_some(words, "batch") and _some(words, "head"))
             if both:
                 usual[axis] = '"batch * num_heads"'
-            elif _some(words, "batch") or words == ["b"]:
+            elif _some(words, "batch") or words in (["b"], ["bidb"]):
                 usual[axis] = '"batch"'
-            elif _some(words, "head") or words == ["h"]:
+            elif _some(words, "head") or words in (["h"], ["bidh"]):
                 usual[axis] = '"num_heads"'
             else:
                 usual[axis] = tiles
@@ -283,7 +283,7 @@ class _Guess:
         """A number in `kernel<<<grid, threads, bytes>>>`, where that is what stands there."""
         name = self.kernel.name.rpartition("::")[2]
         launch = re.search(rf"\b{name}\s*(?:<[^;<>]*>)?\s*<<<(?P<how>[^;]*?)>>>", self.text)
-        items = launch["how"].split(",") if launch else []
+        items = split_list(launch["how"]) if launch else []
         text = items[position].strip() if len(items) > position else ""
         text = dict(_constants(self.text)).get(text, text)
         return int(text) if text.isdigit() else None

@@ -60,9 +60,13 @@ def fields_of(text: str, structure: str) -> tuple[Parameter, ...]:
     fields: list[Parameter] = []
     for statement in re.sub(r"\{[^{}]*\}", ";", body).split(";"):
         line = re.sub(r"^\s*(?:public|private|protected)\s*:", "", statement)
-        if "(" in line or re.match(r"\s*(?:using|typedef|static|friend|template)\b", line):
+        if (
+            not line.strip()
+            or "(" in line
+            or re.match(r"\s*(?:using|typedef|static|friend|template)\b", line)
+        ):
             continue
-        first, *others = _split(line)
+        first, *others = split_list(line)
         if not (parameter := _parameter(first, code)).name:
             continue
         fields.append(parameter)
@@ -93,13 +97,13 @@ def _signature(code: str, start: int) -> Signature | None:
     launched = re.search(rf"\b{name}\s*<(?P<arguments>[^;<>]*)>\s*<<<", code)
     return Signature(
         name=qualified,
-        parameters=tuple(_parameter(p, code) for p in _split(code[position + 1 : end - 1])),
+        parameters=tuple(_parameter(p, code) for p in split_list(code[position + 1 : end - 1])),
         template=tuple(
-            _parameter(p, code) for p in _split(template["parameters"] if template else "")
+            _parameter(p, code) for p in split_list(template["parameters"] if template else "")
         ),
         threads=int(bounds["threads"]) if bounds and bounds["threads"].isdigit() else None,
         body=code[opening.end() : _closing(code, opening.end() - 1)],
-        launched_with=tuple(_split(launched["arguments"])) if launched else (),
+        launched_with=tuple(split_list(launched["arguments"])) if launched else (),
     )
 
 
@@ -120,7 +124,7 @@ def _closing(code: str, opening: int) -> int:
     return len(code)
 
 
-def _split(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """At commas outside brackets; nothing of an empty text."""
     parts, depth = [""], 0
     for character in text:

@@ -45,7 +45,7 @@ COMPILE_TIMEOUT_S = 300.0
 MAX_COMPILER_LOG_BYTES = 1 << 20
 _ALWAYS_INCLUDED = frozenset(  # by cuda_on_host.h
     f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "string")
-) | {"limits", "type_traits", "utility", "cstdio", "cstdint", "cstddef", "cfloat", "climits"}
+) | {"limits", "type_traits", "utility"}
 
 
 @dataclass(frozen=True, slots=True)

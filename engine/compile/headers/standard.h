@@ -127,14 +127,7 @@ using remove_reference_t = typename remove_reference<T>::type;
 template <class T>
 using remove_cv_t = typename remove_cv<T>::type;
 
-template <class T>
-__host__ __device__ constexpr remove_reference_t<T> &&move(T &&value) {
-    return static_cast<remove_reference_t<T> &&>(value);
-}
-template <class T>
-__host__ __device__ constexpr T &&forward(remove_reference_t<T> &value) {
-    return static_cast<T &&>(value);
-}
+// std::move and std::forward are NVRTC's own.
 template <class T>
 __host__ __device__ constexpr const T &min(const T &a, const T &b) {
     return b < a ? b : a;

@@ -26,7 +26,7 @@ constexpr Parameter describe_parameter() {
 template <class... Args>
 int describe_kernel(void (*)(Args...), Parameter *out) {
     static_assert(sizeof...(Args) <= 64, "a kernel has at most 64 parameters on the CPU");
-    static_assert(((sizeof(Args) <= 128) && ...), "a parameter has at most 128 bytes on the CPU");
+    static_assert(((sizeof(Args) <= 4096) && ...), "a parameter has at most 4,096 bytes");
     const Parameter parameters[sizeof...(Args) + 1] = {describe_parameter<Args>()...};
     for (size_t i = 0; i < sizeof...(Args); i++) out[i] = parameters[i];
     return (int)sizeof...(Args);

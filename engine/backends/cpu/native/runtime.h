@@ -274,7 +274,7 @@ extern std::vector<Buffer> buffers;
 extern Buffer device_variables;  // what the kernel library can write of itself
 // Argument values, readable by instrumented code.
 constexpr size_t MAX_ARGUMENTS = 64;
-constexpr size_t ARGUMENT_SLOT_BYTES = 128;
+constexpr size_t ARGUMENT_SLOT_BYTES = 4096;
 extern char argument_values[MAX_ARGUMENTS][ARGUMENT_SLOT_BYTES];
 extern void *argument_pointers[MAX_ARGUMENTS];
 

@@ -1,0 +1,140 @@
+"""Kernels in the manner of public ones run as they are, described in the file or beside it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from slow_cases import one_in
+
+from engine.arguments import StructArg, encode_argument
+from engine.cli import main
+from engine.evaluation import Status
+from engine.names import find_variant
+from engine.own_kernels.registry import VARIABLE
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.plan import make_plan
+from engine.problem import Problem
+
+DATA = Path(__file__).with_name("kernels")
+BF16 = {"dtype": "bfloat16"}
+CASES = [
+    ("fa2_params", Problem(2, 4, 100, 64, num_heads_kv=2), {}),
+    ("naive_flash", Problem(1, 3, 70, 32, causal=True), {}),
+    ("split_decode", Problem(2, 4, 1, 128, seqlen_kv=37, num_heads_kv=2), {"splits": 4}),
+    ("fa2_params", Problem(1, 3, 129, 128, causal=True, dtype="bfloat16"), {"block_n": 32}),
+    ("fa2_params", Problem(3, 2, 1, 64, seqlen_kv=203), {"num_warps": 2}),
+    ("naive_flash", Problem(2, 1, 33, 128), {}),
+    ("split_decode", Problem(1, 2, 30, 64), {"splits": 1}),
+]
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(DATA))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("name", "problem", "config"), one_in(3, CASES))
+def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int]) -> None:
+    """Compiled by NVRTC and for the CPU, its output and LSE checked, its latency predicted."""
+    request = EvaluationRequest(name, problem, config, gpu="L4", backend="cpu")
+    with Evaluator() as evaluator:
+        evaluation = evaluator.evaluate(request).evaluation
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    assert "LSE errs by" in evaluation.reason
+    assert evaluation.passes[0].resources.registers_per_thread > 16
+    assert evaluation.latency is not None
+    assert evaluation.latency.origin == "predicted"
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fa2_params", "naive_flash", "split_decode"])
+def test_the_check_build_finds_nothing(name: str) -> None:
+    request = EvaluationRequest(
+        name, Problem(1, 2, 65, 64), gpu="L4", backend="cpu", check=True, schedule="random"
+    )
+    with Evaluator() as evaluator:
+        evaluation = evaluator.evaluate(request).evaluation
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_structure_lies_as_cpp_lays_it_out() -> None:
+    """Five pointers, twelve 64-bit strides, five ints, a float and a bool."""
+    problem = Problem(2, 4, 100, 64, num_heads_kv=2, seqlen_kv=37)
+    plan = make_plan(find_variant("fa2_params"), problem, {"block_n": 64, "num_warps": 4})
+    (params,) = plan.passes[0].args
+    assert isinstance(params, StructArg)
+    encoded = encode_argument(params)
+    assert encoded.pointers == ((0, "q"), (8, "k"), (16, "v"), (24, "out"), (32, "lse"))
+    assert (encoded.kind, len(encoded.data), encoded.alignment) == ("s", 168, 8)
+    strides = memoryview(encoded.data[40:136]).cast("q").tolist()
+    assert strides[:4] == [100 * 4 * 64, 37 * 2 * 64, 37 * 2 * 64, 100 * 4 * 64]  # [B, S, H, D]
+    assert strides[4:8] == [64] * 4
+    assert strides[8:] == [4 * 64, 2 * 64, 2 * 64, 4 * 64]
+    assert memoryview(encoded.data[136:156]).cast("i").tolist() == [2, 4, 2, 100, 37]
+    assert plan.passes[0].entry == (
+        "flash::flash_fwd_kernel<flash::Kernel_traits<64, 64, 64, 4>, __half, false>"
+    )
+
+
+@pytest.mark.usefixtures("kernels")
+def test_types_of_arguments_and_blocks_of_two_dimensions() -> None:
+    variant = find_variant("split_decode")
+    plan = make_plan(variant, Problem(1, 8, 5, 64, num_heads_kv=2), {"splits": 2})
+    split, merge = plan.passes
+    assert (split.threads, split.block, merge.block) == (128, (32, 4, 1), (64, 1, 1))
+    assert merge.entry == "decode_merge<2>"
+    kinds = [(encode_argument(a).kind, len(encode_argument(a).data)) for a in split.args]
+    assert kinds == [*[("p", 8)] * 2, ("f", 8), *[("p", 8)] * 3, ("i", 4), ("i", 4), ("i", 8),
+                     ("i", 4), ("p", 8)]  # fmt: skip
+    assert plan.defines == (("D", "64"), ("ROWS", "4"))
+    assert plan.device_bytes == sum(plan.buffer_bytes.values())
+    assert plan.buffer_bytes["lse"] == 4 * 8 * 5
+
+
+WRONG = [
+    ("m + logf(l)", "m + log2f(l)", "LSE is wrong: at batch 0"),
+    ("m + logf(l)", "(m + logf(l)) * 1.44269504f", 'It is the base-2 logarithm: say so by `lse'),
+    ("    L[(size_t)bh * N", "    if (row) L[(size_t)bh * N", "1 of its 40 elements are NaN"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "words"), one_in(3, WRONG, offset=1))
+def test_a_wrong_lse_is_an_incorrect_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, words: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    shutil.copy(DATA / "naive_flash.attune.toml", tmp_path)
+    text = (DATA / "naive_flash.cu").read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    (tmp_path / "naive_flash.cu").write_text(text.replace(old, new), encoding="utf-8")
+    request = EvaluationRequest("naive_flash", Problem(1, 1, 40, 32), gpu="L4", backend="cpu")
+    with Evaluator() as evaluator:
+        evaluation = evaluator.evaluate(request).evaluation
+    assert evaluation.status is Status.INCORRECT
+    assert words in evaluation.reason
+    assert evaluation.latency is None
+
+
+@pytest.mark.usefixtures("kernels")
+def test_arguments_that_do_not_fit_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    shutil.copy(DATA / "naive_flash.cu", tmp_path)
+    text = (DATA / "naive_flash.attune.toml").read_text(encoding="utf-8")
+    sidecar = tmp_path / "naive_flash.attune.toml"
+    sidecar.write_text(text.replace('{name = "causal", ctype = "bool"}', '"causal"'), "utf-8")
+    command = ["evaluate", "naive_flash", "--seqlen", "9", "--gpu", "L4"]
+    assert main(command) == 1
+    reason = capsys.readouterr().out
+    assert "argument 7 (causal) of kernel flash_attn_fwd is int32, but the parameter is" in reason
+    sidecar.write_text(text.replace("flash_attn_fwd", "flash_fwd"), encoding="utf-8")
+    assert main(command) == 1
+    known = "naive_flash.cu has no __global__ function flash_fwd: it has flash_attn_fwd."
+    assert known in capsys.readouterr().out.replace("\n", " ")
