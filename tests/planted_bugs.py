@@ -580,8 +580,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "chunks leave out their last tile",
         SPLIT,
         "(split + 1) * chunk_rows)",
-        "(split + 1) * chunk_rows - 1)",
-        ("last key of every split", "last key tile of every split"),
+        "(split + 1) * chunk_rows - BLOCK_N)",
+        ("last key tile of every split",),
         config={"num_splits": 2},
     ),
     Mutation(
@@ -590,8 +590,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "(num_tiles + NUM_SPLITS - 1) / NUM_SPLITS * BLOCK_N",
         "num_tiles / NUM_SPLITS * BLOCK_N",
         ("leaving out", "leaves out", "using"),
-        config={"num_splits": 2, "block_n": 64},
-        shapes="one more",
+        config={"num_splits": 2, "block_n": 32},
     ),
     # ---- addresses ----
     Mutation(

@@ -1,6 +1,11 @@
 """Is an output right, and if not, where and why is it wrong."""
 
-from engine.correctness.check import check_against, check_output, check_with_maps
+from engine.correctness.check import (
+    check_against,
+    check_output,
+    check_with_maps,
+    with_passing_inputs,
+)
 from engine.correctness.expected import Expected, ExpectedOutputs, expect
 from engine.correctness.maps import ErrorMap, maps_from_arrays, maps_to_arrays
 
@@ -14,4 +19,5 @@ __all__ = [
     "expect",
     "maps_from_arrays",
     "maps_to_arrays",
+    "with_passing_inputs",
 ]

@@ -234,7 +234,7 @@ class _Run:
         name, why_not = self._choose_backend()
         if why_not is not None:
             return self._stop(Status.LAUNCH_ERROR, why_not)
-        from engine.correctness import check_against
+        from engine.correctness import check_against, with_passing_inputs
 
         # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
         too_big = check_host_memory(plan, name)
@@ -264,6 +264,8 @@ class _Run:
                 correctness = self._with_lse(prepared.inputs, result.lse, correctness)
             if not correctness.passed:
                 reason = told + correctness.reason
+                if judged:  # on other inputs it passes
+                    correctness = with_passing_inputs(correctness, plan.source)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
             judged.append(correctness)

@@ -76,7 +76,8 @@ def _findings(
         wrong = compared.coverage.take(broken.nonfinite) | compared.over
         far = far_scores_words(inputs, compared, wrong)
     if counts[1]:
-        findings.append(_nonfinite(nonfinite, whole, tiles, counts[1] / total, far))
+        name = "row_maximum" if far else "nan_row"
+        findings.append(_nonfinite(name, nonfinite, whole, tiles, counts[1] / total, far))
     if counts[2]:
         findings += _wrong_values(inputs, compared, tiles, counts[2] / total, far)
     # What explains little comes last; of equals the first, which tells most.
@@ -142,11 +143,11 @@ def _unwritten(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) 
 
 
 def _nonfinite(
-    mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float, far: str
+    name: str, mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float, far: str
 ) -> Finding:
     region = Region.of(mask, coverage)
     where = "everywhere" if mask.all() else f"in {region.words()}{_tail(region, tiles)}"
-    return Finding("nan_row", f"NaN or infinity {where}: {far or _nan_hint(region, tiles)}.", share)
+    return Finding(name, f"NaN or infinity {where}: {far or _nan_hint(region, tiles)}.", share)
 
 
 def _nan_hint(region: Region, tiles: Tiles) -> str:

@@ -20,9 +20,10 @@ from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
 _MAX_ROWS = 48
-# Unknowns that a row's (or a column block's) equations may have: more would fit anything.
-_MAX_UNKNOWNS = 0.4
-_MIN_BLOCK = 8  # columns
+# Unknowns for each equation of a row's group of columns: more would fit anything.
+_MAX_UNKNOWNS = 0.5
+_MIN_COLUMNS = 4  # of a group
+_WORTH_ALL_ROWS = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,22 +41,26 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
     if not cases or cases[0].problem.num_keys < 2:
         return None
     rows = [_wrong_rows(case) for case in cases]
+    few = [rows[0][:: max(1, len(rows[0]) // 6)]]
     head_dim = cases[0].problem.head_dim
     for cut in _cuts(cases[0]):
         segments = int(cut.segment_of_key.max()) + 1
-        for blocks in _block_counts(head_dim):
-            if segments > _MAX_UNKNOWNS * head_dim / blocks:
+        for groups in _column_groups(head_dim):
+            if segments > _MAX_UNKNOWNS * len(groups[0]):
                 continue
-            explained, low, high = _explained(cases, rows, cut, blocks)
+            if _explained(cases[:1], few, cut, groups)[0] < _WORTH_ALL_ROWS:
+                continue
+            explained, low, high = _explained(cases, rows, cut, groups)
             if explained >= MIN_EXPLAINED:
-                return Match(_bug(cut, blocks, head_dim, low, high), explained, 1.0)
+                return Match(_bug(cut, groups, low, high), explained, 1.0)
     return None
 
 
-def _bug(cut: _Cut, blocks: int, head_dim: int, low: float, high: float) -> SuspectedBug:
+def _bug(cut: _Cut, groups: Sequence[IntArray], low: float, high: float) -> SuspectedBug:
     what, look_at = cut.what, cut.look_at
-    if blocks > 1:
-        what += f", another for each {head_dim // blocks} columns"
+    if len(groups) > 1:
+        columns = span("column", groups[0], -1)
+        what += f", another for each group of columns ({columns}, and so on)"
         look_at += "; the threads that own the columns do not agree on it"
     if cut.pattern == "row_factor":
         what += f" ({low:.3g} to {high:.3g})"
@@ -100,12 +105,19 @@ def _cuts(case: Case) -> Iterator[_Cut]:
         )
 
 
-def _block_counts(head_dim: int) -> list[int]:
-    """Into how many column blocks: 1, 2, 4, …"""
-    counts = [1]
-    while head_dim % (2 * counts[-1]) == 0 and head_dim // (2 * counts[-1]) >= _MIN_BLOCK:
-        counts.append(2 * counts[-1])
-    return counts
+def _column_groups(head_dim: int) -> Iterator[list[IntArray]]:
+    """Which columns one thread may own: all, neighbours, or every so-manieth, pairs too."""
+    columns = np.arange(head_dim)
+    yield [columns]
+    counts = [2**i for i in range(1, head_dim.bit_length()) if head_dim // 2**i >= _MIN_COLUMNS]
+    for count in counts:
+        if head_dim % count == 0:
+            yield np.split(columns, count)
+    for width in (1, 2, 4, 8, 16):  # neighbours that stay together
+        for count in counts:
+            if count * width < head_dim and head_dim % (count * width) == 0:
+                owner = columns // width % count
+                yield [columns[owner == i] for i in range(count)]
 
 
 def _wrong_rows(case: Case) -> IntArray:
@@ -118,27 +130,35 @@ def _wrong_rows(case: Case) -> IntArray:
 
 
 def _explained(
-    cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut, blocks: int
+    cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut, groups: Sequence[IntArray]
 ) -> tuple[float, float, float]:
     """(share of the squared error that the fit removes, least and largest first factor)."""
     before = after = 0.0
-    factors: list[float] = []
+    factors: list[Float64Array] = []
     for case, wrong in zip(cases, rows, strict=True):
         half_step = 2.0**-11 if case.problem.dtype == "float16" else 2.0**-8
         parts = _parts(case, wrong, cut.segment_of_key)
-        for i, row in enumerate(wrong):
-            out, ref = case.out[row], case.reference[row]
-            for columns in np.split(np.arange(len(out)), blocks):
-                basis = parts[:, i, columns].T
-                fit = np.linalg.lstsq(basis, out[columns], rcond=1e-9)[0]
-                factors.append(float(fit[0]))
-                noise = float(((half_step * out[columns]) ** 2).sum())
-                rest = float(((out[columns] - basis @ fit) ** 2).sum())
-                before += float(((out[columns] - ref[columns]) ** 2).sum())
-                after += max(0.0, rest - noise)
+        for columns in groups:
+            basis = parts[:, :, columns].transpose(1, 2, 0)  # [rows, columns, segments]
+            out = case.out[np.ix_(wrong, columns)]
+            fit, rest = _fit(basis, out)
+            factors.append(fit[:, 0])
+            noise = ((half_step * out) ** 2).sum(axis=1)
+            before += float(((out - case.reference[np.ix_(wrong, columns)]) ** 2).sum())
+            after += float(np.maximum(0.0, (rest**2).sum(axis=1) - noise).sum())
     if before == 0.0:
         return 0.0, 0.0, 0.0
-    return 1.0 - after / before, min(factors), max(factors)
+    first = np.concatenate(factors)
+    return 1.0 - after / before, float(first.min()), float(first.max())
+
+
+def _fit(basis: Float64Array, out: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Least squares of every row: factors `[rows, segments]`, and what they leave of `out`."""
+    size = np.maximum(np.linalg.norm(basis, axis=1, keepdims=True), 1e-300)
+    unit = basis / size  # segments that weigh little count as much
+    square = unit.transpose(0, 2, 1) @ unit + 1e-9 * np.eye(unit.shape[2])
+    factors = np.linalg.solve(square, unit.transpose(0, 2, 1) @ out[..., None])
+    return factors[..., 0] / size[:, 0], out - (unit @ factors)[..., 0]
 
 
 def _parts(case: Case, rows: IntArray, segment_of_key: IntArray) -> Float64Array:

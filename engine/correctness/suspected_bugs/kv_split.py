@@ -142,12 +142,14 @@ def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[Suspected
     """A key or a key tile at the border of every segment left out, or visited from both sides."""
     num_keys, block_n = case.problem.num_keys, case.tiles.block_n
     begins, units = np.arange(0, num_keys, size), [("key", 1)]
-    if size > block_n:
+    if size >= block_n > 1:
         units.append(("key tile", block_n))
     for unit, width in units:
         inside = np.arange(width)
         after, before = begins[:, None] + inside, begins[:, None] - 1 - inside
-        last = np.concatenate([before[1:], [num_keys - 1 - inside]])
+        # The last tile may be partial, and then it ends before a whole one would.
+        final = np.arange((num_keys - 1) // width * width, num_keys)
+        last = np.concatenate([before[1:].ravel(), final])
         for what, keys, times in (
             (f"leaving out the first {unit} of every {name}", after, 0.0),
             (f"leaving out the first {unit} of every {name} but the first", after[1:], 0.0),
