@@ -12,6 +12,18 @@ __device__ __forceinline__ void cp_async_16(void* destination, const void* sourc
                  : "memory");
 }
 
+// Closes a group: the copies that this thread started since the last one. It may be empty.
+__device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most UNDER_WAY of this thread's youngest groups have not arrived. As below, other
+// threads see them after a barrier on top.
+template <int UNDER_WAY>
+__device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(UNDER_WAY) : "memory");
+}
+
 // Waits for this thread's own copies; other threads see them after a barrier on top.
 __device__ __forceinline__ void cp_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");

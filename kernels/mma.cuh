@@ -16,18 +16,30 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
 
 // Four 8x8 matrices from shared memory: lane i brings the address of row i % 8 of matrix i / 8 and
 // gets, of each matrix, two neighbouring elements of row lane / 4 (transposed: of column lane / 4).
-__device__ __forceinline__ void ldmatrix_x4(unsigned (&fragment)[4], const element* row) {
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&fragment)[4], unsigned row_address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "r"(row_address)
                  : "memory");
 }
 __device__ __forceinline__ void ldmatrix_x4_transposed(unsigned (&fragment)[4],
-                                                       const element* row) {
+                                                       unsigned row_address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "r"(row_address)
                  : "memory");
+}
+
+// The 32-bit address in shared memory that the instructions take.
+__device__ __forceinline__ unsigned shared_address(const void* shared) {
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&fragment)[4], const element* row) {
+    ldmatrix_x4(fragment, shared_address(row));
+}
+__device__ __forceinline__ void ldmatrix_x4_transposed(unsigned (&fragment)[4],
+                                                       const element* row) {
+    ldmatrix_x4_transposed(fragment, shared_address(row));
 }
 
 #if IS_BF16
