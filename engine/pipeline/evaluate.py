@@ -9,6 +9,7 @@ Callers: the command line, the job worker, tests. `engine.pipeline.preview` is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from engine.plan import LaunchPlan
+from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs
 
 if TYPE_CHECKING:
@@ -251,7 +253,8 @@ class _Run:
             if not judged:
                 self.base = replace(self.base, execution=self._execution(name, result))
             if result.status is not Status.PASSED:
-                return self._stop(result.status, told + result.reason, result.log)
+                reason = f"{told}{result.reason}{_shared_heads(problem, result.reason)}"
+                return self._stop(result.status, reason, result.log)
             if result.executed is not None:
                 executed = executed | result.executed if executed else result.executed
                 lines = executed.lines(plan.source.name)
@@ -355,6 +358,16 @@ class _Run:
 
 def _inputs_of(kind: InputKind) -> str:
     return "" if kind == NORMAL else f", {kind.replace('_', ' ')} inputs"
+
+
+def _shared_heads(problem: Problem, reason: str) -> str:
+    """GQA: what an access past the end of K or V is most likely to be; else empty."""
+    if problem.head_group == 1 or not re.search(r"out of bounds.* of buffer '[kv]'", reason):
+        return ""
+    return (
+        f" K and V have {problem.kv_heads:,} heads where Q has {problem.num_heads:,}: one that "
+        "takes the query head for the K/V head reads past their end."
+    )
 
 
 def _passed_too(harsh: Correctness) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.cli import main
 from engine.evaluation import Status
-from engine.pipeline.evaluate import evaluate
+from engine.pipeline.evaluate import Evaluator, evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from kernels.ladder import LADDER
+from kernels.variant import KERNELS_DIR
 
 SUPPORTING = [v.id for v in LADDER if v.gqa]
 # (query heads, K/V heads): two groups of two, of three with a mask, one of all heads in decoding.
@@ -70,3 +73,28 @@ def test_a_sweep_and_a_recommendation_take_them(
     assert cache_bytes < out["curve"][0]["device_bytes"] < 1.01 * cache_bytes
     assert main([*argv, "--heads-free"]) != 0
     assert "query heads share K/V heads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kv_head", "status", "words"),
+    [
+        ("blockIdx.y", Status.LAUNCH_ERROR, "takes the query head for the K/V head"),
+        ("blockIdx.y % num_heads_kv", Status.INCORRECT, "read by head % num_heads_kv"),
+    ],
+)
+@pytest.mark.slow
+def test_a_kernel_with_the_wrong_kv_head_is_told(
+    tmp_path: Path, kv_head: str, status: Status, words: str
+) -> None:
+    shutil.copytree(KERNELS_DIR, tmp_path / "kernels")
+    source = tmp_path / "kernels" / "v08_mma_sync.cu"
+    text = source.read_text(encoding="utf-8")
+    assert text.count("blockIdx.y / group") == 1
+    source.write_text(text.replace("blockIdx.y / group", kv_head), encoding="utf-8")
+    problem = Problem(2, 8, 70, 32, num_heads_kv=2)
+    with Evaluator() as evaluator:
+        request = EvaluationRequest("v08", problem, gpu="L4", backend="cpu")
+        made = evaluator.evaluate(request, source=source).evaluation
+    assert made.status is status
+    findings = made.correctness.findings if made.correctness else ()
+    assert words in " ".join([made.reason, *(f.sentence for f in findings)])
