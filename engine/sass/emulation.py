@@ -71,7 +71,7 @@ class Emulator:
     def __init__(self, program: Program, entry: Entry, launch: Launch) -> None:
         _check_launch(launch)
         self._library = _library()
-        self._program, self._launch = program, launch
+        self.program, self.launch = program, launch
         number = int(program.arch[3:].rstrip("af"))
         index_of = {i.address: n for n, i in enumerate(program.instructions)}
         targets = [
@@ -127,14 +127,14 @@ class Emulator:
         what = error.decode()
         if what == "LIMIT":
             raise CompileError(
-                f"{self._program.entry} runs more than {MAX_STEPS:,} warp instructions in one CTA: "
+                f"{self.program.entry} runs more than {MAX_STEPS:,} warp instructions in one CTA: "
                 "give a smaller problem, or check that loops which wait for memory written by "
                 "others can end."
             )
-        raise CompileError(f"{self._program.entry} cannot be run on: {what}.")
+        raise CompileError(f"{self.program.entry} cannot be run on: {what}.")
 
     def _totals(self, handle: ctypes.c_void_p, cta: tuple[int, int, int]) -> Totals:
-        count = len(self._program.instructions)
+        count = len(self.program.instructions)
         values = np.zeros((count, 8), np.int64)
         data_branch, data_address, stand_in = (np.zeros(count, np.bool_) for _ in range(3))
         arrays: list[NDArray[Any]] = [values, data_branch, data_address, stand_in]

@@ -1,0 +1,147 @@
+"""Machine code and its counts, from the cache on disk where they were made before."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from engine.compile import compile_plan
+from engine.compile.cache import cache_root, read_entry, write_entry
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.sass.counts import LaunchCounts, count_launch
+from engine.sass.cubin import Cubin, Entry, read_cubin
+from engine.sass.disassembly import Disassembly, disassemble, find_entry
+from engine.sass.emulation import Emulator
+from engine.sass.instruction import Program
+from engine.sass.launch import Launch, launch_of_pass
+
+_FORMAT = "1"  # of the entries below
+_ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Analysis:
+    """One launch: its code, and what it executes."""
+
+    program: Program
+    entry: Entry
+    launch: Launch
+    counts: LaunchCounts
+    live_registers: dict[int, int]  # {address: general registers alive there}
+
+    @property
+    def smem_bytes(self) -> int:
+        """Of a CTA, without what the system reserves."""
+        return self.program.static_smem_bytes + self.launch.dynamic_smem_bytes
+
+
+def disassembled(cubin: Cubin) -> Disassembly:
+    """`disassemble`, from the cache where the same cubin was read before."""
+    sha256 = hashlib.sha256(cubin.data).hexdigest()
+    path = _folder() / sha256[:2] / f"{sha256}-listing"
+    if (payload := read_entry(path)) is not None:
+        try:
+            form, listing, live = json.loads(zlib.decompress(payload))
+            if form == _FORMAT:
+                return Disassembly(cubin, sha256, listing, live)
+        except (ValueError, TypeError, zlib.error):
+            pass  # it is read again
+    made = disassemble(cubin)
+    text = json.dumps([_FORMAT, made.listing, made.live]).encode()
+    write_entry(path, zlib.compress(text, level=1))
+    return made
+
+
+def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
+    """Count one launch of an entry; None: the cubin's only one.
+
+    Raises:
+        CompileError: no cubin, or code that cannot be run on.
+        UnknownName: there is no such entry.
+        InvalidProblem: the launch does not fit it.
+        ToolMissing: nvdisasm or a C++ compiler is not installed.
+    """
+    read = read_cubin(cubin)
+    described = find_entry(read, entry)
+    code = disassembled(read)
+    program = code.program(described.name)
+    return Analysis(
+        program=program,
+        entry=described,
+        launch=launch,
+        counts=_counted(program, described, launch),
+        live_registers=code.live_registers(described.name),
+    )
+
+
+def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
+    """Count every pass of a plan. Raises as `analyse` and `compile_plan`."""
+    compiled = compile_plan(plan, arch)
+    return tuple(
+        analyse(
+            compiled.cubin,
+            compiled.symbols.get(launch.entry, launch.entry),
+            launch_of_pass(plan, number),
+        )
+        for number, launch in enumerate(plan.passes)
+    )
+
+
+def _counted(program: Program, entry: Entry, launch: Launch) -> LaunchCounts:
+    parts = [_FORMAT, _native_digest(), program.cubin_sha256, program.entry]
+    parts += [repr((launch.grid, launch.block, launch.dynamic_smem_bytes, launch.arguments))]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    path = _folder() / key[:2] / f"{key}-counts"
+    if (payload := read_entry(path)) is not None:
+        try:
+            return _from_bytes(payload, program, launch)
+        except (ValueError, KeyError, TypeError, OSError):
+            pass  # it is counted again
+    counts = count_launch(Emulator(program, entry, launch))
+    write_entry(path, _to_bytes(counts))
+    return counts
+
+
+def _to_bytes(counts: LaunchCounts) -> bytes:
+    file = io.BytesIO()
+    head = [list(counts.longest_cta), counts.emulated, counts.exact, counts.exact_sectors]
+    arrays = {name: getattr(counts, name) for name in _ARRAYS}
+    np.savez_compressed(file, head=np.array(json.dumps(head)), **arrays)
+    return file.getvalue()
+
+
+def _from_bytes(payload: bytes, program: Program, launch: Launch) -> LaunchCounts:
+    with np.load(io.BytesIO(payload), allow_pickle=False) as stored:
+        longest, emulated, exact, exact_sectors = json.loads(str(stored["head"]))
+        x, y, z = longest
+        return LaunchCounts(
+            program=program,
+            launch=launch,
+            longest_cta=(x, y, z),
+            emulated=emulated,
+            exact=exact,
+            exact_sectors=exact_sectors,
+            **{name: stored[name] for name in _ARRAYS},
+        )
+
+
+@functools.cache
+def _native_digest() -> str:
+    """Of the emulator: a change of it counts everything again."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).resolve().parent
+    for file in sorted([*(folder / "native").iterdir(), folder / "counts.py"]):
+        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _folder() -> Path:
+    return cache_root() / "sass"
