@@ -46,6 +46,17 @@ def find_variant(name: str) -> Variant:
     return own.variant
 
 
+def has_description(source: Path) -> bool:
+    """Whether a `.cu` file describes itself as a variant; no where it cannot be read."""
+    from kernels.description import has_block, read_text
+    from kernels.toml_block import KernelDescriptionError
+
+    try:
+        return has_block(read_text(source))
+    except KernelDescriptionError:
+        return False
+
+
 def variant_from(source: Path, name: str) -> Variant:
     """The variant that a `.cu` file describes, to be launched from that file.
 

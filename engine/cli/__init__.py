@@ -23,6 +23,7 @@ from engine.cli import (
     recommend,
     report,
     rerun,
+    sass,
     selfcheck,
     sessions,
     sweep,
@@ -45,6 +46,7 @@ _COMMANDS = (
     sessions,
     report,
     rerun,
+    sass,
     compare,
     predictions,
 )

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from engine.compile import compile_plan
 from engine.compile.cache import cache_root, read_entry, write_entry
 from engine.plan import LaunchPlan
-from engine.problem import Problem
 from engine.sass.counts import LaunchCounts, count_launch
 from engine.sass.cubin import Cubin, Entry, read_cubin
 from engine.sass.disassembly import Disassembly, disassemble, find_entry
@@ -23,7 +22,7 @@ from engine.sass.emulation import Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import Launch, launch_of_pass
 
-_FORMAT = "1"  # of the entries below
+_FORMAT = "2"  # of the entries below
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
 
@@ -112,7 +111,8 @@ def _counted(program: Program, entry: Entry, launch: Launch) -> LaunchCounts:
 
 def _to_bytes(counts: LaunchCounts) -> bytes:
     file = io.BytesIO()
-    head = [list(counts.longest_cta), counts.emulated, counts.exact, counts.exact_sectors]
+    head: list[object] = [counts.longest_cta, counts.shortest_cta]
+    head += [counts.emulated, counts.exact, counts.exact_sectors]
     arrays = {name: getattr(counts, name) for name in _ARRAYS}
     np.savez_compressed(file, head=np.array(json.dumps(head)), **arrays)
     return file.getvalue()
@@ -120,12 +120,12 @@ def _to_bytes(counts: LaunchCounts) -> bytes:
 
 def _from_bytes(payload: bytes, program: Program, launch: Launch) -> LaunchCounts:
     with np.load(io.BytesIO(payload), allow_pickle=False) as stored:
-        longest, emulated, exact, exact_sectors = json.loads(str(stored["head"]))
-        x, y, z = longest
+        longest, shortest, emulated, exact, exact_sectors = json.loads(str(stored["head"]))
         return LaunchCounts(
             program=program,
             launch=launch,
-            longest_cta=(x, y, z),
+            longest_cta=tuple(longest),
+            shortest_cta=tuple(shortest),
             emulated=emulated,
             exact=exact,
             exact_sectors=exact_sectors,

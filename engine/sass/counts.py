@@ -34,6 +34,7 @@ class LaunchCounts:
     totals: Counts  # [instructions, 8], columns as `engine.sass.emulation`, over all CTAs
     work: Counts  # [grid z, y, x] warp instructions of each CTA; 1 along an axis without influence
     longest_cta: tuple[int, int, int]  # blockIdx of one that executes most
+    shortest_cta: tuple[int, int, int]
     data_branch: NDArray[np.bool_]  # [instructions] steered by loaded data: its likely side counts
     data_address: NDArray[np.bool_]  # [instructions] addresses that depend on loaded data
     stand_in: NDArray[np.bool_]  # [instructions] opcodes that are not known
@@ -81,14 +82,14 @@ class _Counting:
         repeats = int(np.prod([grid[a] for a in range(3) if a not in axes]))
         shape = [grid[a] if a in axes else 1 for a in (2, 1, 0)]
         work = summed.work.reshape(shape)
-        z, y, x = (int(i) for i in np.unravel_index(int(work.argmax()), work.shape))
         runs = list(self._known.values())
         return LaunchCounts(
             program=self._emulator.program,
             launch=self._emulator.launch,
             totals=summed.totals * repeats,
             work=work,
-            longest_cta=(x, y, z),
+            longest_cta=_cta_at(work, int(work.argmax())),
+            shortest_cta=_cta_at(work, int(work.argmin())),
             data_branch=np.logical_or.reduce([r.data_branch for r in runs]),
             data_address=np.logical_or.reduce([r.data_address for r in runs]),
             stand_in=np.logical_or.reduce([r.stand_in for r in runs]),
@@ -167,6 +168,11 @@ class _Counting:
         """Rows of a tensor may begin anywhere in a sector: that alone makes no other CTA."""
         if not np.array_equal(one[:, _SECTOR_COLUMNS], other[:, _SECTOR_COLUMNS]):
             self._same_sectors = False
+
+
+def _cta_at(work: Counts, position: int) -> tuple[int, int, int]:
+    z, y, x = (int(i) for i in np.unravel_index(position, work.shape))
+    return x, y, z
 
 
 def _steered(totals: Counts) -> Counts:

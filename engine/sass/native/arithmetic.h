@@ -297,6 +297,15 @@ void Warp::arithmetic(const Instruction& i) {
         }
         return write(s[0], value);
     }
+    case OP_VABSDIFF: {
+        const Lanes &x = arg(1, ta), &y = arg(2, tb);
+        const Lanes* z = s.size() > 3 ? &arg(3, tc) : nullptr;
+        return write(s[0], each([&](int l) {
+            const int64_t a = i.has(MOD_U32) ? static_cast<int64_t>(x[l]) : static_cast<int32_t>(x[l]);
+            const int64_t b = i.has(MOD_U32) ? static_cast<int64_t>(y[l]) : static_cast<int32_t>(y[l]);
+            return static_cast<uint32_t>(a < b ? b - a : a - b) + (z ? (*z)[l] : 0);
+        }));
+    }
     case OP_IABS: {
         const Lanes& x = arg(1, ta);
         return write(s[0], each([&](int l) { return static_cast<int32_t>(x[l]) < 0 ? 0u - x[l] : x[l]; }));

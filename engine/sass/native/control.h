@@ -167,13 +167,11 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         if (!on) break;
         Lanes t;
         const Operand& o = at(i.s, 0, i);
-        Operand base = o;
-        int64_t extra = 0;
-        if (i.op == OP_BRX) {  // "R4 -0x610": relative to the next instruction
-            const size_t space = o.text.find(' ');
-            base = parse_operand(o.text.substr(0, space));
-            extra = i.address + 16 + (space == std::string::npos ? 0 : parse_integer(o.text.substr(space + 1)));
-        }
+        // "R4 `(k)" returns to an address in the entry; "R4 -0x610" branches from the next one.
+        const size_t space = o.text.find(' ');
+        const Operand base = parse_operand(o.text.substr(0, space));
+        const bool relative = i.op == OP_BRX;
+        const int64_t extra = relative ? i.address + 16 + (space == std::string::npos ? 0 : parse_integer(o.text.substr(o.text.find_first_not_of(' ', space)))) : 0;
         const Lanes& address = read(base, t);
         marks &= active;
         decides |= marks[0] != 0;

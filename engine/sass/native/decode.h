@@ -14,7 +14,7 @@
 
 #define SASS_OPCODES(X)                                                                            \
     X(MOV) X(IADD3) X(IMAD) X(LEA) X(SHF) X(SHL) X(SHR) X(LOP3) X(LOP) X(PLOP3) X(ISETP) X(SEL)       \
-    X(IMNMX) X(IMNMX3) X(VIADDMNMX) X(IABS) X(PRMT) X(POPC) X(FLO) X(BREV) X(SGXT) X(BMSK) X(P2R)     \
+    X(IMNMX) X(IMNMX3) X(VIADDMNMX) X(VABSDIFF) X(IABS) X(PRMT) X(POPC) X(FLO) X(BREV) X(SGXT) X(BMSK) X(P2R)     \
     X(R2P) X(VOTE) X(MATCH) X(REDUX) X(R2UR) X(S2R) X(CS2R) X(LDC) X(IDP) X(ELECT) X(ISCADD)          \
     X(FADD) X(FMUL) X(FFMA) X(FADD2) X(FMUL2) X(FFMA2) X(FMNMX) X(FMNMX3) X(FSEL) X(FSETP) X(FSET)    \
     X(FCHK) X(MUFU) X(FRND) X(I2F) X(F2I) X(F2F) X(F2FP) X(HADD2) X(HFMA2) X(HMUL2) X(HSETP2)         \

@@ -1,0 +1,218 @@
+"""`sass`: what the machine code of any kernel executes, counted, and how long it would take."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.options import (
+    add_config,
+    add_defaults_only,
+    add_problem,
+    parse_config,
+    problem_from,
+)
+from engine.cli.output import print_json
+from engine.errors import CompileError, InvalidProblem, UnknownName
+from engine.names import find_variant, has_description, variant_from
+
+if TYPE_CHECKING:
+    from engine.devices import DeviceSpec
+    from engine.sass.analysis import Analysis
+    from kernels.variant import Variant
+
+_ARCH = re.compile(r"sm_(\d{2,3})[af]?")
+_MOST_LINES = 10
+_MAX_CUBIN = 256 << 20
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "sass",
+        help="count and time the machine code of a variant, a FILE.cu or a FILE.cubin",
+        description="Read the machine code of a variant of the ladder (v08), of a CUDA source or "
+        "of a cubin, count what it executes, and simulate its time. No GPU is needed.",
+        epilog="Example: python -m engine sass gemm.cu --entry gemm --gpu L4 --grid 64,64 "
+        "--block 16,16 --arg ptr --arg ptr --arg ptr --arg i32:1024",
+    )
+    p.add_argument("kernel", metavar="KERNEL", help="a variant (v08), FILE.cu or FILE.cubin")
+    p.add_argument("--gpu", help="whose time to simulate, for instance L4")
+    p.add_argument("--arch", help="what to compile for, for instance sm_80 (default: the GPU's)")
+    p.add_argument("--listing", action="store_true", help="print every instruction with its counts")
+    p.add_argument(
+        "--lines",
+        type=int,
+        default=_MOST_LINES,
+        metavar="N",
+        help=f"source lines to print, hottest first (default {_MOST_LINES})",
+    )
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    variant = p.add_argument_group("for a variant, or a file with a description block")
+    add_problem(variant)
+    add_config(variant)
+    add_defaults_only(variant)
+    file = p.add_argument_group("for a FILE.cu or FILE.cubin")
+    file.add_argument("--entry", help="which __global__ function: name, symbol or fwd<64, true>")
+    for flag, metavar, meaning in (
+        ("--define", "NAME=VALUE", "a macro; repeatable"),
+        ("--include", "DIR", "a folder of headers; repeatable"),
+        ("--arg", "ARG", "an argument: ptr, i32:128, f32:0.125, bytes:HEX with @ptr; repeatable"),
+    ):
+        file.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+    file.add_argument("--grid", metavar="X,Y,Z", help="CTAs of the launch")
+    file.add_argument("--block", metavar="X,Y,Z", help="threads of a CTA")
+    file.add_argument(
+        "--smem", type=int, default=0, metavar="BYTES", help="dynamic shared memory of a CTA"
+    )
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from engine.cli.sass_output import as_json, print_analyses
+    from engine.devices import find_device
+
+    device = find_device(args.gpu) if args.gpu else None
+    analyses = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
+    if device is not None:
+        _check_runs_on(analyses[0].program.arch, device)
+    if args.json:
+        print_json(as_json(args.kernel, analyses, device))
+    else:
+        print_analyses(args.kernel, analyses, device, args.lines, args.listing)
+    return 0
+
+
+def _is_file(kernel: str) -> bool:
+    path = Path(kernel)
+    return path.suffix in (".cu", ".cubin", ".cuh") or "/" in kernel or path.is_file()
+
+
+def _of_variant(
+    args: argparse.Namespace, device: DeviceSpec | None, variant: Variant | None = None
+) -> tuple[Analysis, ...]:
+    from engine.config import default_config, resolve_config
+    from engine.plan import make_plan
+    from engine.sass.analysis import analyse_plan
+
+    if variant is None:
+        for flag in ("entry", "define", "include", "arg", "grid", "block", "smem"):
+            if getattr(args, flag):
+                raise InvalidProblem(
+                    f"--{flag} is for a FILE.cu or FILE.cubin: {args.kernel} says itself how it "
+                    "is launched. Give the problem and --config instead."
+                )
+        variant = find_variant(args.kernel)
+    given = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+    problem = problem_from(args)
+    if args.defaults_only:
+        config = default_config(variant, given)
+    else:
+        config = resolve_config(variant, given, problem, device.name if device else None).values
+    return analyse_plan(make_plan(variant, problem, config), _arch(args, device))
+
+
+def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> tuple[Analysis, ...]:
+    from engine.sass.analysis import analyse
+    from engine.sass.arguments import parse_arguments
+    from engine.sass.launch import Launch
+
+    path = Path(args.kernel)
+    if path.suffix != ".cubin" and args.grid is None and has_description(path):
+        return _of_variant(args, device, variant_from(path, path.stem))
+    for flag in ("grid", "block"):
+        if getattr(args, flag) is None:
+            raise InvalidProblem(
+                f"A launch of {path.name} needs --{flag}, for instance --{flag} 64,1,1."
+            )
+    if args.smem < 0:
+        raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
+    launch = Launch(
+        grid=_three(args.grid, "--grid"),
+        block=_three(args.block, "--block"),
+        dynamic_smem_bytes=args.smem,
+        arguments=parse_arguments(args.arg),
+    )
+    cubin, entry = (
+        _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
+    )
+    return (analyse(cubin, entry, launch),)
+
+
+def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:
+    from engine.records import files
+    from engine.sass.cubin import read_cubin
+
+    for flag in ("define", "include"):
+        if getattr(args, flag):
+            raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is compiled already.")
+    try:
+        data = files.read(path, _MAX_CUBIN)
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {error.strerror or error}.") from None
+    arch = read_cubin(data).arch
+    if args.arch and args.arch.rstrip("af") != arch:
+        raise InvalidProblem(f"{path.name} holds code for {arch}, not for {args.arch}.")
+    return data, args.entry
+
+
+def _compile(
+    args: argparse.Namespace, path: Path, device: DeviceSpec | None
+) -> tuple[bytes, str | None]:
+    from engine.compile import compile_kernel
+
+    defines = tuple(_define(item) for item in args.define)
+    entries = (args.entry,) if args.entry else ()
+    folders = tuple(Path(folder) for folder in args.include)
+    for folder in folders:
+        if not folder.is_dir():
+            raise InvalidProblem(f"--include {folder} is no folder.")
+    kernel = compile_kernel(path, defines, _arch(args, device), entries, folders)
+    return kernel.cubin, kernel.symbols.get(args.entry, args.entry) if args.entry else None
+
+
+def _define(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise InvalidProblem(f"--define takes NAME or NAME=VALUE, not {item!r}.")
+    return name, value if equals else "1"
+
+
+def _three(text: str, flag: str) -> tuple[int, int, int]:
+    """`64` → (64, 1, 1), `64,2` → (64, 2, 1)."""
+    parts = text.replace("x", ",").split(",")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
+        raise InvalidProblem(
+            f"{flag} takes one to three whole numbers from 1, X,Y,Z: not {text!r}."
+        )
+    x, y, z = numbers + [1] * (3 - len(numbers))
+    return x, y, z
+
+
+def _arch(args: argparse.Namespace, device: DeviceSpec | None) -> str:
+    if args.arch is not None:
+        if not _ARCH.fullmatch(args.arch):
+            raise UnknownName(f"{args.arch!r} is no GPU arch: it is written like sm_89.")
+        arch: str = args.arch
+        return arch
+    if device is None:
+        raise InvalidProblem(
+            "Machine code is made for one architecture: name a GPU (--gpu L4) or give --arch sm_89."
+        )
+    return device.arch
+
+
+def _check_runs_on(arch: str, device: DeviceSpec) -> None:
+    """Code runs on its own major version, and on later minor ones."""
+    major, minor = divmod(int(arch[3:].rstrip("af")), 10)
+    own_major, own_minor = device.compute_capability
+    if major != own_major or minor > own_minor:
+        raise InvalidProblem(
+            f"Code for {arch} does not run on {device.name}, which is {device.arch}: "
+            "compile it for that, or name another GPU."
+        )

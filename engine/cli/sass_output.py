@@ -1,0 +1,246 @@
+"""What `sass` prints: counts, loops, lines, the listing, and the JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.cli.output import print_table
+from engine.devices import DeviceSpec
+from engine.sass.analysis import Analysis
+from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
+from engine.sass.instruction import NO_BARRIER, Instruction, SourceLine
+from engine.sass.notes import notes
+from engine.sass.summary import (
+    Figures,
+    launch_figures,
+    line_figures,
+    loop_figures,
+    outer_line,
+    useful_math,
+)
+from engine.units import format_bytes
+
+
+def as_json(kernel: str, analyses: Sequence[Analysis], device: DeviceSpec | None) -> dict[str, Any]:
+    """One object: the whole call, and each pass of it."""
+    passes = [_pass_as_json(a) for a in analyses]
+    main = max(passes, key=lambda p: p["counted"]["warp_instructions"])
+    merged: dict[str, int] = {}
+    for one in passes:
+        for pipe, count in one["instructions"].items():
+            merged[pipe] = merged.get(pipe, 0) + count
+    whole = {
+        "kernel": kernel,
+        "gpu": device.name if device else None,
+        "arch": main["arch"],
+        "entry": main["entry"],
+        "instructions": merged,
+        "shared": _added(passes, "shared"),
+        "global": _added(passes, "global"),
+        "registers": main["registers"],
+        "code_bytes": main["code_bytes"],
+    }
+    return whole | {"passes": passes}
+
+
+def _added(passes: Sequence[dict[str, Any]], group: str) -> dict[str, int]:
+    return {key: sum(one[group][key] for one in passes) for key in passes[0][group]}
+
+
+def _pass_as_json(analysis: Analysis) -> dict[str, Any]:
+    counts, figures = analysis.counts, launch_figures(analysis.counts)
+    program, launch = analysis.program, analysis.launch
+    return {
+        "entry": program.entry,
+        "arch": program.arch,
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "registers": program.registers,
+        "live_registers": max(analysis.live_registers.values(), default=0),
+        "smem_bytes": analysis.smem_bytes,
+        "code_bytes": program.code_bytes,
+        "counted": {
+            "ctas": launch.ctas,
+            "warp_instructions": figures.executed,
+            "lane_share": figures.lane_share,
+            "barriers": figures.barriers,
+            "mufu": figures.mufu,
+            "conversions": figures.conversions,
+            "scalar_math": figures.scalar_math,
+            "tensor_math": figures.tensor_math,
+            "local_sectors": figures.local_sectors,
+            "exact": counts.exact,
+            "exact_sectors": counts.exact_sectors,
+            "ctas_run": counts.emulated,
+        },
+        "instructions": figures.instructions,
+        "shared": {
+            "wavefronts": figures.shared_wavefronts,
+            "ideal_wavefronts": figures.ideal_shared_wavefronts,
+        },
+        "global": {
+            "sectors": figures.global_sectors,
+            "ideal_sectors": figures.ideal_global_sectors,
+            "bytes": figures.global_bytes,
+        },
+        "loops": [
+            {
+                "line": _line(loop.source),
+                "depth": loop.loop.depth,
+                "iterations": loop.iterations,
+                "instructions_per_iteration": loop.instructions_per_iteration,
+            }
+            for loop in loop_figures(counts)
+        ],
+        "lines": [
+            {
+                "file": line.source.file,
+                "line": line.source.line,
+                "instructions": line.figures.executed,
+                "shared_wavefronts": line.figures.shared_wavefronts,
+                "ideal_shared_wavefronts": line.figures.ideal_shared_wavefronts,
+                "global_sectors": line.figures.global_sectors,
+                "ideal_global_sectors": line.figures.ideal_global_sectors,
+            }
+            for line in line_figures(counts)
+        ],
+        "notes": list(notes(analysis)),
+    }
+
+
+def print_analyses(
+    kernel: str,
+    analyses: Sequence[Analysis],
+    device: DeviceSpec | None,
+    most_lines: int,
+    listing: bool,
+) -> None:
+    """Tables for people, pass by pass."""
+    for analysis in analyses:
+        _print_counts(kernel, analysis)
+        _print_loops(analysis)
+        _print_lines(analysis, most_lines)
+        if listing:
+            _print_listing(analysis)
+        for note in notes(analysis):
+            print(f"Note: {note}")
+    if device is None:
+        print("Counts alone: name a GPU (--gpu L4) for a simulated time.")
+
+
+def _print_counts(kernel: str, analysis: Analysis) -> None:
+    program, launch, counts = analysis.program, analysis.launch, analysis.counts
+    figures = launch_figures(counts)
+    live = max(analysis.live_registers.values(), default=0)
+    rows: list[tuple[str, object]] = [
+        ("launch", f"grid {launch.grid}, block {launch.block}"),
+        ("registers per thread", f"{program.registers} ({live} alive at most)"),
+        ("shared memory per CTA", format_bytes(analysis.smem_bytes)),
+        (
+            "code",
+            f"{len(program.instructions):,} instructions, {format_bytes(program.code_bytes)}",
+        ),
+        ("warp instructions", f"{figures.executed:,} ({figures.executed // launch.ctas:,} a CTA)"),
+    ]
+    for pipe, count in sorted(figures.instructions.items(), key=lambda item: -item[1]):
+        rows.append((f"  {pipe}", f"{count:,} ({count / figures.executed:.1%})"))
+    rows += [
+        ("multiplying and adding", f"{useful_math(figures):.1%} of the instructions"),
+        ("lanes occupied", f"{figures.lane_share:.1%}"),
+        ("conversions", f"{figures.conversions:,}"),
+        ("MUFU", f"{figures.mufu:,}"),
+        ("barriers", f"{figures.barriers:,}"),
+        ("shared wavefronts", _against(figures.shared_wavefronts, figures.ideal_shared_wavefronts)),
+        ("global sectors", _against(figures.global_sectors, figures.ideal_global_sectors)),
+        ("global bytes asked for", format_bytes(figures.global_bytes)),
+    ]
+    if figures.local_sectors:
+        rows.append(("local sectors (spills, stack)", f"{figures.local_sectors:,}"))
+    title = f"{kernel}: {program.entry} for {program.arch}, counted"
+    print_table(title, ("figure", "value"), rows)
+
+
+def _against(actual: int, ideal: int) -> str:
+    if ideal == 0:
+        return f"{actual:,}"
+    return f"{actual:,} ({ideal:,} would do, {actual / ideal:.2f} times)"
+
+
+def _print_loops(analysis: Analysis) -> None:
+    ctas = analysis.launch.ctas
+    rows = [
+        (
+            "  " * loop.loop.depth + _line(loop.source),
+            f"{loop.iterations / ctas:,.1f}",
+            f"{loop.instructions_per_iteration:,.1f}",
+            f"{loop.figures.executed / analysis.counts.executed:.1%}",
+            _ratio(loop.figures.shared_wavefronts, loop.figures.ideal_shared_wavefronts),
+            _ratio(loop.figures.global_sectors, loop.figures.ideal_global_sectors),
+        )
+        for loop in loop_figures(analysis.counts)
+    ]
+    if rows:
+        columns = ("loop at", "iterations a CTA", "instructions an iteration", "of all")
+        print_table("Loops", (*columns, "wavefronts", "sectors"), rows)
+
+
+def _print_lines(analysis: Analysis, most: int) -> None:
+    executed = analysis.counts.executed
+    rows = [
+        (
+            _line(line.source),
+            f"{line.figures.executed:,}",
+            f"{line.figures.executed / executed:.1%}",
+            _pipes(line.figures),
+            _ratio(line.figures.shared_wavefronts, line.figures.ideal_shared_wavefronts),
+            _ratio(line.figures.global_sectors, line.figures.ideal_global_sectors),
+        )
+        for line in line_figures(analysis.counts)[: max(0, most)]
+    ]
+    if rows:
+        columns = ("line", "instructions", "of all", "pipes", "wavefronts", "sectors")
+        print_table("Hottest lines", columns, rows)
+
+
+def _pipes(figures: Figures) -> str:
+    most = sorted(figures.instructions.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{pipe} {count / figures.executed:.0%}" for pipe, count in most)
+
+
+def _ratio(actual: int, ideal: int) -> str | None:
+    """`2,048 (4.0x)`; nothing where there is none."""
+    if not actual:
+        return None
+    return f"{actual:,}" if actual == ideal or not ideal else f"{actual:,} ({actual / ideal:.1f}x)"
+
+
+def _line(source: SourceLine | None) -> str:
+    return f"{source.file}:{source.line}" if source else "?"
+
+
+def _print_listing(analysis: Analysis) -> None:
+    totals, last = analysis.counts.totals, None
+    heading = "  executed wavefronts    sectors live stall waits  wr rd pipe     address"
+    print(f"{heading} instruction")
+    for n, instruction in enumerate(analysis.program.instructions):
+        here = outer_line(instruction)
+        if here is not None and here != last:
+            print(f"--- {_line(here)}")
+            last = here
+        row = totals[n]
+        wavefronts = f"{row[WAVEFRONTS]}" if row[IDEAL_WAVEFRONTS] else ""
+        sectors = f"{row[SECTORS]}" if row[SECTORS] else ""
+        live = analysis.live_registers.get(instruction.address, "")
+        print(
+            f"{row[EXECUTED]:10} {wavefronts:>10} {sectors:>10} {live:>4} "
+            f"{_schedule(instruction)} {instruction.pipe.value:8} {instruction.address:#07x} "
+            f"{instruction}"
+        )
+
+
+def _schedule(instruction: Instruction) -> str:
+    c = instruction.control
+    waits = "".join(str(b) if c.wait_mask >> b & 1 else "." for b in range(6))
+    write, read = ("-" if b == NO_BARRIER else str(b) for b in (c.write_barrier, c.read_barrier))
+    return f"{c.stall:5} {waits} {write:>2} {read:>2}"

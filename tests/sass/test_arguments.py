@@ -1,0 +1,65 @@
+"""Arguments as people write them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from engine.errors import InvalidProblem
+from engine.sass.arguments import parse_arguments
+from engine.sass.cubin import Entry, Parameter
+from engine.sass.launch import Launch, constant_bank
+
+
+def test_every_pointer_has_an_aligned_address_of_its_own() -> None:
+    first, structure, last = parse_arguments(["ptr", "bytes:0a@ptr@ptr", "ptr"])
+    inner = struct.unpack("<QQ", structure[1:])
+    addresses = [*struct.unpack("<Q", first), *inner, *struct.unpack("<Q", last)]
+    assert structure[0] == 10
+    assert len(set(addresses)) == 4
+    assert all(a % 256 == 0 for a in addresses)
+
+
+def test_numbers() -> None:
+    values = parse_arguments(["i32:-2", "u64:0x10", "f32:0.125", "u8:255", "f64:2"])
+    assert values == (
+        b"\xfe\xff\xff\xff",
+        b"\x10" + bytes(7),
+        struct.pack("<f", 0.125),
+        b"\xff",
+        struct.pack("<d", 2.0),
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "i32", "i32:", "i32:1.5", "int:4", "bytes:0g", "bytes:@pt", "f32:x", "pointer"]
+)
+def test_what_is_no_argument_is_one_sentence(text: str) -> None:
+    with pytest.raises(InvalidProblem, match="is no argument: arguments are written ptr"):
+        parse_arguments([text])
+
+
+def test_a_number_that_does_not_fit() -> None:
+    with pytest.raises(InvalidProblem, match="300 does not fit into u8"):
+        parse_arguments(["u8:300"])
+
+
+def test_arguments_lie_where_the_entry_has_its_parameters() -> None:
+    entry = Entry("k", 8, 0, 0, (Parameter(0, 8), Parameter(8, 4)), 0x160, {})
+    launch = Launch((2, 3, 4), (32, 1, 1), 0, (bytes(range(8)), b"\x07\0\0\0"))
+    bank = constant_bank(entry, "sm_80", launch)
+    assert bank[0x160:0x16C] == bytes(range(8)) + b"\x07\0\0\0"
+    assert struct.unpack_from("<6I", bank) == (32, 1, 1, 2, 3, 4)
+    late = constant_bank(entry, "sm_120", launch)
+    assert struct.unpack_from("<3I", late, 0x370) == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [((bytes(8),), "takes 2 arguments"), ((bytes(8), bytes(8)), "Argument 2 of k has 4 bytes")],
+)
+def test_arguments_that_do_not_fit(arguments: tuple[bytes, ...], sentence: str) -> None:
+    entry = Entry("k", 8, 0, 0, (Parameter(0, 8), Parameter(8, 4)), 0x160, {})
+    with pytest.raises(InvalidProblem, match=sentence):
+        constant_bank(entry, "sm_80", Launch((1, 1, 1), (32, 1, 1), 0, arguments))
