@@ -10,7 +10,17 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import ROW_PX, Part, Trace, axis, figure, plain, time_axis, vertical
+from app.shared.figures import (
+    ROW_PX,
+    TOOLS_PX,
+    Part,
+    Trace,
+    axis,
+    figure,
+    plain,
+    time_axis,
+    vertical,
+)
 from app.shared.palette import LINE_STYLE, MARKER, Theme
 from engine.units import format_us
 
@@ -309,6 +319,7 @@ def error_map(
         theme,
         320,
         data,
+        margin={"t": TOOLS_PX},
         xaxis=axis(theme, x_title, showgrid=False, **_whole(columns)),
         yaxis=axis(theme, y_title, autorange="reversed", showgrid=False, **_whole(index)),
     )

@@ -8,7 +8,7 @@ from app.evaluation import charts, frames
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Correctness, Evaluation, Status
 
 _TITLES = {
     "batch_by_head": "By batch and head",
@@ -35,21 +35,31 @@ def draw(view: EvaluationView) -> None:
     if evaluation.correctness is None:
         failure(evaluation.status, evaluation.reason, evaluation.log)
         return
-    left, right = st.columns([5, 4], gap="medium")
-    with left:
-        tables.draw(
-            frames.error_numbers(evaluation.correctness),
-            height="content",
-            columns={
-                "value": st.column_config.TextColumn(alignment="right"),
-                "allowed": st.column_config.TextColumn(alignment="right"),
-            },
-        )
-    with right:
-        _verdict(evaluation)
-        _findings(evaluation)
-        _execution(evaluation)
-    _maps(view, evaluation.correctness.tolerance)
+    _verdict(evaluation)
+    for warning in evaluation.correctness.warnings:
+        st.warning(plain_markdown(warning), icon=":material/warning:")
+    # Of a wrong output what went wrong comes first, of a right one the figures.
+    parts = [_figures, _maps]
+    if not evaluation.correctness.passed:
+        _findings(view, evaluation.correctness)
+        parts.reverse()
+    for part in parts:
+        part(view, evaluation.correctness)
+    _execution(evaluation)
+
+
+def _figures(_: EvaluationView, correctness: Correctness) -> None:
+    tables.draw(
+        frames.error_numbers(correctness),
+        height="content",
+        columns={
+            "figure": st.column_config.TextColumn(width="medium"),
+            "value": st.column_config.TextColumn(alignment="right", width="small"),
+            "allowed": st.column_config.TextColumn(alignment="right", width="small"),
+            "note": st.column_config.TextColumn(width="large"),
+        },
+    )
+    st.caption(f"SDPA here is {plain_markdown(correctness.baseline_name)}.")
 
 
 def _verdict(evaluation: Evaluation) -> None:
@@ -79,23 +89,31 @@ def _execution(evaluation: Evaluation) -> None:
     )
 
 
-def _findings(evaluation: Evaluation) -> None:
-    correctness = evaluation.correctness
-    if correctness is None:
-        return
-    if correctness.findings:
-        st.markdown("**Where it is wrong**")
-        for finding in correctness.findings:
-            st.markdown(f"- {plain_markdown(finding.sentence)} :gray[{finding.share:.0%}]")
-    elif correctness.bad_count or correctness.nonfinite_count:
-        st.markdown("**Where it is wrong**")
+def _findings(view: EvaluationView, correctness: Correctness) -> None:
+    st.markdown("**Where it is wrong**")
+    for finding in correctness.findings:
+        st.markdown(f"- {plain_markdown(finding.sentence)} :gray[{finding.share:.0%}]")
+        _source_line(view, finding.place)
+    if not correctness.findings and (correctness.bad_count or correctness.nonfinite_count):
         st.markdown("It fits no known pattern: look at the maps.")
     if correctness.first_bad_index is not None:
         batch, head, row, column = correctness.first_bad_index
         st.caption(f"First wrong element: batch {batch}, head {head}, row {row}, column {column}.")
 
 
-def _maps(view: EvaluationView, tolerance: float) -> None:
+def _source_line(view: EvaluationView, place: str) -> None:
+    """`file.cu:line` with the line itself, where the source is at hand and still the same."""
+    name, _, number = place.rpartition(":")
+    if not name or not number.isdecimal():
+        return
+    lines = view.source.splitlines()
+    if name == view.source_name and not view.is_stale and 0 < int(number) <= len(lines):
+        st.code(f"{name}:{number}   {lines[int(number) - 1].strip()}", language=None)
+    else:
+        st.caption(f"See {plain_markdown(place)}.")
+
+
+def _maps(view: EvaluationView, correctness: Correctness) -> None:
     if not view.maps:
         st.caption("This evaluation has no error maps.")
         return
@@ -114,7 +132,7 @@ def _maps(view: EvaluationView, tolerance: float) -> None:
                     error_map.frame,
                     error_map.compared,
                     (error_map.row_axis, error_map.column_axis),
-                    tolerance,
+                    correctness.tolerance,
                     top,
                     theme(),
                     show_scale=i == last,

@@ -150,10 +150,12 @@ def terms(prediction: Terms) -> pd.DataFrame:
 def error_numbers(c: Correctness) -> pd.DataFrame:
     """The error figures, each with what it is judged by."""
     yes = {True: "yes", False: "no"}
-    rule = f"2 × {c.baseline_err:.3g} of {c.baseline_name} + half a rounding step"
+    rule = f"2 × SDPA's {c.baseline_err:.3g} + half a rounding step"
     old = "within" if c.within_fixed_bound else "over"
+    broken = c.nonfinite_count + c.unwritten_count
+    of = f"of the elements that are numbers: {broken:,} are not" if broken else ""
     rows = [
-        ("largest |error|", f"{c.max_abs_err:.3g}", f"≤ {c.tolerance:.3g}", rule),
+        ("largest |error|", f"{c.max_abs_err:.3g}", f"≤ {c.tolerance:.3g}", of or rule),
         ("", "", f"≤ {c.fixed_bound:g}", f"the study's fixed bound, decides nothing: {old}"),
         ("mean |error|", f"{c.mean_abs_err:.3g}", "", ""),
         ("RMS error", f"{c.rms_err:.3g}", "", ""),

@@ -6,9 +6,9 @@ from app.evaluation.view import EvaluationView, known_kernel
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
-from engine.evaluation import Evaluation, Occupancy, Resources
+from engine.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.sessions.pinned import deltas
-from engine.units import format_bytes, format_us
+from engine.units import format_bytes, format_count, format_us
 
 _UNKNOWN = "–"
 
@@ -59,11 +59,22 @@ def _correctness(evaluation: Evaluation | None, is_stale: bool, delta: str | Non
     word = str(status).replace("_", " ").capitalize()
     badge, note = "see below", ""
     if c is not None:
-        badge, note = f"{c.max_abs_err:.2g}", f"of {c.tolerance:.2g} allowed"
+        badge, note = _judged_by(c)
     if is_stale:
         badge, note = "older source", "run again"
     color = "orange" if is_stale else STATUS_COLOR[status]
     tile(label, word, badge, delta or note, term=term, color=color, icon=STATUS_ICON[status])
+
+
+def _judged_by(c: Correctness) -> tuple[str, str]:
+    """What decided: elements that are no number before errors within the tolerance."""
+    if c.unwritten_count:
+        return f"{format_count(c.unwritten_count)} unwritten", "elements never written"
+    if c.nonfinite_count:
+        return f"{format_count(c.nonfinite_count)} NaN or Inf", "elements"
+    if not c.passed and not c.bad_count:
+        return "see below", "the errors are within the tolerance"
+    return f"{c.max_abs_err:.2g}", f"of {c.tolerance:.2g} allowed"
 
 
 def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> None:

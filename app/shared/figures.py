@@ -18,6 +18,7 @@ from app.shared.palette import Theme
 from engine.units import format_us
 
 ROW_PX = 34  # of a bar and its gap
+TOOLS_PX = 34  # of the bar of buttons, which appears on hover and must cover no cell and no scale
 _MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
 
 Trace: TypeAlias = dict[str, Any]

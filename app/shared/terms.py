@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from engine.evaluation import Status
 
 TERMS: dict[str, str] = {
@@ -103,6 +105,16 @@ NEXT_STEP: dict[Status, str] = {
     Status.THROTTLED: "Let the GPU cool down or reduce its load, then run again.",
     Status.CANCELLED: "Run it again at any time.",
 }
+
+
+_NAMED_LINE = re.compile(r"\.cuh?:\d")
+
+
+def next_step(status: Status, reason: str) -> str:
+    """What to do after a failure."""
+    if status is Status.LAUNCH_ERROR and _NAMED_LINE.search(reason):
+        return "Look at the line that is named: a run stops at the first fault that it finds."
+    return NEXT_STEP[status]
 
 
 def baseline_label(name: str) -> str:

@@ -19,7 +19,7 @@ from app.shared.palette import (
     STATUS_ICON,
     Theme,
 )
-from app.shared.terms import NEXT_STEP
+from app.shared.terms import next_step
 from engine.errors import AttuneError
 from engine.evaluation import Origin, Status
 
@@ -83,7 +83,7 @@ def failure(status: Status, reason: str, log: str = "") -> None:
     """A failed evaluation: cause, next step, and the full log folded away."""
     draw = st.info if status in (Status.SKIPPED, Status.CANCELLED) else st.error
     draw(f"**{status}.** {plain_markdown(reason)}", icon=STATUS_ICON[status])
-    st.caption(f"Next: {NEXT_STEP[status]}")
+    st.caption(f"Next: {next_step(status, reason)}")
     show_log(log)
 
 

@@ -193,6 +193,16 @@ BUGS = (
         ("row 17 of batch 0, head 1", "every column"),
     ),
     Bug(
+        # What lies past the end is NaN; the kernel stores what it makes of it.
+        "a NaN from past the end",
+        ("v01", "v02"),
+        ODD,
+        "row < length ?",
+        "row <= length ?",
+        "nan_row",
+        ("NaN or infinity in", "batch 0, head 2"),
+    ),
+    Bug(
         "a last row that is not stored",
         ("v01", "v02"),
         ODD,

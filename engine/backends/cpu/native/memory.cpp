@@ -59,19 +59,21 @@ void describe_shared(const void *pointer, char *text, size_t size) {
 }
 
 // ---- global buffers ----
-// A NaN in FP16, BF16 and FP32 that no kernel computes: what lies in slack zones and in buffers
-// that nothing was written to yet.
+// NaNs in FP16, BF16 and FP32 that no kernel computes: what lies in buffers that nothing was written
+// to yet, and in slack zones. Two of them, because arithmetic passes a NaN on: what a kernel reads
+// past a buffer's end and stores must not look like an element that it never wrote.
 constexpr uint16_t POISON = 0x7FA5;
+constexpr uint16_t SLACK = 0x7FB6;
 
 // By address parity, so that a zone with odd ends holds the same pattern.
-static char poison_byte(const char *p) {
-    return (char)(((uintptr_t)p & 1) ? POISON >> 8 : POISON & 0xff);
+static char pattern_byte(const char *p, uint16_t pattern) {
+    return (char)(((uintptr_t)p & 1) ? pattern >> 8 : pattern & 0xff);
 }
-static bool is_poison(const char *p) { return *p == poison_byte(p); }
+static bool is_slack(const char *p) { return *p == pattern_byte(p, SLACK); }
 
-static void poison(char *begin, size_t bytes) {
+static void fill(char *begin, size_t bytes, uint16_t pattern) {
     const size_t first = std::min<size_t>(bytes, 64);
-    for (size_t i = 0; i < first; i++) begin[i] = poison_byte(begin + i);
+    for (size_t i = 0; i < first; i++) begin[i] = pattern_byte(begin + i, pattern);
     for (size_t done = first; done < bytes;) {  // copies of the beginning, up to a page at once
         const size_t piece = std::min({done, bytes - done, PAGE_BYTES});
         memcpy(begin + done, begin, piece);
@@ -85,10 +87,10 @@ static char *data_end(const Buffer &b) { return b.mapping + b.mapping_size - b.g
 // The first slack byte that changed, or null.
 static const char *damaged_slack(const Buffer &b) {
     for (const char *p = b.base - 1; p >= data_begin(b); p--) {
-        if (!is_poison(p)) return p;
+        if (!is_slack(p)) return p;
     }
     for (const char *p = b.base + b.size; p < data_end(b); p++) {
-        if (!is_poison(p)) return p;
+        if (!is_slack(p)) return p;
     }
     return nullptr;
 }
@@ -167,8 +169,8 @@ void *coh_allocate(const char *name, size_t size, size_t slack, size_t guard, in
     b.read_only = read_only;
     b.uninitialised = uninitialised;
     snprintf(b.name, sizeof b.name, "buffer '%s'", name);
-    poison(b.mapping + guard, b.base - (b.mapping + guard));
-    poison(b.base + size, data_end(b) - (b.base + size));
+    fill(b.mapping + guard, b.base - (b.mapping + guard), SLACK);
+    fill(b.base + size, data_end(b) - (b.base + size), SLACK);
     buffers.push_back(b);
     return b.base;
 }
@@ -188,7 +190,7 @@ int coh_start_run(int check) {
     for (Buffer &b : buffers) {
         free_shadow(b);
         if (check && !make_shadow(b)) return 0;
-        if (b.uninitialised) poison(b.base, b.size);
+        if (b.uninitialised) fill(b.base, b.size, POISON);
     }
     return 1;
 }
