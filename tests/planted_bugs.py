@@ -24,8 +24,8 @@ Mode = Literal["plain", "random", "check"]
 
 SCALAR = ("v01", "v02", "v05", "v06")
 TILED = ("v03", "v04")
-LOOPED = (*SCALAR, *TILED, "v08")  # over key tiles, K and V by load_tile
-ALL = (*LOOPED, "v12")
+LOOPED = (*SCALAR, *TILED, "v08", "v09")  # over key tiles, K and V by load_tile
+ALL = (*LOOPED, "v10", "v11", "v12")
 SPLIT = ("v05", "v06")
 
 # Odd sizes; v12 takes at most 128 keys with its default config.
@@ -158,7 +158,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("tail mask off by one", ALL, "key < seqlen_kv &&", "key <= seqlen_kv &&", _ONE_KEY),
     Mutation(
         "causal mask misses the diagonal",
-        (*SCALAR, "v08", "v12"),
+        (*SCALAR, "v08", "v09", "v10", "v11", "v12"),
         "key <= query",
         "key < query",
         _OFF_BY_ONE,
@@ -174,7 +174,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "causal mask with one key too many",
-        (*SCALAR, "v08", "v12"),
+        (*SCALAR, "v08", "v09", "v10", "v11", "v12"),
         "key <= query",
         "key <= query + 1",
         _OFF_BY_ONE,
@@ -190,7 +190,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "no causal mask inside the tiles",
-        (*SCALAR, "v08", "v12"),
+        (*SCALAR, "v08", "v09", "v10", "v11", "v12"),
         "(!IS_CAUSAL || key <= query)",
         "true",
         ("by whole tiles", "without the causal mask"),
@@ -223,14 +223,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "loop begins at the second tile",
-        ("v01", "v02", "v03", "v04", "v08"),
+        ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11"),
         "for (int n0 = 0; n0",
         "for (int n0 = BLOCK_N; n0",
         ("leaving out key tile 0",),
     ),
     Mutation(
         "loop takes every second tile",
-        ("v01", "v02", "v03", "v04", "v08"),
+        ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11"),
         "n0 += BLOCK_N",
         "n0 += 2 * BLOCK_N",
         ("every second key tile", "leaving out key tile 1"),
@@ -247,7 +247,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("l not rescaled", TILED, "l_rmem[i] *= correction;", "", ("rescales O but not l",)),
     Mutation(
-        "l not rescaled", ("v08",), "l_rmem[r] *= correction[r];", "", ("rescales O but not l",)
+        "l not rescaled",
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
+        "l_rmem[r] *= correction[r];",
+        "",
+        ("rescales O but not l",),
     ),
     Mutation(
         "O not rescaled",
@@ -273,14 +281,23 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "O not rescaled",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "acc_rmem[tile][i] *= correction[i / 2];",
         ";",
         ("rescales l but not O",),
     ),
     Mutation(
         "rows' corrections exchanged",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+            "v11",
+        ),
         "*= correction[i / 2];",
         "*= correction[1 - i / 2];",
         ("rescale", "correction"),
@@ -294,14 +311,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "scores not scaled",
-        ("v08", "v12"),
+        ("v08", "v09", "v10", "v11", "v12"),
         "softmax_scale * LOG2_E",
         "LOG2_E",
         ("without the scale",),
     ),
     Mutation(
         "exp2 for exp",
-        ("v08", "v12"),
+        ("v08", "v09", "v10", "v11", "v12"),
         "softmax_scale * LOG2_E",
         "softmax_scale",
         ("exp2 of scores",),
@@ -332,7 +349,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("maximum begins at 0", TILED, "m_rmem[i] = -INFINITY;", "m_rmem[i] = 0.0f;", _MAXIMUM),
     Mutation(
         "maximum begins at 0",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "{-INFINITY, -INFINITY};",
         "{0.0f, 0.0f};",
         _MAXIMUM,
@@ -360,14 +381,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "maximum never taken",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);",
         "m_new[i / 2] = 0.0f;",
         _MAXIMUM,
     ),
     Mutation(
         "maximum of the other row",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);",
         "m_new[1 - i / 2] = fmaxf(m_new[1 - i / 2], s_rmem[tile][i]);",
         _MAXIMUM,
@@ -409,14 +438,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "maximum over half of the lanes",
-        ("v08", "v12"),
+        ("v08", "v09", "v10", "v11", "v12"),
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return x;",
         _MAXIMUM,
     ),
     Mutation(
         "maximum over the wrong lanes",
-        ("v08", "v12"),
+        ("v08", "v09", "v10", "v11", "v12"),
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));",
         _MAXIMUM,
@@ -437,7 +466,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "sum over half of the lanes",
-        ("v08", "v12"),
+        ("v08", "v09", "v10", "v11", "v12"),
         "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
         "return x;",
         ("row sum",),
@@ -448,7 +477,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "not divided by l", TILED, "1.0f / row_sum(l_rmem[i]);", "1.0f;", ("never divided by l",)
     ),
     Mutation(
-        "not divided by l", ("v08",), "1.0f / row_sum(l_rmem[r]);", "1.0f;", ("never divided by l",)
+        "not divided by l",
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
+        "1.0f / row_sum(l_rmem[r]);",
+        "1.0f;",
+        ("never divided by l",),
     ),
     Mutation(
         "not divided by l", ("v05",), "acc_rmem[i] / l)", "acc_rmem[i])", ("never divided by l",)
@@ -470,7 +507,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "sum of this thread's keys",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "1.0f / row_sum(l_rmem[r]);",
         "1.0f / l_rmem[r];",
         ("row sum",),
@@ -602,7 +643,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "Q a row too far on",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+            "v11",
+        ),
         "q + q_head + (size_t)query * HEAD_DIM + d;",
         "q + q_head + (size_t)(query + 1) * HEAD_DIM + d;",
         ("the next row", "out of bounds"),
@@ -658,14 +704,18 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "batch without num_heads",
-        ("v08", "v12"),
+        ("v08", "v09", "v10", "v11", "v12"),
         "(size_t)blockIdx.z * num_heads + blockIdx.y;",
         "(size_t)blockIdx.z + blockIdx.y;",
         ("without num_heads", "ever written", "in this launch"),
     ),
     Mutation(
         "K/V head by the remainder",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "blockIdx.y / group;",
         "blockIdx.y % num_heads_kv;",
         ("by head % num_heads_kv",),
@@ -681,7 +731,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "K/V head of the query head",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "blockIdx.y / group;",
         "blockIdx.y;",
         ("by the query head", *_BOUNDS),
@@ -696,7 +750,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "load reads one row past the end",
-        (*TILED, "v08"),
+        (*TILED, "v08", "v09", "v10"),
         "first_row + row < length",
         "first_row + row <= length",
         _BOUNDS,
@@ -725,7 +779,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "last row not stored",
-        (*TILED, "v08"),
+        (*TILED, "v08", "v09", "v10"),
         "if (query >= seqlen) continue;",
         "if (query >= seqlen - 1) continue;",
         ("ever written",),
@@ -739,7 +793,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a row too many stored",
-        (*TILED, "v08"),
+        (*TILED, "v08", "v09", "v10"),
         "if (query >= seqlen) continue;",
         "if (query > seqlen) continue;",
         (*_BOUNDS, "in this launch"),
@@ -767,7 +821,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "neighbouring tiles of columns swapped",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "(out_row + tile * 8 + pair)",
         "(out_row + (tile ^ 1) * 8 + pair)",
         ("column 0 holds column 8",),
@@ -816,7 +874,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "half of the warp in the mask",
-        ("v02", "v03", "v04", "v05", "v06", "v08", "v12"),
+        ("v02", "v03", "v04", "v05", "v06", "v08", "v09", "v10", "v11", "v12"),
         "FULL_WARP = 0xffffffffu",
         "FULL_WARP = 0x0000ffffu",
         ("mask",),
@@ -909,7 +967,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "P truncated",
-        ("v08", "v12"),
+        ("v08", "v11", "v12"),
         "    pair.elements = to_element2(low, high);\n",
         "#if IS_BF16\n"
         "    pair.bits = __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);\n"
@@ -922,21 +980,33 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---- fragments of v08 and v12 ----
     Mutation(
         "K's fragments exchanged",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "q_rmem[step], k_rmem[0], k_rmem[1]);",
         "q_rmem[step], k_rmem[1], k_rmem[0]);",
         ("mma",),
     ),
     Mutation(
         "V's fragments exchanged",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "p_rmem, v_rmem[0], v_rmem[1]);",
         "p_rmem, v_rmem[2], v_rmem[3]);",
         ("columns",),
     ),
     Mutation(
         "P's rows exchanged",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "pack(left[0], left[1]), pack(left[2], left[3])",
         "pack(left[2], left[3]), pack(left[0], left[1])",
         ("mma", "row"),
@@ -950,14 +1020,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "ldmatrix reads the same 8 rows twice",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "lane / 16 * 8 + lane % 8;",
         "lane % 8;",
         ("mma", "ldmatrix"),
     ),
     Mutation(
         "output rows 8 apart exchanged",
-        ("v08",),
+        (
+            "v08",
+            "v09",
+            "v10",
+        ),
         "const int query = query0 + r * 8;",
         "const int query = query0 + (1 - r) * 8;",
         ("row 0 holds row 8",),

@@ -13,7 +13,7 @@ from app.shared.widgets import plain_markdown
 from app.tune import polling, run_state
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluation import BaselineTiming, Evaluation, Execution, Latency, Status
+from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency, Status
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -87,6 +87,44 @@ def test_a_wrong_kernel_says_where(open_app, jobs):
     assert "Only head 2 is wrong" in texts(at)
     assert "batch 0, head 2, row 64, column 0" in texts(at)
     assert "over" in at.dataframe[0].value["note"][1]
+
+
+def test_what_was_never_written_is_said_before_errors_within_the_tolerance(open_app, jobs):
+    c = replace(
+        WRONG,
+        reason="512 of 32,768 elements were never written.",
+        max_abs_err=0.0002,
+        unwritten_count=512,
+        findings=(Finding("unwritten", "Never written: row 3.", 1.0, "v01_fa1_baseline.cu:60"),),
+    )
+    jobs.arrays = maps()
+    jobs.answer = done(replace(BASE, status=Status.INCORRECT, reason=c.reason, correctness=c))
+    at = run(open_app(tab="Correctness"))
+    assert not at.exception
+    assert badge(at, "Correctness") == "512 unwritten"
+    table = at.dataframe[0].value
+    assert "512 are not" in table["note"][0]
+    line = by_id("v01").source.read_text("utf-8").splitlines()[59].strip()
+    assert any(f"v01_fa1_baseline.cu:60   {line}" == block.value for block in at.code)
+    # What went wrong stands before the maps, and the table after them.
+    assert texts(at).index("Never written: row 3") < texts(at).index("Where the error is")
+
+
+def test_a_passing_output_may_be_warned_of(open_app, jobs):
+    warned = replace(CORRECT, warnings=("The output passes, but its error has a direction.",))
+    jobs.arrays = maps()
+    jobs.answer = done(replace(BASE, correctness=warned))
+    at = run(open_app(tab="Correctness"))
+    assert any("its error has a direction" in w.value for w in at.warning)
+    assert metric(at, "Correctness") == "Passed"
+
+
+def test_a_fault_of_a_line_is_not_answered_with_a_smaller_tile(open_app, jobs):
+    reason = "v02_all_threads.cu:126: shared memory race in kernel attention_forward."
+    jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, reason)
+    assert "Look at the line that is named" in texts(run(open_app(tab="Correctness")))
+    jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, "The driver refuses the launch.")
+    assert "a smaller tile" in texts(run(open_app(tab="Correctness")))
 
 
 def test_while_it_runs_the_button_cancels(open_app, jobs):
