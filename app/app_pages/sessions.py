@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.sessions import ledger, snapshot_list, working_session
+from app.sessions import decision, ledger, snapshot_list, working_session
 from app.sessions.snapshot_list import SESSION
 from app.shared.runs import collect
 from app.shared.widgets import errors_as_sentences, problem
@@ -31,6 +31,7 @@ def page() -> None:
     working_session.draw(store)
     snapshot_list.draw(store, infos)
     with errors_as_sentences():
+        decision.draw_spent(infos)
         ledger.draw()
 
 

@@ -24,7 +24,9 @@ from engine.sessions.goal import goal_status
 from engine.sessions.tables import (
     environment_table,
     holds_baselines_alone,
+    phases_table,
     sources_table,
+    summary_table,
     timeline_table,
 )
 from engine.sessions.timeline import timeline_rows
@@ -104,7 +106,14 @@ def _head(
 def _about(snapshot: Snapshot) -> None:
     if snapshot.target is not None:
         draw_status(snapshot.target, goal_status(snapshot.target, snapshot.opened()))
+    summary = dict(summary_table(snapshot, snapshot.opened()).texts)
+    told = [
+        (name.capitalize(), summary[name])
+        for name in ("decision", "time spent", "GPU-hours", "cost", "budget")
+        if name in summary
+    ]
     for label, text in (
+        *told,
         ("Hypothesis", snapshot.hypothesis),
         ("Notes", snapshot.notes),
         ("Provenance", snapshot.provenance),
@@ -116,6 +125,8 @@ def _about(snapshot: Snapshot) -> None:
 
 
 def _folded(snapshot: Snapshot) -> None:
+    if snapshot.phases:
+        tables.draw(phases_table(snapshot.phases, snapshot.opened()).frame())
     with st.expander("Environment it was made in", icon=":material/memory:"):
         tables.draw(environment_table(snapshot.environment).frame())
     if snapshot.timeline:

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.sessions import advice, downloads, goal
+from app.sessions import advice, decision, downloads, goal, phases
 from app.shared import notices, working_session
 from app.shared.widgets import empty
 from engine.errors import AttuneError
@@ -57,7 +57,11 @@ def _head(store: Store, session: Session) -> None:
         with st.popover("Target and notes", icon=":material/flag:"):
             _notes_form(session)
             goal.form(session.target)
-            st.button("Set target", key="target_set", on_click=_set_target, args=(session,))
+            with st.container(horizontal=True, vertical_alignment="bottom"):
+                st.button("Set target", key="target_set", on_click=_set_target, args=(session,))
+                phases.form(session, _NOTICES)
+        with st.popover("Decision and cost", icon=":material/gavel:"):
+            decision.form(session, _NOTICES)
         st.button(
             "Save snapshot",
             key="working_save",
@@ -149,6 +153,8 @@ def _status(session: Session) -> None:
         st.caption("No target yet: set one to see whether it is met.")
     else:
         goal.draw_status(session.target, status)
+    phases.draw(session, _NOTICES)
+    decision.draw(session)
     if session.hypothesis:
         st.text(f"Hypothesis: {session.hypothesis}")
 

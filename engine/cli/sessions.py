@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.options import DTYPES, add_config, add_dtype, add_sizes, config_from, day
 from engine.cli.output import print_json, print_table
+from engine.errors import InvalidProblem
 
 if TYPE_CHECKING:
+    from engine.records.snapshot import Phase
     from engine.sessions.importers import ImportOptions
     from engine.sessions.store.store import SnapshotInfo
 
@@ -38,6 +40,10 @@ def add_parser(commands: Any) -> None:
     remove.add_argument("name", metavar="NAME")
     remove.set_defaults(run=_run_remove)
     _add_import(actions)
+    _add_decide(actions)
+    spent = actions.add_parser("spent", help="what sessions cost, one by one and so far")
+    spent.add_argument("--json", action="store_true", help="print one JSON list")
+    spent.set_defaults(run=_run_spent)
 
 
 def _add_filters(p: argparse.ArgumentParser, **default: Any) -> None:
@@ -64,6 +70,104 @@ def _add_import(actions: Any) -> None:
     where.add_argument("--notes", default="", help="of the session")
     add_config(where)
     p.set_defaults(run=_run_import)
+
+
+def _add_decide(actions: Any) -> None:
+    p = actions.add_parser(
+        "decide",
+        help="say of a snapshot what it cost and what was decided; the result is a new snapshot",
+    )
+    p.add_argument("file", metavar="FILE", help="a path, or a name of the list")
+    p.add_argument("--decision", choices=("kept", "dropped", "next"), help="what became of it")
+    p.add_argument("--why", default="", help="the reason of the decision")
+    for name, meaning in (
+        ("hours", "hours that people spent"),
+        ("gpu-hours", "hours that GPUs were used"),
+        ("cost", "US$ spent (default: GPU-hours at the list price)"),
+        ("budget", "US$ that may be spent"),
+    ):
+        p.add_argument(f"--{name}", type=_not_negative, metavar="X", help=meaning)
+    p.add_argument(
+        "--phase",
+        action="append",
+        default=[],
+        metavar="NAME[: METRIC VALUE]",
+        help='a phase with its target, for instance "tiling: latency_us 400"; repeatable',
+    )
+    p.set_defaults(run=_run_decide)
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
+    return value
+
+
+def _run_decide(args: argparse.Namespace) -> int:
+    from engine.records.snapshot import Decision, Spent
+    from engine.sessions.build import now
+    from engine.sessions.files import open_session
+    from engine.sessions.store.store import default_store
+    from engine.text import MAX_SENTENCE, clean_lines
+
+    snapshot = open_session(args.file)
+    changes: dict[str, Any] = {"updated": now()}
+    before = snapshot.spent or Spent()
+    given = {
+        "hours": args.hours,
+        "gpu_hours": args.gpu_hours,
+        "cost_usd": args.cost,
+        "budget_usd": args.budget,
+    }
+    if any(value is not None for value in given.values()):
+        changes["spent"] = before.model_copy(
+            update={name: value for name, value in given.items() if value is not None}
+        )
+    if args.decision is not None:
+        changes["decision"] = Decision(
+            outcome=args.decision, why=clean_lines(args.why, MAX_SENTENCE)
+        )
+    elif args.why:
+        raise InvalidProblem("--why is the reason of a decision: give --decision, too.")
+    if args.phase:
+        changes["phases"] = tuple(map(_phase, args.phase))
+    print(f"Saved as {default_store().save(snapshot.model_copy(update=changes))}.")
+    return 0
+
+
+def _phase(text: str) -> Phase:
+    from engine.records.encoding import decode
+    from engine.records.snapshot import Goal, Phase
+
+    name, colon, aim = text.partition(":")
+    target = None
+    if colon:
+        metric, _, value = aim.strip().partition(" ")
+        try:
+            raw = {"metric": metric, "value": float(value)}
+        except ValueError:
+            raise InvalidProblem(
+                f"--phase takes NAME: METRIC VALUE, for instance tiling: latency_us 400, not "
+                f"{text!r}."
+            ) from None
+        target = decode(Goal, raw, name="The target of the phase")
+    raw = {"name": name.strip(), "target": target.model_dump() if target else None}
+    return decode(Phase, raw, name="The phase")
+
+
+def _run_spent(args: argparse.Namespace) -> int:
+    from engine.sessions.store.store import default_store
+    from engine.sessions.tables import spent_table
+
+    table = spent_table(default_store().list())
+    if args.json:
+        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+    elif table.rows:
+        print_table(table.title, table.columns, table.rows)
+    else:
+        print("No session says what it cost: python -m engine sessions decide --help.")
+    return 0
 
 
 def _run_list(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from engine.records.explain import file_label, place_of
 from engine.records.snapshot import (
     FORMAT,
     SCHEMA_VERSION,
+    SINCE_VERSION_3,
     Snapshot,
     Summary,
     summarise,
@@ -60,14 +61,13 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
     Raises:
         SnapshotError: it is larger than what `loads` accepts.
     """
+    absent = {name for name in SINCE_VERSION_3 if not getattr(snapshot, name)}
     head = {
         "format": FORMAT,
         "schema_version": version_of(snapshot),
-        "summary": summarise(snapshot).model_dump(mode="json"),
+        "summary": summarise(snapshot).model_dump(mode="json", exclude=absent),
     }
     opening = json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1]
-    # Versions 1 and 2 lack them.
-    absent = None if snapshot.attachments else {"attachments"}
     text = (opening + "," + snapshot.model_dump_json(exclude=absent)[1:]).encode()
     if len(text) > MAX_BYTES or _values_at_most(text) > MAX_VALUES:
         raise SnapshotError(

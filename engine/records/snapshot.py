@@ -4,8 +4,9 @@ The file is one JSON object: `format`, `schema_version` and `summary` (written b
 `engine.records.codec`), then the fields of `Snapshot`.
 
 Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
-`warnings` to verdicts, `place` to findings, and `attachments`. A file is written in the oldest
-version that can hold it, so that whoever has an older Attune can open what they could open before.
+`warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`. A file
+is written in the oldest version that can hold it, so that whoever has an older Attune can open what
+they could open before.
 """
 
 from __future__ import annotations
@@ -93,6 +94,30 @@ class Goal(Record):
     num_heads: Count | None = None
 
 
+class Spent(Record):
+    """What a session has cost so far, and may cost. None where nobody said."""
+
+    hours: NotNegative | None = None  # of people
+    gpu_hours: NotNegative | None = None
+    cost_usd: NotNegative | None = None
+    budget_usd: NotNegative | None = None
+
+
+class Decision(Record):
+    """What became of a session or a phase of it, and why."""
+
+    outcome: Literal["kept", "dropped", "next"]
+    why: Sentence = ""
+
+
+class Phase(Record):
+    """A part of the session with a target of its own."""
+
+    name: ShortLine
+    target: Goal | None = None
+    decision: Decision | None = None
+
+
 class Source(Record):
     """A kernel's source text as it was compiled, with its flags. Data: never run by opening it."""
 
@@ -178,6 +203,9 @@ class Snapshot(Record):
     timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
     log: Log = ""  # of an import: what was left out and why
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=100), *AS_TUPLE] = ()
+    spent: Spent | None = None
+    decision: Decision | None = None
+    phases: Annotated[tuple[Phase, ...], Field(max_length=100), *AS_TUPLE] = ()
 
     @model_validator(mode="after")
     def _references(self) -> Snapshot:
@@ -196,13 +224,17 @@ class Snapshot(Record):
         return tuple(evaluation.as_recorded() for evaluation in self.evaluations)
 
 
+# Fields of a snapshot that versions 1 and 2 lack; they are left out where they are empty.
+SINCE_VERSION_3 = ("attachments", "spent", "decision", "phases")
+
+
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
     passes = (p for e in snapshot.evaluations for p in e.passes)
     judged = [e.correctness for e in snapshot.evaluations if e.correctness is not None]
     if (
-        snapshot.attachments
+        any(getattr(snapshot, name) for name in SINCE_VERSION_3)
         or any(p.num_heads_kv is not None for p in problems)
         or any(p.occupancy.idle_ctas for p in passes)
         or any(c.warnings or any(f.place for f in c.findings) for c in judged)
@@ -227,6 +259,8 @@ class Summary(Record):
     num_evaluations: Count
     num_passed: Count
     origins: Annotated[tuple[Origin, ...], *AS_TUPLE]
+    spent: Spent | None = None
+    decision: Decision | None = None
 
 
 def summarise(snapshot: Snapshot) -> Summary:
@@ -250,6 +284,8 @@ def summarise(snapshot: Snapshot) -> Summary:
         num_evaluations=len(evaluations),
         num_passed=sum(e.status is Status.PASSED for e in evaluations),
         origins=tuple(o for o in ("measured", "recorded", "predicted") if o in origins),
+        spent=snapshot.spent,
+        decision=snapshot.decision,
     )
 
 

@@ -16,10 +16,13 @@ from engine.problem import Problem
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import (
     Attachment,
+    Decision,
     Environment,
     Goal,
+    Phase,
     Snapshot,
     Source,
+    Spent,
     StoredErrorMap,
     TimelineEntry,
 )
@@ -61,6 +64,9 @@ def make_snapshot(
     timeline: Iterable[TimelineEntry] = (),
     log: str = "",
     attachments: Iterable[Attachment] = (),
+    spent: Spent | None = None,
+    decision: Decision | None = None,
+    phases: Iterable[Phase] = (),
 ) -> Snapshot:
     """A snapshot of `evaluations`. Texts are cleaned and cut to what a file may hold.
 
@@ -87,6 +93,9 @@ def make_snapshot(
         "sources": tuple(sources),
         "timeline": tuple(timeline),
         "log": log,
+        "spent": spent,
+        "decision": decision,
+        "phases": tuple(phases),
         "attachments": tuple(attachments),
     }
     return decode(Snapshot, raw, name="This session")

@@ -17,7 +17,16 @@ from engine.errors import CompileError, InvalidKernel, SnapshotError, StoreError
 from engine.evaluation import Evaluation
 from engine.records import journal
 from engine.records.encoding import decode, encode
-from engine.records.snapshot import Goal, Snapshot, Source, StoredErrorMap, TimelineEntry
+from engine.records.snapshot import (
+    Decision,
+    Goal,
+    Phase,
+    Snapshot,
+    Source,
+    Spent,
+    StoredErrorMap,
+    TimelineEntry,
+)
 from engine.sessions.build import (
     UNTITLED,
     make_error_map,
@@ -52,6 +61,9 @@ class Session:
         self.hypothesis = ""
         self.notes = ""
         self.target: Goal | None = None
+        self.spent: Spent | None = None
+        self.decision: Decision | None = None
+        self.phases: tuple[Phase, ...] = ()
         self.damaged_lines = 0
         self.saved_as = ""  # the name of the last snapshot
         self.is_unsaved = False  # changed since then
@@ -118,8 +130,11 @@ class Session:
         hypothesis: str | None = None,
         notes: str | None = None,
         target: Goal | Literal["none"] | None = None,
+        spent: Spent | None = None,
+        decision: Decision | Literal["none"] | None = None,
+        phases: Iterable[Phase] | None = None,
     ) -> None:
-        """Change what is given and leave the rest; `target="none"` takes the target away."""
+        """Change what is given and leave the rest; `"none"` takes target or decision away."""
         changes: dict[str, Any] = {}
         if title is not None:
             changes["title"] = clean_line(title, 120)
@@ -129,6 +144,12 @@ class Session:
             changes["notes"] = clean_lines(notes, MAX_NOTES)
         if target is not None:
             changes["target"] = None if target == "none" else target.model_dump(mode="json")
+        if spent is not None:
+            changes["spent"] = spent.model_dump(mode="json")
+        if decision is not None:
+            changes["decision"] = None if decision == "none" else decision.model_dump(mode="json")
+        if phases is not None:
+            changes["phases"] = [phase.model_dump(mode="json") for phase in phases]
         if changes:
             self._append("edit", **changes)
 
@@ -162,6 +183,9 @@ class Session:
             error_maps=self._maps,
             sources=self._sources.values(),
             timeline=self._timeline,
+            spent=self.spent,
+            decision=self.decision,
+            phases=self.phases,
             log="\n".join(
                 filter(
                     None,
@@ -220,6 +244,14 @@ class Session:
                     self.target = decode(Goal, target, name="The target")
                 elif "target" in event:
                     self.target = None
+                if "spent" in event:
+                    self.spent = decode(Spent, event["spent"], name="What was spent")
+                if "decision" in event:
+                    self.decision = _decoded_decision(event["decision"])
+                if "phases" in event:
+                    self.phases = tuple(
+                        decode(Phase, raw, name="The phase") for raw in event["phases"]
+                    )
                 self.title = event.get("title", self.title)
                 self.hypothesis = event.get("hypothesis", self.hypothesis)
                 self.notes = event.get("notes", self.notes)
@@ -266,6 +298,10 @@ class Session:
                 evaluation=index,
             )
         )
+
+
+def _decoded_decision(raw: Any) -> Decision | None:
+    return None if raw is None else decode(Decision, raw, name="The decision")
 
 
 def working_folder() -> Path:

@@ -11,13 +11,14 @@ from engine.devices import find_device
 from engine.errors import UnknownName
 from engine.evaluation import Evaluation, Latency, PassReport, Status
 from engine.model.batch.cost import usd_per_billion_queries
-from engine.records.snapshot import Environment, Snapshot, Source
+from engine.records.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.known_times import KnownTime, source_match
+from engine.sessions.store.store import SnapshotInfo
 from engine.sessions.timeline import TimelineRow, timeline_rows
 from engine.table import Table
-from engine.units import format_bytes, format_us
+from engine.units import format_bytes, format_speedup_over, format_us
 from kernels.variant import Variant
 
 
@@ -25,7 +26,9 @@ def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> lis
     """Every table that has a row, in the order in which a person reads them."""
     evaluations = snapshot.opened()
     tables = [
-        setup_table(snapshot, evaluations),
+        summary_table(snapshot, evaluations),
+        phases_table(snapshot.phases, evaluations),
+        setup_table(snapshot),
         results_table(evaluations),
         baselines_table(evaluations),
         batch_table(evaluations),
@@ -39,17 +42,135 @@ def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> lis
     return [table for table in tables if table.rows]
 
 
-def setup_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
-    """What the session is, and whether it met its target."""
-    target = snapshot.target
+def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
+    """What a reader wants first: target, result, decision, what it cost."""
+    target, decision = snapshot.target, snapshot.decision
     passed = sum(e.status is Status.PASSED for e in evaluations)
+    devices = list(dict.fromkeys(e.device for e in evaluations))
+    rows = {
+        "target": describe_goal(target) if target else "none",
+        "result": goal_status(target, evaluations).sentence if target else "",
+        "decision": _decision(decision) or "",
+        "fastest": _fastest(evaluations),
+        **spent_rows(snapshot.spent, devices),
+        "evaluations": f"{len(evaluations):,}, of which {passed:,} passed",
+        "GPU": ", ".join(devices),
+    }
+    return Table("Summary", ("what", "value"), tuple(row for row in rows.items() if row[1]))
+
+
+def _decision(decision: Decision | None) -> str | None:
+    if decision is None:
+        return None
+    return f"{decision.outcome}: {decision.why}" if decision.why else decision.outcome
+
+
+def _fastest(evaluations: Sequence[Evaluation]) -> str:
+    """The fastest kernel of the session's one problem; of several problems nothing is said."""
+    timed = [
+        (e.latency.median_us, e.latency.origin == "predicted", e)
+        for e in evaluations
+        if e.latency is not None and e.status is not Status.INCORRECT
+    ]
+    if len({(e.problem, e.device) for _, _, e in timed}) != 1:
+        return ""
+    _, _, best = min(timed, key=lambda entry: (entry[1], entry[0]))
+    assert best.latency is not None
+    text = f"{best.variant} {_config(best) or ''}".strip()
+    text += f", {format_us(best.latency.median_us)} {best.latency.origin}"
+    over = _speedup(best)
+    return f"{text}; {over}" if over else text
+
+
+def spent_rows(spent: Spent | None, devices: Sequence[str]) -> dict[str, str]:
+    """Time, GPU-hours, cost and budget as people read them; what nobody said is left out."""
+    if spent is None:
+        return {}
+    rows = {}
+    if spent.hours is not None:
+        rows["time spent"] = f"{spent.hours:g} h"
+    if spent.gpu_hours is not None:
+        rows["GPU-hours"] = f"{spent.gpu_hours:g} h"
+    cost, basis = cost_of(spent, devices)
+    if cost is not None:
+        rows["cost"] = f"US$ {cost:,.2f}{basis}"
+    if spent.budget_usd is not None:
+        rows["budget"] = f"US$ {spent.budget_usd:,.2f}"
+        if cost is not None:
+            left = spent.budget_usd - cost
+            rows["budget"] += f", {abs(left):,.2f} {'left' if left >= 0 else 'over'}"
+    return rows
+
+
+def cost_of(spent: Spent, devices: Sequence[str]) -> tuple[float | None, str]:
+    """The cost that was said, else GPU-hours at the list price of the one GPU; and on which
+    basis."""
+    if spent.cost_usd is not None:
+        return spent.cost_usd, ""
+    if spent.gpu_hours is None or len(devices) != 1:
+        return None, ""
+    try:
+        price = find_device(devices[0]).price_usd_per_hour
+    except UnknownName:
+        return None, ""
+    if price is None:
+        return None, ""
+    return spent.gpu_hours * price, f" (GPU-hours at the list price of US$ {price:g} an hour)"
+
+
+def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation]) -> Table:
+    """The phases with their targets, whether these are met, and what was decided."""
+    return Table.of(
+        "Phases",
+        (
+            {
+                "phase": p.name,
+                "target": describe_goal(p.target) if p.target else None,
+                "result": goal_status(p.target, evaluations).sentence if p.target else None,
+                "decision": _decision(p.decision),
+            }
+            for p in phases
+        ),
+    )
+
+
+def spent_table(infos: Iterable[SnapshotInfo]) -> Table:
+    """What sessions cost, the oldest first, with the sums up to each; those that say nothing are
+    left out, and of one session the last snapshot counts."""
+    last = {}
+    for info in sorted(infos, key=lambda i: i.updated):
+        if info.summary is not None and (info.summary.spent or info.summary.decision):
+            last[info.summary.id] = info.summary
+    hours = gpu_hours = cost_usd = 0.0
+    records = []
+    for s in last.values():
+        spent = s.spent or Spent()
+        cost, _ = cost_of(spent, s.devices)
+        hours += spent.hours or 0.0
+        gpu_hours += spent.gpu_hours or 0.0
+        cost_usd += cost or 0.0
+        records.append(
+            {
+                "saved, UTC": s.updated[:10],
+                "session": s.title,
+                "decision": _decision(s.decision),
+                "hours": spent.hours,
+                "GPU-hours": spent.gpu_hours,
+                "cost, US$": None if cost is None else f"{cost:,.2f}",
+                "budget, US$": None if spent.budget_usd is None else f"{spent.budget_usd:,.2f}",
+                "hours so far": hours,
+                "GPU-hours so far": gpu_hours,
+                "cost so far, US$": f"{cost_usd:,.2f}",
+            }
+        )
+    return Table.of("Spent", records)
+
+
+def setup_table(snapshot: Snapshot) -> Table:
+    """What the session is."""
     rows = {
         "title": snapshot.title,
         "hypothesis": snapshot.hypothesis,
-        "target": describe_goal(target) if target else "none",
-        "result": goal_status(target, evaluations).sentence if target else "",
-        "GPU": ", ".join(dict.fromkeys(e.device for e in evaluations)),
-        "evaluations": f"{len(evaluations):,}, of which {passed:,} passed",
         "problems": f"{len(snapshot.problems):,}",
         "begun": snapshot.created,
         "saved": snapshot.updated,
@@ -73,7 +194,7 @@ def results_table(evaluations: Iterable[Evaluation]) -> Table:
                 "TFLOP/s": f"{e.problem.flops / e.latency.median_us / 1e6:.3g}"
                 if e.latency
                 else None,
-                "speed-up over the best baseline": _speedup(e),
+                "against the best baseline": _speedup(e),
                 "reason": e.reason,
             }
             for index, e in enumerate(evaluations)
@@ -338,7 +459,7 @@ def _speedup(e: Evaluation) -> str | None:
         return None
     best, name = min(timed, key=lambda pair: pair[0].median_us)
     mark = " (predicted)" if "predicted" in (e.latency.origin, best.origin) else ""
-    return f"{best.median_us / e.latency.median_us:.3g}× over {name}{mark}"
+    return f"{format_speedup_over(best.median_us / e.latency.median_us, name)}{mark}"
 
 
 def _cost(device: str, per_query_us: float) -> str | None:

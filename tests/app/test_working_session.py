@@ -127,3 +127,24 @@ def test_a_disk_that_refuses_does_not_stop_the_run(open_app, jobs, sessions_dir)
     assert not at.exception
     assert "cannot be made" in at.warning[0].value
     assert jobs.submitted
+
+
+def test_phases_decision_and_cost_are_kept_and_shown(open_app):
+    session = session_module.start_session("Tiling")
+    at = open_app("sessions")
+    at.selectbox(key="target_metric").set_value("latency_us")
+    at.number_input(key="target_value").set_value(400.0)
+    at.text_input(key="phase_name").set_value("tiling")
+    at.button(key="phase_add").click().run()
+    at.selectbox(key="decision_outcome").set_value("kept")
+    at.text_area(key="decision_why").set_value("Twice as fast.")
+    at.number_input(key="decision_gpu_hours").set_value(2.0)
+    at.button(key="decision_keep").click().run()
+    assert not at.exception
+    session.refresh()
+    assert [p.name for p in session.phases] == ["tiling"]
+    assert session.phases[0].target is not None
+    assert session.spent is not None
+    assert session.spent.gpu_hours == 2.0
+    assert "Decision: kept. Twice as fast." in texts(at)
+    assert "GPU-hours 2 h" in texts(at)

@@ -32,7 +32,7 @@ def cells(table: Table, column: str) -> list[str]:
 
 
 def test_setup_and_target() -> None:
-    setup = dict(row[:2] for row in tables(snapshot_maker())["Setup"].rows)
+    setup = dict(row[:2] for row in tables(snapshot_maker())["Summary"].rows)
     assert setup["target"] == "speed-up ≥ 1.5× over flash at S=128"
     assert setup["result"].startswith("Met: 2× (1.98× to 2.02×)")
     assert setup["evaluations"] == "2, of which 1 passed"
@@ -51,9 +51,9 @@ def test_results_say_where_they_come_from() -> None:
     assert cells(results, "95 % interval") == ["12.4 µs to 12.6 µs", "49.8 µs to 50.2 µs"]
     # 4 · 128² · 64 operations in 12.5 µs
     assert cells(results, "TFLOP/s") == ["0.336", "0.0839"]
-    assert cells(results, "speed-up over the best baseline") == [
-        "2× over flash",
-        "0.5× over flash (predicted)",
+    assert cells(results, "against the best baseline") == [
+        "2× faster than flash",
+        "2× slower than flash (predicted)",
     ]
 
 

@@ -26,7 +26,7 @@ from engine.user_data import data_folder
 
 SETTING = "ATTUNE_SESSIONS"
 SHIPPED = Path(__file__).resolve().parents[3] / "sessions"
-_LAYOUT = f"schema {SCHEMA_VERSION}, listing 1"
+_LAYOUT = f"schema {SCHEMA_VERSION}, listing 2"
 
 
 class _Listed(Record):

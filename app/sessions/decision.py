@@ -1,0 +1,75 @@
+"""What a session cost and what was decided: the form, the line below the target, the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import streamlit as st
+
+from app.shared import notices, tables
+from engine.records.encoding import decode
+from engine.records.snapshot import Decision, Spent
+from engine.sessions.session import Session
+from engine.sessions.store.store import SnapshotInfo
+from engine.sessions.tables import spent_rows, spent_table
+
+_OUTCOMES = ("kept", "dropped", "next")
+_AMOUNTS = {
+    "hours": "Hours of people",
+    "gpu_hours": "GPU-hours",
+    "cost_usd": "Cost, US$",
+    "budget_usd": "Budget, US$",
+}
+_ROWS = 7  # a longer table scrolls
+
+
+def form(session: Session, place: str) -> None:
+    """The widgets and the button that keeps them."""
+    present = session.decision
+    st.selectbox(
+        "Decision",
+        (None, *_OUTCOMES),
+        index=_OUTCOMES.index(present.outcome) + 1 if present else 0,
+        format_func=lambda outcome: outcome or "none yet",
+        key="decision_outcome",
+    )
+    st.text_area("Why", value=present.why if present else "", key="decision_why", height=80)
+    for column, (name, label) in zip(st.columns(2) * 2, _AMOUNTS.items(), strict=True):
+        column.number_input(
+            label,
+            min_value=0.0,
+            value=getattr(session.spent, name) if session.spent else None,
+            key=f"decision_{name}",
+            placeholder="not said",
+        )
+    st.button("Keep", key="decision_keep", on_click=_keep, args=(session, place))
+
+
+def draw(session: Session) -> None:
+    """What was decided and what it cost so far."""
+    devices = list(dict.fromkeys(e.device for e in session.evaluations))
+    words = [f"{name} {text}" for name, text in spent_rows(session.spent, devices).items()]
+    if session.decision is not None:
+        words.insert(0, f"Decision: {session.decision.outcome}. {session.decision.why}".strip())
+    if words:
+        st.text("; ".join(words))
+
+
+def draw_spent(infos: Iterable[SnapshotInfo]) -> None:
+    """What sessions cost, one by one and so far; nothing where none says so."""
+    table = spent_table(infos)
+    if table.rows:
+        with st.expander("Time, cost and decisions over all sessions", icon=":material/payments:"):
+            tables.draw(table.frame(), rows=_ROWS, key="spent_table")
+
+
+def _keep(session: Session, place: str) -> None:
+    state = st.session_state
+    with notices.errors_to(place):
+        spent = {name: state[f"decision_{name}"] for name in _AMOUNTS}
+        outcome = state["decision_outcome"]
+        raw = {"outcome": outcome, "why": state["decision_why"].strip()}
+        session.edit(
+            spent=decode(Spent, spent, name="What was spent"),
+            decision=decode(Decision, raw, name="The decision") if outcome else "none",
+        )
