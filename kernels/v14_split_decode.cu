@@ -1,0 +1,383 @@
+// v14 Split decode: few queries, many keys; grouped heads fill the rows of one tensor-core tile.
+// Idea: decoding reads all K/V once whatever it computes: keep as many loads under way as it can.
+// Changed: against v12, query heads of a group are packed; each warp has a ring; splits as in v06.
+// Limiter: DRAM bandwidth, once the splits fill the GPU.
+// Constraints: sm_80 or later; D in {32, 64, 96, 128}; B <= 65535; any KV and num_splits.
+// Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
+// Source: Flash-Decoding (Dao et al., 2023); v06's arrival counter; FlashAttention packs GQA alike.
+// Weakness: one query of an ungrouped head fills 1 row of 16; the last CTA of a head fuses alone.
+/* attune
+idea = "Decoding: grouped heads packed in one tile, a ring a warp, even splits fused on arrival."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 8.0
+gqa = true
+let.block_m = 16
+let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
+
+[tunables]
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which take tiles in turn"}
+block_n = {values = [16, 32], default = 16, meaning = "K/V rows per tile of one warp"}
+stages = {values = [2, 3, 4], default = 3, meaning = "K/V tiles in the ring of one warp"}
+num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even parts of the keys"}
+
+[scratch]
+o_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen", "head_dim"]}
+m_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+l_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+arrivals = {dtype = "int32", shape = ["batch", "num_heads_kv", "row_tiles"], fill = "zero"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_splits", "num_heads_kv * row_tiles", "batch"]
+threads = "32 * num_warps"
+# A ring of K and V for each warp, later its O; m and l as floats.
+smem_bytes = "num_warps * (2 * stages * block_n * head_dim * element_bytes + 2 * block_m * 4)"
+args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "num_heads",
+        "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "tensor"
+query_rows = "block_m"
+kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
+conflict_ways = 1
+*/
+#include "async_copy.cuh"
+#include "exp2.cuh"
+#include "mma.cuh"
+
+constexpr int BLOCK_M = 16;  // packed query rows per CTA: one mma tile
+constexpr int NUM_THREADS = 32 * NUM_WARPS;
+constexpr int DIM_STEPS = HEAD_DIM / 16;
+constexpr int KEY_TILES = BLOCK_N / 8;
+constexpr int VECTOR = 8;                 // elements per 16-byte access
+constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
+constexpr int RING = 2 * STAGES * TILE;   // elements of one warp's ring
+// Floats, as in v12; the ring has room for it.
+constexpr int O_STRIDE = HEAD_DIM + 8;
+constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that merge one row
+constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
+              "num_warps must be 2, 4 or 8: 16 threads merge the 16 pairs of a row of D = 32");
+static_assert(BLOCK_N == 16 || BLOCK_N == 32,
+              "block_n must be 16 or 32: an mma takes 16, and every warp has a ring of its own");
+static_assert(STAGES >= 2 && STAGES <= 4,
+              "stages must be 2 to 4: one tile is computed while the others arrive");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
+              "head_dim must be a multiple of 32 up to 128: Q and O stay in registers");
+
+// Where a chunk of 8 elements lies in its row: as in v09.
+__device__ __forceinline__ int swizzled(int row, int d) {
+    const int spread = HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4;
+    return row * HEAD_DIM + (d ^ spread * VECTOR);
+}
+
+// Starts a warp's copies of a tile's rows, of which `length` are there.
+__device__ __forceinline__ void load_tile(element* tile_smem,     // [BLOCK_N, HEAD_DIM], swizzled
+                                          const element* source,  // [length, HEAD_DIM]
+                                          int length) {
+    constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
+#pragma unroll
+    for (int first = 0; first < BLOCK_N * VECTORS_PER_ROW; first += 32) {
+        const int i = first + threadIdx.x % 32;
+        const int row = i / VECTORS_PER_ROW;
+        const int d = i % VECTORS_PER_ROW * VECTOR;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        cp_async_16(tile_smem + swizzled(row, d), source + (size_t)row * HEAD_DIM + d,
+                    row < length);
+    }
+}
+
+// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+// The 1 lets ptxas use the registers it wants, as in v02.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  element* __restrict__ out,       // [batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ o_partial,   // [splits, batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ m_partial,   // [splits, batch, num_heads, seqlen]
+                  float* __restrict__ l_partial,   // [splits, batch, num_heads, seqlen]
+                  int* __restrict__ arrivals,      // [batch, num_heads_kv, row tiles], all zero
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    element* ring = reinterpret_cast<element*>(smem) + warp * RING;  // this warp's own
+    float* m_smem = reinterpret_cast<float*>(reinterpret_cast<element*>(smem) + NUM_WARPS * RING);
+    float* l_smem = m_smem + NUM_WARPS * BLOCK_M;  // both [NUM_WARPS, BLOCK_M]
+
+    // Packed rows: the query heads of one K/V head beside each other, for every query in turn.
+    const int group = num_heads / num_heads_kv;
+    const int num_rows = seqlen * group;
+    const int row_tiles = (num_rows + BLOCK_M - 1) / BLOCK_M;
+    const int kv_head_index = blockIdx.y / row_tiles;
+    const int row0 = blockIdx.y % row_tiles * BLOCK_M;  // this CTA's first packed row
+    const int split = blockIdx.x;
+    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+    const size_t kv_index = (size_t)blockIdx.z * num_heads_kv + kv_head_index;
+    const element* k_head = k + kv_index * seqlen_kv * HEAD_DIM;
+    const element* v_head = v + kv_index * seqlen_kv * HEAD_DIM;
+    // Where a packed row lies among [batch, num_heads, seqlen].
+    const auto row_index = [&](int row) {
+        const size_t head = (size_t)blockIdx.z * num_heads + kv_head_index * group + row % group;
+        return head * seqlen + row / group;
+    };
+
+    // Q as the left operand, as in v08: rows lane / 4 and lane / 4 + 8.
+    const int pair = 2 * (lane % 4);  // first of a lane's two columns
+    unsigned q_rmem[DIM_STEPS][4];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = row0 + lane / 4 + r * 8;
+        const bool valid = row < num_rows;  // rows past the end: any finite value would do
+        const element* source = q + row_index(valid ? row : 0) * HEAD_DIM + pair;
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                ElementPair elements;
+                elements.bits = 0;
+                if (valid) {
+                    elements.elements =
+                        *reinterpret_cast<const element2*>(source + step * 16 + half * 8);
+                }
+                q_rmem[step][half * 2 + r] = elements.bits;
+            }
+        }
+    }
+
+    float acc_rmem[HEAD_DIM / 8][4] = {};      // O over this warp's keys, not divided by l
+    float m_rmem[2] = {-INFINITY, -INFINITY};  // maxima of the unscaled scores
+    float l_rmem[2] = {0.0f, 0.0f};            // sums over this lane's keys only
+    const float scale_log2 = softmax_scale * LOG2_E;
+
+    // Causal: no row of this tile sees a key behind its last query.
+    const int last_query = min(num_rows, row0 + BLOCK_M) - 1;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, last_query / group + 1) : seqlen_kv;
+    // Even splits: the number of tiles differs by one at most. 64-bit: tiles * splits may be large.
+    const int tiles = (kv_end + BLOCK_N - 1) / BLOCK_N;
+    const int first_tile = (int)((long long)tiles * split / NUM_SPLITS);
+    const int end_tile = (int)((long long)tiles * (split + 1) / NUM_SPLITS);
+
+    // A group for every tile, copied or not, so that the groups under way can be counted.
+    const auto start_copies = [&](int stage, int tile) {
+        if (tile < end_tile) {
+            const size_t start = (size_t)tile * BLOCK_N * HEAD_DIM;
+            load_tile(ring + 2 * stage * TILE, k_head + start, seqlen_kv - tile * BLOCK_N);
+            load_tile(ring + (2 * stage + 1) * TILE, v_head + start, seqlen_kv - tile * BLOCK_N);
+        }
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) start_copies(i, first_tile + warp + i * NUM_WARPS);
+
+    int stage = 0;  // where this tile lies
+    for (int tile = first_tile + warp; tile < end_tile; tile += NUM_WARPS) {
+        cp_async_wait<STAGES - 2>();
+        // All lanes' parts of this tile are there, and the tile before is read by none of them any
+        // more. No other warp is involved.
+        __syncwarp();
+        start_copies(stage == 0 ? STAGES - 1 : stage - 1, tile + (STAGES - 1) * NUM_WARPS);
+        const element* k_smem = ring + 2 * stage * TILE;  // [BLOCK_N, HEAD_DIM]
+        const element* v_smem = k_smem + TILE;            // [BLOCK_N, HEAD_DIM]
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        const int n0 = tile * BLOCK_N;
+
+        // S = Q @ K^T [BLOCK_M, BLOCK_N], as in v08.
+        float s_rmem[KEY_TILES][4] = {};
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+            for (int key_step = 0; key_step < BLOCK_N / 16; key_step++) {
+                const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
+                unsigned k_rmem[4];
+                ldmatrix_x4(k_rmem, k_smem + swizzled(row, step * 16 + lane / 8 % 2 * 8));
+                mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
+                mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
+            }
+        }
+        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, row0 / group + 1) : seqlen_kv)) {
+#pragma unroll
+            for (int t = 0; t < KEY_TILES; t++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
+                    const int key = n0 + t * 8 + pair + i % 2;
+                    const int query = (row0 + lane / 4 + i / 2 * 8) / group;
+                    const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                    if (!visible) s_rmem[t][i] = -INFINITY;
+                }
+            }
+        }
+
+        // Online softmax. A causal row may have seen no key yet: -inf - -inf would be NaN.
+        float m_scaled[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float m_new = m_rmem[r];
+#pragma unroll
+            for (int t = 0; t < KEY_TILES; t++) {
+                m_new = fmaxf(m_new, fmaxf(s_rmem[t][2 * r], s_rmem[t][2 * r + 1]));
+            }
+            m_new = row_max(m_new);
+            m_scaled[r] = m_new == -INFINITY ? 0.0f : m_new * scale_log2;
+            const float correction = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
+            m_rmem[r] = m_new;
+            l_rmem[r] *= correction;
+#pragma unroll
+            for (int t = 0; t < HEAD_DIM / 8; t++) {
+                acc_rmem[t][2 * r] *= correction;
+                acc_rmem[t][2 * r + 1] *= correction;
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < KEY_TILES; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s_rmem[t][i] = fast_exp2(s_rmem[t][i] * scale_log2 - m_scaled[i / 2]);
+                l_rmem[i / 2] += s_rmem[t][i];
+            }
+        }
+
+        // O += P @ V [BLOCK_M, HEAD_DIM]: two tiles of S side by side are one left operand.
+#pragma unroll
+        for (int key_step = 0; key_step < BLOCK_N / 16; key_step++) {
+            const float(&left)[4] = s_rmem[2 * key_step];
+            const float(&right)[4] = s_rmem[2 * key_step + 1];
+            const unsigned p_rmem[4] = {pack(left[0], left[1]), pack(left[2], left[3]),
+                                        pack(right[0], right[1]), pack(right[2], right[3])};
+#pragma unroll
+            for (int step = 0; step < DIM_STEPS; step++) {
+                const int row = key_step * 16 + lane % 16;
+                unsigned v_rmem[4];
+                ldmatrix_x4_transposed(v_rmem,
+                                       v_smem + swizzled(row, step * 16 + lane / 16 * 8));
+                mma_m16n8k16(acc_rmem[2 * step], p_rmem, v_rmem[0], v_rmem[1]);
+                mma_m16n8k16(acc_rmem[2 * step + 1], p_rmem, v_rmem[2], v_rmem[3]);
+            }
+        }
+    }
+    // Every lane has read its last tile: O takes the ring's place.
+    __syncwarp();
+
+    // Each warp leaves its (O, m, l); all lanes of a row hold its m, and its l is summed here.
+    float* o_smem = reinterpret_cast<float*>(ring);  // [BLOCK_M, O_STRIDE]
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = lane / 4 + r * 8;
+        const float l = row_sum(l_rmem[r]);
+        if (pair == 0) {
+            m_smem[warp * BLOCK_M + row] = m_rmem[r];
+            l_smem[warp * BLOCK_M + row] = l;
+        }
+#pragma unroll
+        for (int t = 0; t < HEAD_DIM / 8; t++) {
+            *reinterpret_cast<float2*>(o_smem + row * O_STRIDE + t * 8 + pair) =
+                make_float2(acc_rmem[t][2 * r], acc_rmem[t][2 * r + 1]);
+        }
+    }
+    // The merge reads what all warps left.
+    __syncthreads();
+
+    const int tile_row = threadIdx.x / MERGE_THREADS;
+    const int part = threadIdx.x % MERGE_THREADS;
+    const int row = row0 + tile_row;
+    const bool has_row = row < num_rows;
+    const size_t out_row = row_index(has_row ? row : 0);
+
+    // m = max over warps; -inf where this split has no key for the row.
+    float m = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < NUM_WARPS; w++) m = fmaxf(m, m_smem[w * BLOCK_M + tile_row]);
+    const float m_finite = m == -INFINITY ? 0.0f : m;
+    float2 merged_rmem[MERGE_PAIRS] = {};
+    float l = 0.0f;
+#pragma unroll
+    for (int w = 0; w < NUM_WARPS; w++) {
+        const float weight = fast_exp2((m_smem[w * BLOCK_M + tile_row] - m_finite) * scale_log2);
+        l += weight * l_smem[w * BLOCK_M + tile_row];
+        const element* slab = reinterpret_cast<const element*>(smem) + w * RING;
+        const float* o_row = reinterpret_cast<const float*>(slab) + tile_row * O_STRIDE;
+#pragma unroll
+        for (int j = 0; j < MERGE_PAIRS; j++) {
+            const float2 o =
+                *reinterpret_cast<const float2*>(o_row + 2 * (part + j * MERGE_THREADS));
+            merged_rmem[j].x += weight * o.x;
+            merged_rmem[j].y += weight * o.y;
+        }
+    }
+
+    if constexpr (NUM_SPLITS > 1) {
+        const size_t all_rows = (size_t)gridDim.z * num_heads * seqlen;
+        const size_t partial_row = split * all_rows + out_row;
+        if (has_row) {
+            if (part == 0) {
+                m_partial[partial_row] = m;
+                l_partial[partial_row] = l;
+            }
+            if (m > -INFINITY) {  // a row without keys leaves O unwritten, and m says so
+                float* o_row = o_partial + partial_row * HEAD_DIM;
+#pragma unroll
+                for (int j = 0; j < MERGE_PAIRS; j++) {
+                    *reinterpret_cast<float2*>(o_row + 2 * (part + j * MERGE_THREADS)) =
+                        merged_rmem[j];
+                }
+            }
+        }
+        // Release: whoever sees this CTA's arrival also sees the partials written above.
+        __threadfence();
+        // Thread 0 arrives for the whole CTA, so all of its threads must have written and fenced.
+        __syncthreads();
+        int* tile_arrivals = arrivals + (size_t)blockIdx.z * gridDim.y + blockIdx.y;
+        const bool came_last =
+            threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == NUM_SPLITS - 1;
+        // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+        if (!__syncthreads_or(came_last)) return;
+        // Acquire: the partials of the other splits are read after the count that announced them.
+        __threadfence();
+        if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
+        if (!has_row) return;
+
+        // The same sum over splits, in their order, so that the same bits come out whoever is last.
+        m = -INFINITY;
+        for (int s = 0; s < NUM_SPLITS; s++) m = fmaxf(m, m_partial[s * all_rows + out_row]);
+        l = 0.0f;
+#pragma unroll
+        for (int j = 0; j < MERGE_PAIRS; j++) merged_rmem[j] = make_float2(0.0f, 0.0f);
+        for (int s = 0; s < NUM_SPLITS; s++) {
+            const float m_split = m_partial[s * all_rows + out_row];
+            if (m_split == -INFINITY) continue;  // empty for this row: its O was never written
+            const float weight = fast_exp2((m_split - m) * scale_log2);
+            l += weight * l_partial[s * all_rows + out_row];
+            const float* o_row = o_partial + (s * all_rows + out_row) * HEAD_DIM;
+#pragma unroll
+            for (int j = 0; j < MERGE_PAIRS; j++) {
+                const float2 o =
+                    *reinterpret_cast<const float2*>(o_row + 2 * (part + j * MERGE_THREADS));
+                merged_rmem[j].x += weight * o.x;
+                merged_rmem[j].y += weight * o.y;
+            }
+        }
+    }
+    if (!has_row) return;
+
+    // O = O / l, two columns a store.
+    const float inv_l = 1.0f / l;
+#pragma unroll
+    for (int j = 0; j < MERGE_PAIRS; j++) {
+        *reinterpret_cast<element2*>(out + out_row * HEAD_DIM + 2 * (part + j * MERGE_THREADS)) =
+            to_element2(merged_rmem[j].x * inv_l, merged_rmem[j].y * inv_l);
+    }
+}
