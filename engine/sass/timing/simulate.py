@@ -1,0 +1,137 @@
+"""A launch's simulated time: the busiest SM, DRAM, and the floor below every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.devices.spec import DeviceSpec
+from engine.sass.instruction import Program
+from engine.sass.launch import Launch
+from engine.sass.timing.constants import LAUNCH_FLOOR_US
+from engine.sass.timing.cta_times import CtaTimes, measure, steady_state
+from engine.sass.timing.grid import grid_cycles
+from engine.sass.timing.residuals import interval
+from engine.sass.timing.result import SmTiming
+from engine.sass.timing.sm import GpuRates, Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.sass.timing.traffic import Traffic
+from engine.sass.trace import CtaTrace
+
+DRAM_EFFICIENCY = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class CtaClass:
+    """CTAs of a launch that execute the same."""
+
+    trace: CtaTrace
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLatency:
+    median_us: float
+    low_us: float  # the 90 % interval, from the residuals of the validation
+    high_us: float
+    origin: Literal["simulated"] = "simulated"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedLaunch:
+    """What one launch of one kernel takes."""
+
+    resident_ctas: int  # that an SM holds at a time
+    ctas_per_sm: int  # that the busiest SM works through
+    cta_cycles: float  # one CTA alone on an SM
+    sm_cycles: float  # the busiest SM, start to end
+    dram_us: float
+    round: SmTiming  # the resident CTAs together: busy pipes and stalls
+    latency: SimulatedLatency
+
+    def busy(self) -> dict[str, float]:
+        """Share of a round in which each pipe and port is busy."""
+        return self.round.busy()
+
+
+def regime_of(ctas: int, gpu: GpuRates, traffic: Traffic | None) -> Regime:
+    """What a launch of that many CTAs finds beyond L1."""
+    if traffic is not None and traffic.streams:
+        return "streaming"
+    return "alone" if 2 * ctas <= gpu.num_sms else "shared"
+
+
+def measured_ctas(
+    program: Program,
+    gpu: GpuRates,
+    device: DeviceSpec,
+    regime: Regime,
+    smem_bytes: int,
+    traces: tuple[CtaTrace, CtaTrace],
+    lengths: tuple[float, float],
+    resident: int,
+    most: int | None = None,
+    quick: bool = False,
+) -> CtaTimes:
+    """`CtaTimes` of a program; `smem_bytes` is one CTA's, static and dynamic."""
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernels = [sm_kernel(program, gpu, regime, taken, fetches) for fetches in (False, True)]
+    return measure(kernels[0], kernels[1], traces, lengths, resident, most, quick)
+
+
+def simulate_launch(
+    program: Program,
+    classes: Sequence[CtaClass],
+    launch: Launch,
+    device: DeviceSpec,
+    resident: int,
+    traffic: Traffic | None = None,
+) -> SimulatedLaunch:
+    """Simulated time of one launch.
+
+    Args:
+        classes: the launch's CTAs in order of starting, equal neighbours together.
+        resident: CTAs that an SM holds at a time, at least 1 (`engine.model.occupancy`).
+        traffic: what reaches DRAM; None where L2 holds everything.
+
+    Raises:
+        InvalidProblem: the device's row lacks a figure.
+        UnknownName: the timing model does not know the arch.
+        CompileError: the CTAs wait for each other for ever.
+        ToolMissing: there is no C++ compiler.
+    """
+    gpu = gpu_rates(device, program.arch)
+    smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
+    regime = regime_of(launch.ctas, gpu, traffic)
+    by_length = sorted(classes, key=lambda c: len(c.trace.instruction))
+    ends = by_length[0].trace, by_length[-1].trace
+    per_sm = -(-launch.ctas // gpu.num_sms)
+    times = measured_ctas(
+        program,
+        gpu,
+        device,
+        regime,
+        smem_bytes,
+        ends,
+        (float(len(ends[0].instruction)), float(len(ends[1].instruction))),
+        resident,
+        per_sm,
+    )
+    lengths = [float(len(c.trace.instruction)) for c in classes for _ in range(c.count)]
+    cycles = grid_cycles(times, lengths, 1, gpu.num_sms)
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+    dram_us = 0.0
+    if traffic is not None:
+        dram_us = traffic.dram_bytes / (DRAM_EFFICIENCY * gpu.dram_bytes_per_us)
+    median = LAUNCH_FLOOR_US + max(cycles / gpu.cycles_per_us, dram_us)
+    low, high = interval(median, gpu.constants.arch, program)
+    return SimulatedLaunch(
+        resident_ctas=resident,
+        ctas_per_sm=per_sm,
+        cta_cycles=times.of(1, max(lengths)),
+        sm_cycles=cycles,
+        dram_us=dram_us,
+        round=steady_state(kernel, ends[1], min(resident, per_sm)),
+        latency=SimulatedLatency(median, low, high),
+    )
