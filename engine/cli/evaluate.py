@@ -28,6 +28,7 @@ from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.simulate import simulate
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
 from engine.units import format_bytes, format_us
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         timeout_s=args.timeout,
         input_kind=args.inputs,
     )
+    simulate(request)
     known = _known_times()
     calibrations = known.calibration_of(compiled_footprint) if known is not None else None
     outcome = evaluate(request, None if args.json else _show_stage, calibrations)

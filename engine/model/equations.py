@@ -93,6 +93,8 @@ PARAMETER_NAMES = ("floor_us", "pace", "contention", "bandwidth")
 # events; scalar kernels of one design differ up to fivefold by how their loads compile.
 _PRIOR_FACTORS = {"floor_us": 3.0, "pace": 5.0, "contention": 2.5, "bandwidth": 1.6}
 _TENSOR_PACE_FACTOR = 3.5
+# The same where a CTA's time is simulated: the floor is a graph's.
+_SIMULATED_FACTORS = {"floor_us": 1.5, "contention": 1.3, "bandwidth": 1.6}
 Z90 = 1.6449  # the normal's 95 % point: half of a 90 % interval
 # Run-to-run noise of a launch's time, as a standard deviation of its logarithm.
 NOISE = 0.03
@@ -104,6 +106,25 @@ def prior_covariance(variant: Variant) -> FloatArray:
     if variant.work.math_unit == "tensor":
         factors["pace"] = _TENSOR_PACE_FACTOR
     return np.diag([(np.log(factors[name]) / Z90) ** 2 for name in PARAMETER_NAMES])
+
+
+@dataclass(frozen=True, slots=True)
+class CtaCurve:
+    """CTA times of n launches simulated from the machine code, in place of the assumed ones."""
+
+    alone_us: FloatArray  # [n] one CTA by itself on an SM
+    shared_us: FloatArray  # [n] what each further resident CTA adds
+    fetch_us: float  # what fetching the code adds to a launch
+    spread: float  # standard deviation of the logarithm of the simulation's error
+    floor_us: float  # of an empty launch, as measured
+    dram_bytes: FloatArray | None = None  # [n] by the order of CTAs; None: every byte once
+
+
+def simulated_covariance(curve: CtaCurve) -> FloatArray:
+    """`prior_covariance` with a simulated pace: its error is the validation's."""
+    deviations = {name: np.log(factor) / Z90 for name, factor in _SIMULATED_FACTORS.items()}
+    deviations["pace"] = curve.spread
+    return np.diag([deviations[name] ** 2 for name in PARAMETER_NAMES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +235,23 @@ def evaluate(
     resident: IntArray,
     m: Machine,
     parameters: Parameters | ParameterArrays,
+    curve: CtaCurve | None = None,
 ) -> Terms:
     """All terms.
 
     Args:
         resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.estimate.resident_ctas`).
+        curve: simulated CTA times; None assumes them.
     """
     rows, kv_rows = launches.query_rows, launches.kv_rows
     # Inner-product steps of one query row: Q·K and P·V over the K/V rows, reading Q, writing O.
     steps = launches.head_dim * (2 * kv_rows + 2)
     warps = -(-launches.math_threads // WARP_SIZE)
     peak_cta_us = 2.0 * rows * steps / m.flops_per_us_per_sm
-    if variant.work.math_unit == "fma":
+    fetch_us = 0.0
+    if curve is not None:
+        alone_us, pipe_us, fetch_us = curve.alone_us, curve.shared_us, curve.fetch_us
+    elif variant.work.math_unit == "fma":
         per_thread = steps * rows / launches.math_threads
         ways = launches.conflict_ways
         step_cycles = np.maximum(_FMA_CHAIN_CYCLES, _STEP_CYCLES + _STEP_CYCLES_PER_WAY * ways)
@@ -254,7 +280,7 @@ def evaluate(
     share = np.where(launches.causal, np.minimum(1.0, 0.5 * (1.0 + rows / launches.seqlen)), 1.0)
     # The keys that CTAs of empty splits do not visit are visited by the others all the same.
     share = np.where(launches.causal, np.minimum(1.0, share * launches.ctas[0] / useful), share)
-    compute_us = np.maximum(share * whole, together(np.minimum(load, 1)))
+    compute_us = np.maximum(share * whole, together(np.minimum(load, 1))) + fetch_us
     peak_us, exp_us = share * load * peak_cta_us, share * load * exp_cta_us
 
     # Each CTA reads its Q and K/V rows and writes O; partial results go through scratch.
@@ -268,6 +294,8 @@ def evaluate(
     dram_rate = _DRAM_EFFICIENCY * m.dram_bytes_per_us * parameters.bandwidth
     # Warm: what fits in L2 is there already.
     spilled = np.where(launches.device_bytes > m.l2_bytes, launches.device_bytes, 0)
+    if curve is not None and curve.dram_bytes is not None:
+        spilled = curve.dram_bytes
     dram_us = spilled / dram_rate
 
     fuse_us = np.zeros_like(compute_us)
@@ -317,6 +345,7 @@ def predict_arrays(
     resident: IntArray,
     m: Machine,
     calibration: Calibration | None,
+    curve: CtaCurve | None = None,
 ) -> Spread:
     """Terms and interval for n launches.
 
@@ -324,18 +353,25 @@ def predict_arrays(
     their covariance is moved to both of its 90 % ends and the changes add in quadrature.
 
     Args:
-        calibration: of the same variant and device; None uses the priors.
+        calibration: of the same variant and device; None uses the priors. It was fitted to assumed
+            CTA times and goes before simulated ones.
+        curve: simulated CTA times; None assumes them.
     """
-    if calibration is None:
+    if calibration is not None:
+        curve = None
+    if calibration is None and curve is not None:
+        parameters, covariance = Parameters(floor_us=curve.floor_us), simulated_covariance(curve)
+        noise = NOISE
+    elif calibration is None:
         parameters, covariance, noise = Parameters(), prior_covariance(variant), NOISE
     else:
         parameters = calibration.parameters
         covariance, noise = np.array(calibration.covariance), calibration.noise
         if calibration.skips_absent_keys:
             launches = launches.without_absent_keys()
-    terms = evaluate(variant, launches, resident, m, parameters)
+    terms = evaluate(variant, launches, resident, m, parameters, curve)
     ends = _parameter_ends(parameters, covariance)
-    ends_us = evaluate(variant, launches, resident, m, ends).total_us
+    ends_us = evaluate(variant, launches, resident, m, ends, curve).total_us
     middle = np.log(terms.total_us)
     # [directions, ends, n]
     change = np.log(ends_us).reshape(-1, 2, launches.size) - middle

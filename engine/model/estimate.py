@@ -16,7 +16,7 @@ import numpy as np
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport, Resources
-from engine.model.equations import Calibration, Terms, machine, predict_arrays
+from engine.model.equations import Calibration, CtaCurve, Terms, machine, predict_arrays
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
 from engine.plan import LaunchPlan, make_plan
@@ -29,6 +29,8 @@ Footprint: TypeAlias = Callable[[Problem], tuple[Resources, ...]]
 # Where footprints come from: the compiler, or a stand-in where there is none.
 FootprintOf: TypeAlias = Callable[[Variant, Config, DeviceSpec], Footprint]
 # What is known of a kernel's speed on a GPU; None where nothing of this very source was timed.
+# A kernel's CTA times by its machine code, for CTAs per SM and launches; None where there are none.
+SimulatedOf: TypeAlias = Callable[[int, Launches], CtaCurve | None]
 CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype], Calibration | None]
 
 
@@ -108,6 +110,7 @@ class Estimate:
     latency: Latency | None  # predicted, warm
     terms: Terms | None  # of that latency; arrays of one
     reason: str  # what binds, or why no latency is predicted
+    by_machine_code: bool = False  # the CTA's time is simulated, not assumed
 
 
 def estimate(
@@ -116,12 +119,15 @@ def estimate(
     resources: tuple[Resources, ...],
     device: DeviceSpec,
     calibration: Calibration | None = None,
+    simulated_of: SimulatedOf | None = None,
 ) -> Estimate:
     """Occupancy and predicted latency of a launch.
 
     Args:
         resources: of each pass, as compiled for `device`.
         calibration: of the same variant and device; None uses the priors, and the interval is wide.
+        simulated_of: the CTA's time by its machine code, where there is no calibration; None
+            assumes one.
 
     Raises:
         UnknownName: the SM limits of the device's compute capability are not known.
@@ -153,8 +159,12 @@ def estimate(
     except InvalidProblem as error:
         return Estimate(variant, device, plan, passes, "", None, None, str(error))
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
-    spread = predict_arrays(variant, launches, resident, m, calibration)
-    reason = f"{_binding_sentence(spread.terms, device)} {_calibration_note(calibration)}"
+    curve = None
+    if calibration is None and simulated_of is not None:
+        curve = simulated_of(passes[0].occupancy.ctas_per_sm, launches)
+    spread = predict_arrays(variant, launches, resident, m, calibration, curve)
+    note = _method_note(calibration, curve)
+    reason = f"{_binding_sentence(spread.terms, device)} {note}"
     if spilled := sum(r.spill_bytes for r in resources):
         reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
     latency = Latency(
@@ -164,7 +174,9 @@ def estimate(
         high_us=float(spread.high_us[0]),
         reason=reason,
     )
-    return Estimate(variant, device, plan, passes, "", latency, spread.terms, reason)
+    return Estimate(
+        variant, device, plan, passes, "", latency, spread.terms, reason, curve is not None
+    )
 
 
 def estimate_compiled(
@@ -216,9 +228,18 @@ def resident_ctas(
     return resident
 
 
-def _calibration_note(calibration: Calibration | None) -> str:
+def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
+    """Where the CTA's time comes from, and how sure that is."""
+    if curve is not None:
+        return (
+            "By machine code: a CTA's time is simulated on one SM; the interval comes from kernels "
+            "that were measured and simulated."
+        )
     if calibration is None:
-        return "Not calibrated on times of this very source, so that the interval is wide."
+        return (
+            "By roofline: a CTA's time is assumed. Not calibrated on times of this very source, so "
+            "that the interval is wide."
+        )
     s = "s" if calibration.points > 1 else ""
     return f"Calibrated on {calibration.points} measured point{s}."
 

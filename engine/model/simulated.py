@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,10 @@ from engine.compile import CompiledKernel, cache_root
 from engine.compile.cache import read_entry, write_entry
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem
+from engine.model.equations import CtaCurve
+from engine.model.estimate import SimulatedOf
+from engine.model.launches import Launches
+from engine.model.occupancy import IntArray
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.sass import disassemble, read_cubin
@@ -31,81 +35,148 @@ from engine.sass.disassembly import find_entry
 from engine.sass.emulation import EXECUTED, Emulator, emulate
 from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
-from engine.sass.timing.constants import CONSTANTS
+from engine.sass.timing.constants import CONSTANTS, LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import CtaTimes
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
+from engine.sass.timing.traffic import kv_heads_in_order, stays_in_l2, traffic
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
-FloatArray = npt.NDArray[np.float64]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
 # K/V rows of the two CTAs: enough tiles that the first ones, which warm up, do not bend the line.
-_ROWS = (128, 256)
+_ROWS = (256, 512)
 _LONGEST_SEQLEN = 1 << 15
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCtas:
-    """The main pass of one kernel on one GPU, `resident` CTAs to an SM."""
+    """The main pass of one kernel on one GPU."""
 
     times: CtaTimes  # lengths are K/V rows
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
 
-    @property
-    def fetch_us(self) -> float:
-        """What fetching the code adds to a launch."""
-        return self.times.fetch_cycles / self.cycles_per_us
-
-    def alone_us(self, kv_rows: npt.NDArray[np.int64]) -> FloatArray:
-        """One CTA by itself on an SM, `[n]`."""
-        return self._line(0, kv_rows)
-
-    def shared_us(self, kv_rows: npt.NDArray[np.int64]) -> FloatArray:
-        """What each further resident CTA adds, `[n]`."""
-        resident = self.times.resident
-        if resident == 1:
-            return self.alone_us(kv_rows)
-        return np.maximum(0.0, self._line(-1, kv_rows) - self._line(0, kv_rows)) / (resident - 1)
-
-    def _line(self, column: int, kv_rows: npt.NDArray[np.int64]) -> FloatArray:
-        (short, long), (low, high) = (
-            self.times.lengths,
-            (row[column] for row in self.times.together),
+    def curve(self, launches: Launches, dram_bytes: FloatArray | None = None) -> CtaCurve:
+        """For launches of the same kernel."""
+        alone = self._line(0, launches.kv_rows)
+        together = self._line(-1, launches.kv_rows)
+        others = max(1, self.times.resident - 1)
+        return CtaCurve(
+            alone_us=alone,
+            shared_us=alone
+            if self.times.resident == 1
+            else np.maximum(0, together - alone) / others,
+            fetch_us=self.times.fetch_cycles / self.cycles_per_us,
+            spread=self.spread,
+            floor_us=LAUNCH_FLOOR_US,
+            dram_bytes=dram_bytes,
         )
+
+    def _line(self, column: int, kv_rows: IntArray) -> FloatArray:
+        short, long = self.times.lengths
+        low, high = (row[column] for row in self.times.together)
         slope = 0.0 if short == long else (high - low) / (long - short)
-        return (low + slope * (kv_rows - short)) / self.cycles_per_us
+        return np.asarray((low + slope * (kv_rows - short)) / self.cycles_per_us, np.float64)
 
 
-def simulated_ctas(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
-) -> SimulatedCtas | None:
-    """Simulate the main pass, or find it simulated; None where the machine code cannot be run.
+def simulated_of(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
+) -> SimulatedOf:
+    """CTA times of a kernel: simulated now, or found simulated before.
 
-    Takes under a second the first time (no nvdisasm, no C++ compiler: None at once).
+    Takes about a second the first time; without nvdisasm, a C++ compiler or figures of the GPU, and
+    where the machine code cannot be run, there are none and the roofline stays.
 
     Args:
         compiled: `plan`'s kernel for `device`.
-        resident: CTAs per SM of the main pass.
     """
-    path = _path(variant, plan, compiled, device, resident)
-    if (found := _find(path)) is not None:
-        return found
-    try:
-        result = _simulate(variant, plan, compiled, device, resident)
-    except AttuneError:  # without the tool, or code that cannot be run: the roofline stays
+
+    def curve(resident: int, launches: Launches) -> CtaCurve | None:
+        path = _path(variant, plan, compiled, device, resident)
+        found = _find(path)
+        if found is None:
+            try:
+                found = _simulate(variant, plan, compiled, device, resident)
+            except AttuneError:
+                return None
+            write_entry(path, json.dumps(asdict(found)).encode())
+            _find.cache_clear()
+        return found.curve(launches, _dram_bytes(variant, plan, device, resident))
+
+    return curve
+
+
+def known_simulated_of(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
+) -> SimulatedOf:
+    """`simulated_of` of what was simulated before, for a page that follows a slider."""
+
+    def curve(resident: int, launches: Launches) -> CtaCurve | None:
+        found = _find(_path(variant, plan, compiled, device, resident))
+        if found is None:
+            return None
+        return found.curve(launches, _dram_bytes(variant, plan, device, resident))
+
+    return curve
+
+
+def _dram_bytes(
+    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
+) -> FloatArray | None:
+    """Bytes beyond L2 by the order in which CTAs start, `[1]`; None where it is not known."""
+    if device.l2_bytes is None or device.num_sms is None:
         return None
-    write_entry(path, json.dumps(asdict(result)).encode())
-    return result
+    if stays_in_l2(plan.device_bytes, device.l2_bytes):
+        return np.zeros(1)
+    if (shares := _kv_shares(variant, plan)) is None:
+        return None
+    heads = kv_heads_in_order(plan.passes[0].grid, shares)
+    kv_bytes = 2 * plan.problem.kv_bytes
+    moved = traffic(
+        heads,
+        kv_bytes / len(np.unique(heads)),
+        plan.device_bytes - kv_bytes,
+        resident * device.num_sms,
+        device.l2_bytes,
+    )
+    return np.array([moved.dram_bytes])
 
 
-def known_ctas(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
-) -> SimulatedCtas | None:
-    """`simulated_ctas` where they were simulated before: for a page that follows a slider."""
-    return _find(_path(variant, plan, compiled, device, resident))
+def _kv_shares(variant: Variant, plan: LaunchPlan) -> tuple[int, int, int] | None:
+    """Along each axis of the grid, how many neighbours read the same keys; None if unclear.
+
+    An axis that grows with the number of queries walks over query tiles, one that grows with heads
+    or batch over heads.
+    """
+    problem, grid = plan.problem, plan.passes[0].grid
+    group = problem.head_group
+    small = replace(
+        problem,
+        batch=1,
+        num_heads=group,
+        num_heads_kv=1,
+        seqlen=64,
+        seqlen_kv=problem.num_keys,
+        causal=False,
+    )
+
+    def grows(larger: Problem) -> tuple[bool, ...]:
+        at = (variant.passes[0].grid(p, plan.config) for p in (small, larger))
+        return tuple(x != y for x, y in zip(*at, strict=True))
+
+    over_queries = grows(replace(small, seqlen=4096))
+    over_heads = grows(replace(small, num_heads=2 * group, num_heads_kv=2))
+    over_batch = grows(replace(small, batch=2))
+    shares = []
+    for axis in range(3):
+        by_head = over_heads[axis] or over_batch[axis]
+        if grid[axis] > 1 and by_head == over_queries[axis]:
+            return None  # a persistent grid, or tiles and heads on one axis
+        shares.append(grid[axis] if not by_head else group if over_heads[axis] else 1)
+    return shares[0], shares[1], shares[2]
 
 
 def _path(
@@ -211,10 +282,9 @@ def _longest_ctas(
     entry = cubin.entries[program.entry]
     launches = [launch_of_pass(plan, 0) for plan in plans]
     grid, emulator = launches[0].grid, Emulator(program, entry, launches[0])
-    ends = product(*(sorted({0, n - 1}) for n in grid))
-    executed = {c: int(emulator.totals(c).values[:, EXECUTED].sum()) for c in ends}
-    longest = max(executed, key=lambda c: executed[c])
-    is_last = [at > 0 for at in longest]
+    corners = {_corner(grid, last): last for last in product((False, True), repeat=3)}
+    executed = {c: int(emulator.totals(c).values[:, EXECUTED].sum()) for c in corners}
+    is_last = corners[max(executed, key=lambda c: executed[c])]
     return tuple(emulate(program, entry, x, _corner(x.grid, is_last)) for x in launches)
 
 

@@ -189,6 +189,7 @@ class _Run:
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
         """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
         from engine.compile import compile_plan, resources, target_arch
+        from engine.model.simulated import known_simulated_of
 
         variant, device = self.resolved.variant, self.resolved.device
         if device is None:
@@ -209,7 +210,14 @@ class _Run:
         if self.calibration_of is not None:
             dtype = self.request.problem.dtype
             calibration = self.calibration_of(variant, self.resolved.config, device, dtype)
-        self.estimate = estimate(variant, plan, resources(plan, compiled), device, calibration)
+        self.estimate = estimate(
+            variant,
+            plan,
+            resources(plan, compiled),
+            device,
+            calibration,
+            known_simulated_of(variant, plan, compiled, device),
+        )
         self.base = replace(
             self.base,
             passes=self.estimate.passes,

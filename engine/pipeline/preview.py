@@ -56,6 +56,7 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
         InvalidKernel: there is a mistake in the kernel's description.
     """
     from engine.compile import cached_kernel, resources
+    from engine.model.simulated import known_simulated_of
 
     resolved = resolve(request)
     variant, device = resolved.variant, resolved.device
@@ -78,7 +79,14 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
                 if calibration_of is not None:
                     dtype = request.problem.dtype
                     calibration = calibration_of(variant, resolved.config, device, dtype)
-                result = estimate(variant, plan, resources(plan, compiled), device, calibration)
+                result = estimate(
+                    variant,
+                    plan,
+                    resources(plan, compiled),
+                    device,
+                    calibration,
+                    known_simulated_of(variant, plan, compiled, device),
+                )
                 unsupported = result.misfit or None
     return Preview(
         variant=variant,

@@ -31,6 +31,11 @@ class Traffic:
         return self.kv_reads > 0
 
 
+def stays_in_l2(all_bytes: float, l2_bytes: int) -> bool:
+    """Whether a warm launch finds everything in L2."""
+    return all_bytes <= _USABLE * l2_bytes
+
+
 def kv_heads_in_order(
     grid: tuple[int, int, int], shares: tuple[int, int, int]
 ) -> NDArray[np.int64]:
@@ -63,9 +68,9 @@ def traffic(
     """
     order = np.asarray(heads, np.int64)
     distinct = len(np.unique(order))
-    capacity = _USABLE * l2_bytes
-    if distinct * head_bytes + other_bytes <= capacity:
+    if stays_in_l2(distinct * head_bytes + other_bytes, l2_bytes):
         return Traffic(0.0, 0.0)
+    capacity = _USABLE * l2_bytes
     waves = -(-len(order) // running)
     looked_at = min(waves, _MOST_WAVES)
     kept: OrderedDict[int, None] = OrderedDict()

@@ -275,14 +275,14 @@ private:
         bool is_long = false;
         out.busy[op.pipe] += op.pipe == FMA ? op.pipe_cycles / m.fma_units : op.pipe_cycles;
         if (op.pipe == FMA) {
-            p.unit_free[unit] = now + op.pipe_cycles;
+            take(p.unit_free[unit], now, op.pipe_cycles);
         } else if (op.pipe == SHARED || op.pipe == GLOBAL) {
             if (row >= 0) memory(p, w, op, trace, row, now, result, read);
             is_long = op.pipe == GLOBAL;
         } else if (kind == TENSOR_PRODUCT) {
             product(p, w, op, trace.size_bytes[row], now);
         } else if (op.pipe_cycles > 0) {
-            p.pipe_free[op.pipe] = now + op.pipe_cycles;
+            take(p.pipe_free[op.pipe], now, op.pipe_cycles);
         }
         set(w, op.write_barrier, result, is_long);
         set(w, op.read_barrier, read, is_long);
@@ -299,6 +299,11 @@ private:
             retire(p, id, now);
         else if (!w.waits)
             prepare(w);
+    }
+
+    // A pipe that takes 6.45 cycles goes on in the middle of a cycle if something waited for it.
+    static void take(double& free, double now, double cycles) {
+        free = (free > now - 1 ? std::min(free, now) : now) + cycles;
     }
 
     void attribute(const Partition& p, const Warp& w, const Op& op, int32_t op_index, double now) {

@@ -1,0 +1,70 @@
+"""Predictions by machine code: they name their method, are kept, and give way to a calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.devices import find_device
+from engine.evaluation import Resources
+from engine.model.equations import CtaCurve
+from engine.model.estimate import Estimate, estimate
+from engine.model.launches import Launches
+from engine.names import find_variant
+from engine.plan import make_plan
+from engine.problem import Problem
+
+VARIANT, DEVICE = find_variant("v08"), find_device("L4")
+PROBLEM = Problem(batch=8, num_heads=8, seqlen=1024, head_dim=64)
+
+
+def curve_of(cta_us: float, dram_bytes: float | None = None) -> CtaCurve:
+    return CtaCurve(
+        alone_us=np.array([cta_us]),
+        shared_us=np.array([cta_us / 2]),
+        fetch_us=1.0,
+        spread=0.1,
+        floor_us=0.51,
+        dram_bytes=None if dram_bytes is None else np.array([dram_bytes]),
+    )
+
+
+def estimated(curve: CtaCurve | None) -> Estimate:
+    plan = make_plan(VARIANT, PROBLEM, VARIANT.default_config())
+    resources = (Resources("attention_forward", "sm_89", 128, 128, 0, 18432, 0, 0, 0),)
+    asked: list[tuple[int, Launches]] = []
+
+    def simulated(resident: int, launches: Launches) -> CtaCurve | None:
+        asked.append((resident, launches))
+        return curve
+
+    result = estimate(VARIANT, plan, resources, DEVICE, simulated_of=simulated)
+    assert asked[0][0] == result.passes[0].occupancy.ctas_per_sm
+    return result
+
+
+def test_the_prediction_names_its_method() -> None:
+    simulated, assumed = estimated(curve_of(40.0)), estimated(None)
+    assert simulated.by_machine_code
+    assert "By machine code" in simulated.reason
+    assert not assumed.by_machine_code
+    assert "By roofline" in assumed.reason
+
+
+def test_a_longer_cta_is_a_longer_launch_and_the_interval_is_the_validations() -> None:
+    short, long = estimated(curve_of(40.0)).latency, estimated(curve_of(80.0)).latency
+    assert short is not None
+    assert long is not None
+    assert long.median_us == pytest.approx(2 * short.median_us, rel=0.02)
+    assert short.high_us is not None
+    assert short.high_us < 1.5 * short.median_us
+
+
+def test_keys_that_are_read_again_take_their_time() -> None:
+    once, often = estimated(curve_of(40.0, 0.0)), estimated(curve_of(40.0, 4.29e9))
+    assert once.latency is not None
+    assert often.latency is not None
+    assert once.latency.median_us < 2_000
+    assert often.latency.median_us == pytest.approx(4.29e9 / (0.85 * 300e3), rel=0.01)
+    assert often.terms is not None
+    assert often.terms.binding() == "DRAM"

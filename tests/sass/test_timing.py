@@ -1,0 +1,329 @@
+"""The timing model: rates in cycles, waiting for each other, straight lines, traffic."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.devices import find_device
+from engine.errors import CompileError, ToolMissing, UnknownName
+from engine.sass.cubin import Entry
+from engine.sass.emulation import Emulator
+from engine.sass.instruction import NO_BARRIER, Control, Instruction, Pipe, Program
+from engine.sass.launch import Launch, buffer_address
+from engine.sass.pipes import pipe_of
+from engine.sass.timing.constants import ARCHS, CONSTANTS, SmConstants, sm_constants
+from engine.sass.timing.cta_times import CtaTimes, measure
+from engine.sass.timing.grid import grid_cycles
+from engine.sass.timing.native import simulate_sm
+from engine.sass.timing.residuals import RESIDUALS, interval
+from engine.sass.timing.result import SmTiming, StallReason
+from engine.sass.timing.simulate import CtaClass, simulate_launch
+from engine.sass.timing.sm import gpu_rates, sm_kernel
+from engine.sass.timing.traffic import kv_heads_in_order, traffic
+from engine.sass.trace import AccessKind, CtaTrace
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+def line(
+    text: str,
+    *,
+    stall: int = 1,
+    sets: int = NO_BARRIER,
+    waits: int = 0,
+) -> Instruction:
+    """One instruction: "FFMA R0, R1, R2, R3"."""
+    mnemonic, _, operands = text.partition(" ")
+    opcode, *modifiers = mnemonic.split(".")
+    control = Control(stall, False, sets, NO_BARRIER, waits, 0)
+    return Instruction(
+        address=0,
+        opcode=opcode,
+        modifiers=tuple(modifiers),
+        operands=tuple(o.strip() for o in operands.split(",") if o),
+        predicate="",
+        control=control,
+        pipe=pipe_of(opcode),
+    )
+
+
+def program(*instructions: Instruction, arch: str = "sm_90") -> Program:
+    return Program("kernel", arch, instructions, 32, 0, "")
+
+
+Row = tuple[AccessKind, int, int, int]  # kind, wavefronts, address, amount
+
+
+def trace(warps: list[list[tuple[int, Row | None]]]) -> CtaTrace:
+    """Warps of (instruction, what it accesses); accesses touch no global memory."""
+    entries = [entry for warp in warps for entry in warp]
+    rows = [row for _, row in entries if row is not None]
+    numbers = iter(range(len(rows)))
+    column = lambda i, dtype: np.array([r[i] for r in rows], dtype)  # noqa: E731
+    none = np.zeros(len(rows), np.uint16)
+    return CtaTrace(
+        warp_start=np.cumsum([0, *map(len, warps)], dtype=np.int64),
+        instruction=np.array([i for i, _ in entries], np.int32),
+        lanes=np.full(len(entries), 32, np.uint8),
+        access=np.array([-1 if row is None else next(numbers) for _, row in entries], np.int32),
+        kind=column(0, np.uint8),
+        wavefronts=column(1, np.uint16),
+        ideal_wavefronts=column(1, np.uint16),
+        sectors=none,
+        ideal_sectors=none,
+        size_bytes=np.zeros(len(rows), np.uint32),
+        address=column(2, np.uint64),
+        amount=column(3, np.int32),
+        line_start=np.zeros(len(rows) + 1, np.int64),
+        line=np.zeros(0, np.uint64),
+        line_sectors=np.zeros(0, np.uint8),
+        cta=(0, 0, 0),
+        data_branches=np.zeros(0, np.int32),
+    )
+
+
+def timed(
+    code: Program, warps: list[list[tuple[int, Row | None]]], gpu: str = "H200", ctas: int = 1
+) -> SmTiming:
+    kernel = sm_kernel(code, gpu_rates(find_device(gpu)), "alone", 0, fetches_code=False)
+    try:
+        return simulate_sm(kernel, [trace(warps)], [0] * ctas, ctas)
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+
+
+def repeated(count: int) -> list[tuple[int, Row | None]]:
+    return [(0, None)] * count
+
+
+# ---- rates ----
+
+
+@pytest.mark.parametrize(
+    ("gpu", "text", "per_instruction"),
+    [
+        ("H200", "FADD R0, R2, R5", 1),  # two units of 16 lanes
+        ("A100 80GB SXM", "FADD R0, R2, R5", 2),  # one
+        ("H200", "IMAD R0, R2, R5, R4", 2),  # on the first unit alone
+        ("L4", "HFMA2 R0, R2, R5, R4", 2),
+        ("H200", "IADD3 R0, R2, R5, R4", 2),
+        ("H200", "MUFU.EX2 R0, R1", 8),
+        ("L4", "HMMA.16816.F32 R0, R4, R8, R0", 16),
+        ("A100 80GB SXM", "HMMA.16816.F32 R0, R4, R8, R0", 8),
+        ("H200", "HMMA.16816.F32 R0, R4, R8, R0", 4 / 0.62),
+        ("H200", "HGMMA.64x64x16.F32 R24, gdesc[UR8], R24, gsb0", 32),
+    ],
+)
+def test_rates(gpu: str, text: str, per_instruction: float) -> None:
+    arch = find_device(gpu).arch
+    took = timed(program(line(text), arch=arch), [repeated(400)], gpu).cycles
+    assert took == pytest.approx(400 * per_instruction, rel=0.02)
+
+
+def test_registers_of_one_bank_cost_cycles() -> None:
+    spread = timed(program(line("FFMA R0, R2, R5, R4")), [repeated(300)]).cycles
+    crowded = timed(program(line("FFMA R0, R2, R6, R4")), [repeated(300)]).cycles
+    reused = timed(program(line("FFMA R0, R2.reuse, R6.reuse, R4")), [repeated(300)]).cycles
+    # Three reads of one port take three cycles, two reads take two, one takes one.
+    assert (spread, crowded) == (pytest.approx(600, rel=0.02), pytest.approx(900, rel=0.02))
+    assert reused == pytest.approx(300, rel=0.02)
+
+
+def test_warps_of_one_partition_share_its_issue_slot() -> None:
+    code = program(line("FFMA R0, R2, R5, R7"))
+    beside = timed(code, [repeated(200)] * 4).cycles  # a partition each
+    behind = timed(code, [repeated(200)] * 8).cycles
+    assert behind == pytest.approx(2 * beside, rel=0.03)
+
+
+def test_bank_conflicts_hold_the_shared_memory_port() -> None:
+    code = program(line("LDS R0, [R1]"))
+    ways = {n: timed(code, [[(0, (AccessKind.SHARED_LOAD, n, 0, 0))] * 64]).cycles for n in (1, 32)}
+    assert ways[32] == pytest.approx(64 * 32, rel=0.1)
+    assert ways[1] < 5 * 64  # a partition sends one every four cycles
+
+
+# ---- waiting ----
+
+
+def test_what_waits_for_a_scoreboard_says_so() -> None:
+    code = program(
+        line("MUFU.EX2 R0, R1", sets=0), line("FADD R2, R0, R0", waits=1), line("EXIT", stall=1)
+    )
+    timing = timed(code, [[(0, None), (1, None), (2, None)]])
+    assert timing.stalls[1, StallReason.SHORT_SCOREBOARD] == sm_constants("sm_90").mufu_cycles - 1
+    assert timing.stall_cycles()[StallReason.SELECTED] == timing.issued == 3
+
+
+def test_a_barrier_waits_for_the_last_warp_and_a_counted_one_for_its_threads() -> None:
+    code = program(line("FFMA R0, R2, R5, R4"), line("BAR.SYNC 0x0"), line("EXIT"))
+    barrier = (AccessKind.BARRIER, 0, 0, 64)
+    slow, fast = [*repeated(500), (1, barrier), (2, None)], [(1, barrier), (2, None)]
+    timing = timed(code, [slow, fast])
+    assert timing.stalls[2, StallReason.BARRIER] > 900  # the FFMA's registers share a bank
+    arrive = [(1, (AccessKind.BARRIER_ARRIVE, 0, 0, 64)), (2, None)]
+    alone = timed(code, [arrive, fast])
+    assert alone.cycles < 60
+
+
+def test_copies_in_groups_are_waited_for_in_order() -> None:
+    code = program(
+        line("LDGDEPBAR", sets=0), line("DEPBAR.LE SB0, 0x1"), line("FFMA R0, R2, R5, R4")
+    )
+    commit, wait = (AccessKind.ASYNC_COMMIT, 0, 0, 0), (AccessKind.ASYNC_WAIT, 0, 0, 1)
+    timing = timed(code, [[(0, commit), (0, commit), (1, wait), (2, None)]])
+    assert timing.issued == 4
+
+
+def test_a_phase_of_an_mbarrier_needs_all_its_arrivals() -> None:
+    code = program(line("SYNCS.EXCH.64"), line("SYNCS.ARRIVE"), line("SYNCS.PHASECHK"))
+    init, arrive, wait = (
+        (AccessKind.MBARRIER_INIT, 0, 64, 2),
+        (AccessKind.MBARRIER_ARRIVE, 0, 64, 1),
+        (AccessKind.MBARRIER_WAIT, 0, 64, 0),
+    )
+    both = [[(0, init), (1, arrive), (2, wait), (2, None)], [(1, arrive), (2, None)]]
+    assert timed(code, both).issued == 6
+    with pytest.raises(CompileError, match="wait for each other"):
+        timed(code, [[(0, init), (1, arrive), (2, wait), (2, None)]])
+
+
+def test_ctas_of_a_queue_start_when_a_slot_falls_free() -> None:
+    kernel = sm_kernel(
+        program(line("FFMA R0, R2, R5, R7")), gpu_rates(find_device("H200")), "alone", 0, False
+    )
+    short, long = trace([repeated(100)]), trace([repeated(1000)])
+    timing = simulate_sm(kernel, [short, long], [1, 0, 0], 2)
+    assert timing.started[2] < timing.finished[0]
+    assert timing.finished[2] < timing.finished[0]
+
+
+# ---- lines, grids, traffic ----
+
+
+@lru_cache(maxsize=1)
+def flash() -> tuple[Program, Entry]:
+    pytest.importorskip("cupy")
+    from engine.compile import compile_kernel
+    from engine.sass import disassemble, read_cubin
+
+    try:
+        compiled = compile_kernel(KERNELS / "flash_mma.cu", (), "sm_90", ("flash",))
+        cubin = read_cubin(compiled.cubin)
+        return disassemble(cubin).program("flash"), cubin.entries["flash"]
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+
+
+def flash_trace(seqlen: int) -> tuple[Program, CtaTrace]:
+    code, entry = flash()
+    arguments = (
+        *(struct.pack("<Q", buffer_address(n)) for n in range(5)),
+        *(struct.pack("<i", n) for n in (1, 1, seqlen)),
+        struct.pack("<f", 0.125),
+    )
+    launch = Launch((1, 1, seqlen // 64), (128, 1, 1), 5 * 64 * 72 * 2, arguments)
+    return code, Emulator(code, entry, launch).trace()[0]
+
+
+@pytest.mark.slow
+def test_time_is_linear_in_key_tiles_within_two_per_cent() -> None:
+    traces = {n: flash_trace(n) for n in (256, 512, 1024)}
+    code = traces[256][0]
+    gpu = gpu_rates(find_device("H200"))
+    kernel = sm_kernel(code, gpu, "shared", 3 * 47 * 1024, fetches_code=False)
+    times = measure(kernel, kernel, (traces[256][1], traces[512][1]), (256.0, 512.0), 3, quick=True)
+    for count in (1, 3):
+        full = simulate_sm(kernel, [traces[1024][1]], [0] * count, 3).cycles
+        assert times.of(count, 1024.0) == pytest.approx(full, rel=0.02)
+
+
+def test_a_launch_on_a_gpu() -> None:
+    code, one = flash_trace(128)
+    launch = Launch((64, 2, 2), (128, 1, 1), 5 * 64 * 72 * 2, ())
+    result = simulate_launch(code, [CtaClass(one, launch.ctas)], launch, find_device("H200"), 3)
+    assert result.ctas_per_sm == 2
+    assert 1.0 < result.sm_cycles / result.cta_cycles < 2.0
+    assert result.latency.low_us < result.latency.median_us < result.latency.high_us
+    assert 0.0 < result.busy()["tensor"] < 1.0
+
+
+def times_of(alone: float, together: float, steady: float) -> CtaTimes:
+    return CtaTimes(
+        resident=2,
+        lengths=(1.0, 2.0),
+        counts=(1, 2),
+        together=((alone, together), (2 * alone, 2 * together)),
+        steady=(steady, 2 * steady),
+        fetch_cycles=0.0,
+    )
+
+
+def test_ctas_that_drift_apart_are_no_rounds() -> None:
+    in_step, apart = times_of(100, 160, 80), times_of(100, 160, 70)
+    assert in_step.of(5, 1.0) == 160 + 160 + 100
+    assert apart.of(5, 1.0) == pytest.approx(160 + 140 + 100 * 140 / 160)
+
+
+def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
+    times = times_of(100, 160, 80)
+    first = grid_cycles(times, [4.0, 3.0, 2.0, 1.0], 8, 8)
+    last = grid_cycles(times, [1.0, 2.0, 3.0, 4.0], 8, 8)
+    assert first < last
+    assert grid_cycles(times, [1.0] * 4, 8, 8) == times.of(4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "grid", "shares", "gigabytes"),
+    [
+        ("L4", (8, 32, 32), (1, 1, 32), 4.29),  # heads first: every query tile reads K/V again
+        ("H200", (8, 32, 32), (1, 1, 32), 2.82),
+        ("L4", (32, 8, 32), (32, 1, 1), 0.13),  # query tiles first
+    ],
+)
+def test_the_order_of_ctas_decides_what_reaches_dram(
+    gpu: str, grid: tuple[int, int, int], shares: tuple[int, int, int], gigabytes: float
+) -> None:
+    device = find_device(gpu)
+    assert device.num_sms is not None and device.l2_bytes is not None  # noqa: PT018
+    head_bytes = 2048 * 64 * 2 * 2
+    order = kv_heads_in_order(grid, shares)
+    moved = traffic(order, head_bytes, 0.0, 3 * device.num_sms, device.l2_bytes)
+    assert moved.dram_bytes / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    assert moved.streams
+
+
+def test_what_fits_in_l2_stays_there() -> None:
+    moved = traffic(kv_heads_in_order((4, 2, 8), (1, 1, 8)), 1 << 20, 0.0, 32, 48 << 20)
+    assert moved.dram_bytes == 0
+    assert not moved.streams
+
+
+# ---- the table ----
+
+
+def test_every_constant_has_a_value_per_arch_and_an_origin() -> None:
+    names = [row.name for row in CONSTANTS]
+    assert names == [f.name for f in fields(SmConstants) if f.name != "arch"]
+    for row in CONSTANTS:
+        assert len(row.values) == len(ARCHS), row.name
+        assert row.source, row.name
+    assert sm_constants("sm_90a").arch == "sm_90"
+    assert sm_constants("sm_103").arch == "sm_100"
+    with pytest.raises(UnknownName, match="sm_60"):
+        sm_constants("sm_60")
+
+
+def test_what_was_never_measured_has_the_widest_interval() -> None:
+    code = program(line("HMMA.16816.F32 R0, R4, R8, R0"))
+    low, high = interval(100.0, "sm_90", code)
+    unknown_low, unknown_high = interval(100.0, "sm_100", code)
+    assert unknown_low < low < 100 < high < unknown_high
+    assert ("sm_100", "tensor") not in RESIDUALS
+    assert Pipe.TENSOR in {i.pipe for i in code.instructions}
