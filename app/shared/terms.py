@@ -12,7 +12,25 @@ TERMS: dict[str, str] = {
     "tuned": "The best config that a sweep found for this GPU, this variant and problems like this "
     "one (same D, mask and format; S and B·H within a factor of two), and that was kept. The "
     "command line uses it where no values are given.",
-    "variant": "An algorithm: one numbered CUDA file of the ladder.",
+    "variant": "An algorithm: one numbered CUDA file of the ladder, or a kernel of your own.",
+    "add_kernel": "Use a CUDA kernel of your own: it is checked, explained, predicted, swept and "
+    "compared like those of the ladder.",
+    "add_path": "A .cu file. It is compiled and run with your rights on this machine, so add only "
+    "files that you trust.",
+    "add_entry": "The kernel's name, with its namespaces. A template's arguments stand in <…>; "
+    "{head_dim}, {causal} and {element_type} take the problem's values.",
+    "add_grid": "CTAs along this axis: a number, or a formula of batch, num_heads, num_heads_kv, "
+    "seqlen, seqlen_kv, head_dim and ceil_div(a, b).",
+    "add_threads": "Threads of a CTA: a number, a formula, or up to three in brackets: [32, 4].",
+    "add_smem": "What the launch gives as its third value; 0 where the kernel has no "
+    "extern __shared__ array. A number or a formula; element_bytes is 2.",
+    "add_head_dims": "The values of D that the kernel takes, ascending.",
+    "add_args": "One for each parameter: a known name in quotes, or a name, ctype and value in "
+    "braces. Lines are those of a TOML list; what follows # is a comment.",
+    "add_scratch": "Buffers that the kernel needs besides Q, K, V, O and LSE, with their shapes.",
+    "add_beside": "Into a file of the same name that ends in .attune.toml. The source is not "
+    "touched.",
+    "add_inside": "As a comment at the top of the source.",
     "preset": "Shapes of real models to start from. Changing a number below makes it your own.",
     "batch": "B, sequences in one call. The B × H heads are independent of each other.",
     "num_heads": "H, attention heads of each sequence.",

@@ -10,7 +10,7 @@ from app.shared.runs import cancel, run
 from app.shared.selection import Selection, variant_label
 from app.shared.terms import TERMS
 from app.shared.widgets import failure, plain_markdown, problem
-from app.tune import save
+from app.tune import add_kernel, save
 from app.tune.run_state import RunState, pinnable
 from engine.evaluation import Status
 
@@ -49,6 +49,7 @@ def draw(selection: Selection, state: RunState) -> None:
             lambda: pinnable(state), disabled=not (state.preview and state.preview.passes)
         )
         save.button(state, label)
+        add_kernel.button(selection)
 
 
 def banner(selection: Selection) -> None:

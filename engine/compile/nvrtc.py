@@ -302,10 +302,10 @@ class _Build:
         return CompileError(first, log[:MAX_LOG])
 
     def _no_such_kernel(self, entry: str, what: str) -> str:
-        names = (m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code))
-        known = ", ".join(sorted(set(names))) or "none"
+        names = {m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code)}
+        known = ", ".join(sorted(names)) or "none"
         name, is_template, _ = entry.partition("<")
-        why = f" ({what})" if is_template and name.split("::")[-1].strip() in known else ""
+        why = f" ({what})" if is_template and name.split("::")[-1].strip() in names else ""
         return f"{self.sources.name} has no __global__ function {entry}{why}: it has {known}."
 
     def _ptx(self) -> str:

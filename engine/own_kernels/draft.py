@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -54,54 +54,49 @@ _BF16: Final = frozenset(["__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "bf1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a list in a block, and what it was guessed from."""
-
-    toml: str
-    comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
-    """What the short form asks. Texts are TOML values: formulas in quotes or numbers."""
+    """What the short form asks: formulas as `kernels.formula` has them, C++ text, TOML lists."""
 
     entry: str
     grid: tuple[str, str, str] = ("1", "1", "1")
-    threads: str = "128"
+    threads: str = "128"  # or a list of three
     smem_bytes: str = "0"
-    args: tuple[Line, ...] = ()
-    head_dims: tuple[int, ...] = (64,)
+    args: str = ""  # items of a TOML list, with their commas
+    head_dims: tuple[int, ...] | str = (64,)  # or as text: "64, 128"
     dtypes: tuple[str, ...] = ("float16",)
     causal: tuple[bool, ...] = (False,)
     layout: str = "bhsd"
     keeps_macros: bool = True  # whether the usual -D macros are given
-    scratch: tuple[Line, ...] = field(default=())
+    scratch: str = ""  # lines of the table
     is_checked: bool = False  # by a person: no reminders to look at a line
 
     def toml(self) -> str:
         """The description as TOML."""
         check = "" if self.is_checked else "  # check"
-        dtypes = ", ".join(f'"{d}"' for d in self.dtypes)
+        dtypes = ", ".join(map(json.dumps, self.dtypes))
+        dims = self.head_dims
+        if not isinstance(dims, str):
+            dims = ", ".join(map(str, dims))
         masks = ", ".join(str(c).lower() for c in self.causal)
         lines = [
-            f"head_dims = [{', '.join(map(str, self.head_dims))}]{check}",
+            f"head_dims = [{dims}]{check}",
             f"dtypes = [{dtypes}]",
             f"causal = [{masks}]{check}",
             f'layout = "{self.layout}"{check}',
         ]
         if not self.keeps_macros:
             lines.append("defines = {}  # no -D macros: the source has names of its own")
-        if self.scratch:
-            lines += ["", "[scratch]", *_lines(self.scratch, "")]
+        if self.scratch.strip():
+            lines += ["", "[scratch]", self.scratch.strip()]
         lines += [
             "",
             "[[passes]]",
-            f'entry = "{self.entry}"',
-            f"grid = [{', '.join(self.grid)}]{check}",
-            f"threads = {self.threads}{check}",
-            f"smem_bytes = {self.smem_bytes}{check}",
+            f"entry = {_text(self.entry)}",
+            f"grid = [{', '.join(map(_formula, self.grid))}]{check}",
+            f"threads = {_formula(self.threads)}{check}",
+            f"smem_bytes = {_formula(self.smem_bytes)}{check}",
             "args = [",
-            *_lines(self.args, "    ", ","),
+            *(f"    {line}".rstrip() for line in self.args.strip().splitlines()),
             "]",
         ]
         return "\n".join(lines) + "\n"
@@ -111,11 +106,14 @@ class Draft:
         return f"/* attune\n{self.toml()}*/\n"
 
 
-def _lines(lines: Iterable[Line], indent: str, end: str = "") -> list[str]:
-    return [
-        f"{indent}{line.toml}{end}" + (f"  # {line.comment}" if line.comment else "")
-        for line in lines
-    ]
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _formula(value: str) -> str:
+    """A formula as TOML: a number or a list as it is, any other text in quotes."""
+    plain = value.strip()
+    return plain if plain.isdigit() or plain.startswith("[") else _text(plain)
 
 
 def draft_block(text: str, path: Path) -> str:
@@ -135,25 +133,25 @@ class _Guess:
     def __init__(self, text: str, kernel: Signature) -> None:
         self.text = text
         self.kernel = kernel
-        self.scratch: list[Line] = []
+        self.scratch: list[str] = []
         self.told: set[str] = set()
 
     def draft(self) -> Draft:
         kernel = self.kernel
         entry = kernel.name + self._template_arguments()
-        args = tuple(self._argument(p) for p in kernel.parameters)
+        args = [f"{self._argument(p)},  # {p.written}" for p in kernel.parameters]
         return Draft(
             entry=entry,
             grid=self._grid(),
             threads=str(kernel.threads or self._launched(1) or self._constant(_THREADS) or 128),
             smem_bytes=self._smem(),
-            args=args,
+            args="\n".join(args),
             head_dims=self._head_dims(),
             dtypes=self._dtypes(),
             causal=(False, True) if self._knows("causal", "IS_CAUSAL") else (False,),
             layout=self._layout(),
             keeps_macros=self._keeps_macros(),
-            scratch=tuple(self.scratch),
+            scratch="\n".join(self.scratch),
         )
 
     # ---- the template ----
@@ -192,9 +190,8 @@ class _Guess:
 
     # ---- the arguments ----
 
-    def _argument(self, parameter: Parameter) -> Line:
-        toml = self._pointer(parameter) if parameter.is_pointer else self._value(parameter)
-        return Line(toml, parameter.written)
+    def _argument(self, parameter: Parameter) -> str:
+        return self._pointer(parameter) if parameter.is_pointer else self._value(parameter)
 
     def _pointer(self, parameter: Parameter) -> str:
         words = [w for w in _words(parameter.name) if w not in _DROPPED] or _words(parameter.name)
@@ -211,19 +208,16 @@ class _Guess:
         name = f"{name}_buffer" if len(name) == 1 else name
         dtype = "float32" if parameter.type == "float" else "int32"
         self.scratch.append(
-            Line(
-                f'{name} = {{dtype = "{dtype}", shape = ["batch", "num_heads", "seqlen"], '
-                'fill = "zero"}',
-                "check: its shape",
-            )
+            f'{name} = {{dtype = "{dtype}", shape = ["batch", "num_heads", "seqlen"], '
+            'fill = "zero"}  # check: its shape'
         )
         return f'"{name}"'
 
     def _value(self, parameter: Parameter) -> str:
         fields = fields_of(self.text, parameter.type)
         if fields:
-            inner = ",\n        ".join(self._argument(f).toml for f in fields)
-            return f'{{name = "{parameter.name}", fields = [\n        {inner}]}}'
+            inner = ",\n    ".join(self._argument(f) for f in fields)
+            return f'{{name = "{parameter.name}", fields = [\n    {inner}]}}'
         ctype = _CTYPES.get(parameter.type, "int32")
         value = self._meaning(parameter.name, is_float=ctype.startswith("float"))
         plain = "float32" if value in ("softmax_scale", "softmax_scale_log2") else "int32"
@@ -251,25 +245,25 @@ class _Guess:
 
     def _grid(self) -> tuple[str, str, str]:
         rows = self._constant(_ROWS) or 64
-        tiles = f'"ceil_div(seqlen, {rows})"'
+        tiles = f"ceil_div(seqlen, {rows})"
         named = {
             axis: _words(name)
             for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*[;,]", self.kernel.body)
         }
         used = [axis for axis in "xyz" if f"blockIdx.{axis}" in self.kernel.body]
         if used == ["x"]:
-            return f'"batch * num_heads * ceil_div(seqlen, {rows})"', "1", "1"
-        usual = dict(zip("xyz", (tiles, '"num_heads"', '"batch"'), strict=True))
+            return f"batch * num_heads * ceil_div(seqlen, {rows})", "1", "1"
+        usual = dict(zip("xyz", (tiles, "num_heads", "batch"), strict=True))
         if used == ["x", "y"]:
-            usual = {"x": tiles, "y": '"batch * num_heads"', "z": "1"}
+            usual = {"x": tiles, "y": "batch * num_heads", "z": "1"}
         for axis, words in named.items():
             both = {"bh", "hb"} & set(words) or (_some(words, "batch") and _some(words, "head"))
             if both:
-                usual[axis] = '"batch * num_heads"'
+                usual[axis] = "batch * num_heads"
             elif _some(words, "batch") or words in (["b"], ["bidb"]):
-                usual[axis] = '"batch"'
+                usual[axis] = "batch"
             elif _some(words, "head") or words in (["h"], ["bidh"]):
-                usual[axis] = '"num_heads"'
+                usual[axis] = "num_heads"
             else:
                 usual[axis] = tiles
         return usual["x"], usual["y"], usual["z"]

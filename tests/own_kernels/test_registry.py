@@ -167,3 +167,14 @@ def test_the_list_of_variants_has_them(
     assert main(["variants", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [v["id"] for v in listed][-1] == "naive_flash"
+
+
+def test_kernels_are_added_and_forgotten_by_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["variants", "--add", str(folder / "naive_flash.cu")]) == 0
+    assert "naive_flash" in capsys.readouterr().out
+    assert main(["variants", "--forget", "naive_flsh"]) == 2
+    assert "did you mean naive_flash." in capsys.readouterr().err
+    assert main(["variants", "--forget", "naive_flash"]) == 0
+    assert "naive_flash" not in capsys.readouterr().out

@@ -1,0 +1,112 @@
+"""What a description means on one problem: the launch, and every argument with its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.arguments import Argument, NullArg, ScalarArg, StructArg, encode_argument
+from engine.own_kernels.signature import Signature
+from engine.plan import LaunchPlan, PassLaunch
+from engine.problem import Problem
+from engine.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the explanation."""
+
+    what: str  # "grid", or the kernel's parameter
+    given: str  # the argument's name
+    type: str
+    value: str  # on this problem
+
+
+def explain(plan: LaunchPlan, kernels: Sequence[Signature]) -> list[Row]:
+    """The launches of a plan, line by line; `kernels` are those that the source declares."""
+    declared = {kernel.name: kernel for kernel in kernels}
+    rows: list[Row] = []
+    for launch in plan.passes:
+        kernel = declared.get(launch.entry.partition("<")[0].strip())
+        rows += [*_launch_rows(launch), *_argument_rows(plan, launch, kernel)]
+    return rows
+
+
+def why_arguments_differ(plan: LaunchPlan, kernels: Sequence[Signature]) -> str:
+    """The sentence about a kernel that takes another number of arguments; empty if all agree."""
+    declared = {kernel.name: kernel for kernel in kernels}
+    for launch in plan.passes:
+        kernel = declared.get(launch.entry.partition("<")[0].strip())
+        if kernel is None:
+            known = ", ".join(declared) or "none"
+            return f"There is no kernel {launch.entry} in this file: it has {known}."
+        if len(kernel.parameters) != len(launch.args):
+            return (
+                f"{kernel.name} has {len(kernel.parameters)} parameters and is given "
+                f"{len(launch.args)} arguments: list one for each, in their order."
+            )
+    return ""
+
+
+def _launch_rows(launch: PassLaunch) -> Iterator[Row]:
+    x, y, z = launch.grid
+    yield Row("kernel", launch.entry, "", "")
+    yield Row("grid", "", "x × y × z", f"{x:,} × {y:,} × {z:,} = {launch.ctas:,} CTAs")
+    block = " × ".join(f"{size:,}" for size in launch.block)
+    yield Row("threads", "", "of a CTA", f"{block} = {launch.threads:,}")
+    smem = format_bytes(launch.dynamic_smem_bytes)
+    yield Row("shared memory", "", "dynamic, of a CTA", smem)
+
+
+def _argument_rows(plan: LaunchPlan, launch: PassLaunch, kernel: Signature | None) -> Iterator[Row]:
+    written = [p.written for p in kernel.parameters] if kernel is not None else []
+    for index, argument in enumerate(launch.args):
+        what = written[index] if index < len(written) else f"argument {index + 1}"
+        yield from _rows_of(plan, what, argument)
+
+
+def _rows_of(plan: LaunchPlan, what: str, argument: Argument) -> Iterator[Row]:
+    if isinstance(argument, StructArg):
+        size = len(encode_argument(argument).data)
+        yield Row(what, argument.name, "structure", format_bytes(size))
+        for field in argument.fields:
+            yield from _rows_of(plan, f"{argument.name}.{field.name}", field)
+    elif isinstance(argument, NullArg):
+        yield Row(what, argument.name, "pointer", "null")
+    elif isinstance(argument, ScalarArg):
+        yield Row(what, argument.name, argument.ctype, _number(argument))
+    else:
+        yield Row(what, argument.name, "pointer", _buffer(plan, argument.name))
+
+
+def _number(argument: ScalarArg) -> str:
+    if argument.ctype == "bool":
+        return "true" if argument.value else "false"
+    return f"{argument.value:.6g}" if argument.ctype.startswith("float") else f"{argument.value:,}"
+
+
+def _buffer(plan: LaunchPlan, name: str) -> str:
+    """The shape and type of a buffer."""
+    problem = plan.problem
+    scratch = {s.name: s for s in plan.scratch}
+    if name in scratch:
+        found = scratch[name]
+        return f"{_shape(found.shape)} {found.dtype}, scratch, {found.fill}"
+    if name == "lse" and plan.lse is not None:
+        b, h, s, _ = problem.shape
+        shape = (b, h, s) if plan.lse.layout == "bhs" else (b, s, h)
+        base = "natural" if plan.lse.base == "e" else "base 2"
+        return f"{_shape(shape)} float32, {base}"
+    return f"{_shape(_in_layout(plan, name, problem))} {problem.dtype}"
+
+
+def _in_layout(plan: LaunchPlan, name: str, problem: Problem) -> tuple[int, ...]:
+    shape = problem.kv_shape if name in ("k", "v") else problem.shape
+    if plan.layouts.get(name, "bhsd") == "bhsd":
+        return shape
+    b, h, s, d = shape
+    return (b, s, h, d)
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return f"[{', '.join(f'{size:,}' for size in sizes)}]"

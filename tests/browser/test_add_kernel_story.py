@@ -1,0 +1,80 @@
+"""The story of a kernel of one's own: found by its path, described by a short form, run, edited."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from app_server import WAIT_MS
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+DATA = Path(__file__).resolve().parents[1] / "own_kernels" / "kernels"
+
+
+def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
+    source = tmp_path / "story_flash.cu"
+    shutil.copy(DATA / "naive_flash.cu", source)
+    app = new_tab("/?gpu=L4&B=2&H=3&S=70")
+    app.see_metric("Latency", "predicted")
+
+    # A path that is no kernel is one sentence; a kernel without a description gets the form.
+    app.press("add_kernel")
+    dialog = app.page.get_by_role("dialog")
+
+    def box(label):
+        return dialog.get_by_role("textbox", name=label, exact=True)
+
+    path = box("Source file on this machine")
+    path.fill(str(tmp_path / "nothing.cu"))
+    path.press("Enter")
+    expect(dialog).to_contain_text("it cannot be read", timeout=WAIT_MS)
+    path.fill(str(source))
+    path.press("Enter")
+    expect(box("Entry")).to_have_value("flash_attn_fwd", timeout=WAIT_MS)
+    expect(box("Grid y")).to_have_value("batch * num_heads")
+    expect(dialog).to_contain_text("On B2 H3 S70 D64 fp16")
+
+    # A mistake is named at once; the right formula is taken.
+    smem = box("Dynamic shared memory, bytes")
+    smem.fill("2 * 32 * head_dims * 4")
+    smem.press("Enter")
+    expect(dialog).to_contain_text("there is no head_dims: did you mean", timeout=WAIT_MS)
+    smem.fill("2 * 32 * head_dim * 4")
+    smem.press("Enter")
+    expect(dialog).not_to_contain_text("there is no head_dims", timeout=WAIT_MS)
+    dialog.get_by_role("button", name="Write it beside the file and add").click()
+
+    # It is the selected variant, runs, and is right; the source was not touched.
+    expect(dialog).to_have_count(0, timeout=WAIT_MS)
+    app.see("story_flash")
+    app.see_metric("Latency", "predicted")
+    app.press("run")
+    app.see_metric("Correctness", "Passed")
+    assert source.read_bytes() == (DATA / "naive_flash.cu").read_bytes()
+    sidecar = source.with_name("story_flash.attune.toml")
+    assert 'entry = "flash_attn_fwd"' in sidecar.read_text(encoding="utf-8")
+
+    # An edit of the source is seen, and what it breaks is named.
+    app.page.get_by_text("Rerun on change").click()
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace("m + logf(l)", "m + log2f(l)"), encoding="utf-8")
+    app.see_metric("Correctness", "Incorrect")
+    app.tab("Correctness")
+    app.see("LSE is wrong")
+    app.no_exception()
+
+    # A link names it, and nothing but its name: a path in a link adds nothing.
+    other = new_tab(f"/?variant={source}")
+    other.see("There is no variant called")
+
+    # Off the list again.
+    app.page.get_by_text("Rerun on change").click()
+    app.press("add_kernel")
+    dialog = app.page.get_by_role("dialog")
+    dialog.get_by_text("Added kernels: 1").click()
+    app.press("forget_story_flash")
+    expect(dialog.get_by_text("Added kernels: 1")).to_have_count(0, timeout=WAIT_MS)
+    assert source.exists()

@@ -1,0 +1,121 @@
+"""What a `.cu` file holds for the host is left out; what device code needs stays, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.compile.host_code import without_host_code
+from engine.compile.nvrtc import compile_kernel
+from engine.compile.sources import read_sources
+from engine.errors import CompileError
+from kernels.variant import KERNELS_DIR
+
+HOST = [
+    "int main() { return 0; }",
+    "void launch(float* p) { k<<<1, 32>>>(p); }",
+    "template <int N>\nvoid launch(float* p) { k<N><<<1, 32>>>(p); }",
+    'static inline void check(cudaError_t e, const char* f) { if (e) { printf("}"); } }',
+    'extern "C" int run(float* p) { k<<<1, 1>>>(p); return 0; }',
+    "void later(float* p);",
+    "std::vector<at::Tensor> fwd(const at::Tensor &q) { return {q}; }",
+    "std::vector<int> table = {1, 2};",
+    "using torch::Tensor;",
+    'PYBIND11_MODULE(NAME, m) { m.def("fwd", &fwd); }',
+    "bool operator==(const A& a, const A& b) { return true; }",
+]
+DEVICE = [
+    "__global__ void k(float* p) { *p = 1; }",
+    "template <int N> __device__ __forceinline__ float f() { return N; }",
+    "constexpr int cdiv(int a, int b) { return (a + b - 1) / b; }",
+    "#define DEVICE __device__ inline\nDEVICE float g(float x) { return x; }",
+    "struct Params { int a; Params() : a(1) {} int get() const { return a; } };",
+    "template <> struct Traits<half> { static constexpr int x = 1; };",
+    "enum class Mode { A, B };",
+    "static constexpr int N = 64;",
+    "__constant__ float table[2] = {1.f, 2.f};",
+    "using index_t = long long;",
+    "typedef unsigned int uint;",
+    'static_assert(sizeof(int) == 4, "(");',
+    "KERNEL(name) { out[0] = 1; }",
+    "template __global__ void k<1>(float*);",
+    "__device__ int counter;",
+    "struct Forward;",
+]
+
+
+@pytest.mark.parametrize("code", HOST)
+def test_host_code_is_left_out(code: str) -> None:
+    for text in (code, f"namespace a {{\n{code}\n}}\n", f'extern "C++" {{\n{code}\n}}'):
+        kept = without_host_code(f"int before;\n{text}\n__device__ int after;\n")
+        assert kept.count("\n") == text.count("\n") + 3
+        assert kept.splitlines()[0] == "int before;"
+        assert kept.splitlines()[-1] == "__device__ int after;"
+        assert not {"launch", "main", "table", "fwd", "Tensor", "run", "later"} & set(kept.split())
+        assert "<<<" not in kept
+
+
+@pytest.mark.parametrize("code", DEVICE)
+def test_device_code_stays(code: str) -> None:
+    for text in (code, f"namespace a {{ namespace b::c {{\n{code}\n}} }}\n"):
+        mixed = f"{text}\nint main() {{ return 0; }}\n{text}\n"
+        assert without_host_code(text) == text
+        assert without_host_code(mixed) == mixed.replace("int main() { return 0; }", "")
+
+
+def test_preprocessor_lines_of_host_code_stay() -> None:
+    code = "int main() {\n#if X\n  f();\n#else \\\n  // more\n#endif\n}\nint y;\n"
+    assert without_host_code(code) == "\n#if X\n\n#else \\\n  // more\n#endif\n\nint y;\n"
+
+
+@pytest.mark.parametrize("code", ["int main() { (] }\n", "} int main() {}\n", "void f( {\n"])
+def test_what_does_not_balance_is_left_alone(code: str) -> None:
+    assert without_host_code(code) == code
+
+
+@pytest.mark.parametrize("path", sorted(KERNELS_DIR.glob("*.cu*")), ids=lambda p: p.name)
+def test_the_ladder_has_no_host_code(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert without_host_code(text) == text
+
+
+def test_headers_are_found_where_a_compiler_finds_them(
+    cuda_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Beside the includer first, then beside the kernel, then in include folders; two headers of
+    one name are two files."""
+    for name, text in {
+        "sub/a.cuh": '#include "b.cuh"\n#include <lib.h>\n',
+        "sub/b.cuh": "#define INNER 1\n",
+        "b.cuh": "#define OUTER 2\n",
+        "include/lib.h": '#include "../b.cuh"\n#include <cstdint>\n#include <vector>\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    source = cuda_file(
+        '#include "sub/a.cuh"\n#include "b.cuh"\n'
+        "__global__ void k(std::int32_t* p) { *p = INNER + OUTER; }\n"
+    )
+    sources = read_sources(source, [tmp_path / "include"])
+    assert [name for name, _ in sources.headers] == ["b.cuh", "include/lib.h", "sub/a.cuh",
+                                                     "sub/b.cuh"]  # fmt: skip
+    assert sources.foreign == ("cstdint", "vector")
+    kernel = compile_kernel(source, (), "sm_89", ("k",), (tmp_path / "include",))
+    assert kernel.symbols == {"k": "_Z1kPi"}
+    with pytest.raises(CompileError, match=r'could not open source file "lib\.h"|cannot open'):
+        compile_kernel(source, (), "sm_89", ("k",))
+
+
+def test_entries_by_name_expression(cuda_file: Callable[..., Path]) -> None:
+    source = cuda_file(
+        "namespace fa { template <int D, bool C> __global__ void fwd(float* p) { *p = D + C; } }\n"
+    )
+    kernel = compile_kernel(source, (), "sm_89", ("fa::fwd<64, true>", "fa::fwd<32, false>"))
+    assert kernel.symbols["fa::fwd<64, true>"] == "_ZN2fa3fwdILi64ELb1EEEvPf"
+    assert kernel.entries["fa::fwd<32, false>"].registers_per_thread > 0
+    with pytest.raises(CompileError, match=r"no __global__ function fa::fw<1, true>: it has fwd"):
+        compile_kernel(source, (), "sm_89", ("fa::fw<1, true>",))
+    with pytest.raises(CompileError, match=r"no __global__ function fa::fwd<1> \(.*\): it has fwd"):
+        compile_kernel(source, (), "sm_89", ("fa::fwd<1>",))
