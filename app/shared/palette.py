@@ -6,22 +6,12 @@ never by hue alone, and status by word and icon as well as colour.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.evaluation import Origin, Status
 from engine.own_kernels.registry import all_variants
-
-# Told apart under deuteranopia and protanopia, and legible on both backgrounds.
-CATEGORICAL = (
-    "#3b7dd8",
-    "#d9822b",
-    "#2b9a74",
-    "#9467bd",
-    "#d1495b",
-    "#4aa8d8",
-    "#99922a",
-    "#c46aa0",
-)
+from engine.palette import CATEGORICAL as CATEGORICAL
+from engine.palette import DARK as DARK
+from engine.palette import LIGHT as LIGHT
+from engine.palette import Theme as Theme
 
 LINE_STYLE: dict[Origin, str] = {"measured": "solid", "recorded": "dot", "predicted": "dash"}
 MARKER: dict[Origin, str] = {
@@ -62,48 +52,6 @@ STATUS_ICON: dict[Status, str] = {
     Status.THROTTLED: ":material/thermostat:",
     Status.CANCELLED: ":material/do_not_disturb_on:",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """What a chart needs to sit on the page's background."""
-
-    paper: str  # the page's background
-    accent: str
-    muted: str  # bars that are context, not message
-    line: str  # curves that are context
-    text: str
-    grid: str
-    good: str
-    bad: str
-    within: tuple[str, str]  # error maps: no error, to the tolerance
-    beyond: tuple[str, str]  # the tolerance, to the largest error
-
-
-LIGHT = Theme(
-    paper="#ffffff",
-    accent="#0b6e8a",
-    muted="#c3ced4",
-    line="#7c8a93",
-    text="#1c2429",
-    grid="#e4e9ec",
-    good="#2b9a74",
-    bad="#c2374b",
-    within=("#f3f6f8", "#7fb2c3"),
-    beyond=("#e8a35c", "#8e1b2e"),
-)
-DARK = Theme(
-    paper="#12171a",
-    accent="#3aa9c8",
-    muted="#46545c",
-    line="#8b99a1",
-    text="#e4eaed",
-    grid="#273036",
-    good="#4cbf95",
-    bad="#e8697c",
-    within=("#1b2226", "#2c7084"),
-    beyond=("#c2641f", "#ffd9a0"),
-)
 
 
 def variant_color(index: int) -> str:

@@ -22,6 +22,9 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="leave out what to try next (it compiles the ladder's kernels to predict them)",
     )
+    p.add_argument(
+        "--maps", action="store_true", help="HTML: draw the error maps of results that passed, too"
+    )
     p.set_defaults(run=run)
 
 
@@ -36,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
     snapshot = open_session(args.file)
     advice = () if args.no_advice else advise(snapshot.opened())
-    text = (to_html if kind == "html" else to_markdown)(snapshot, advice)
+    html = kind == "html"
+    text = to_html(snapshot, advice, maps=args.maps) if html else to_markdown(snapshot, advice)
     write_file(path, text)
-    print(f"Written to {path} ({len(text.encode()) / 1e6:.1f} MB).")
+    print(f"Written to {path} ({len(text.encode()) / 1e3:,.0f} kB).")
     return 0

@@ -1,8 +1,8 @@
 """A session as a document: Markdown, or one HTML file that works offline.
 
 The templates are in `templates/`. Every text of the session is escaped for the language it is
-written into; only what is marked safe here goes in as it is. The HTML holds one copy of plotly.js,
-and its content security policy forbids it to fetch anything.
+written into; only what is marked safe here goes in as it is. The HTML has no script, its charts are
+SVG, and its content security policy forbids it to fetch anything.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from engine.palette import DARK, LIGHT
 from engine.records.snapshot import Snapshot
 from engine.sessions.advice import Suggestion
 from engine.sessions.report.figures import report_figures
@@ -31,18 +31,21 @@ def to_markdown(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> str:
     return render_markdown("report.md", snapshot=snapshot, tables=session_tables(snapshot, advice))
 
 
-def to_html(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> str:
-    """The report as one HTML file with its charts; about 5 MB, most of it plotly.js."""
-    # As the installed plotly package brings it along.
-    plotly_js = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+def to_html(snapshot: Snapshot, advice: Sequence[Suggestion] = (), *, maps: bool = False) -> str:
+    """The report as one HTML file with its charts, some 50 kB for one evaluation.
+
+    Args:
+        maps: error maps of results that passed, too; those of wrong ones are always there.
+    """
     return (
         _html_templates()
         .get_template("report.html")
         .render(
             snapshot=snapshot,
             tables=session_tables(snapshot, advice),
-            figures=report_figures(snapshot),
-            plotly_js=Markup(plotly_js),
+            figures=report_figures(snapshot, maps=maps),
+            light=LIGHT,
+            dark=DARK,
         )
     )
 
