@@ -19,6 +19,7 @@ from engine.errors import CompileError, InvalidProblem, UnknownName
 from engine.names import find_variant, has_description, variant_from
 
 if TYPE_CHECKING:
+    from engine.cli.sass_output import Result
     from engine.devices import DeviceSpec
     from engine.sass.analysis import Analysis
     from kernels.variant import Variant
@@ -70,18 +71,27 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.cli.sass_output import as_json, print_analyses
+    from engine.cli.sass_output import as_json, print_results
     from engine.devices import find_device
 
     device = find_device(args.gpu) if args.gpu else None
-    analyses = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
-    if device is not None:
-        _check_runs_on(analyses[0].program.arch, device)
+    counted = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
+    results = [_timed(analysis, device, moved) for analysis, moved in counted]
     if args.json:
-        print_json(as_json(args.kernel, analyses, device))
+        print_json(as_json(args.kernel, results, device))
     else:
-        print_analyses(args.kernel, analyses, device, args.lines, args.listing)
+        print_results(args.kernel, results, device, args.lines, args.listing)
     return 0
+
+
+def _timed(analysis: Analysis, device: DeviceSpec | None, dram_bytes: float | None) -> Result:
+    from engine.cli.sass_output import Result
+    from engine.pipeline.machine_code import time_launch
+
+    if device is None:
+        return Result(analysis, None)
+    _check_runs_on(analysis.program.arch, device)
+    return Result(analysis, time_launch(analysis, device, dram_bytes))
 
 
 def _is_file(kernel: str) -> bool:
@@ -91,8 +101,10 @@ def _is_file(kernel: str) -> bool:
 
 def _of_variant(
     args: argparse.Namespace, device: DeviceSpec | None, variant: Variant | None = None
-) -> tuple[Analysis, ...]:
+) -> list[tuple[Analysis, float | None]]:
+    """Each pass, with what it moves from DRAM where the order of its CTAs says so."""
     from engine.config import default_config, resolve_config
+    from engine.pipeline.machine_code import main_pass_dram_bytes
     from engine.plan import make_plan
     from engine.sass.analysis import analyse_plan
 
@@ -110,10 +122,17 @@ def _of_variant(
         config = default_config(variant, given)
     else:
         config = resolve_config(variant, given, problem, device.name if device else None).values
-    return analyse_plan(make_plan(variant, problem, config), _arch(args, device))
+    plan = make_plan(variant, problem, config)
+    analyses = analyse_plan(plan, _arch(args, device))
+    moved: list[float | None] = [None] * len(analyses)
+    if device is not None:
+        moved[0] = main_pass_dram_bytes(variant, plan, device, analyses[0])
+    return list(zip(analyses, moved, strict=True))
 
 
-def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> tuple[Analysis, ...]:
+def _of_file(
+    args: argparse.Namespace, device: DeviceSpec | None
+) -> list[tuple[Analysis, float | None]]:
     from engine.sass.analysis import analyse
     from engine.sass.arguments import parse_arguments
     from engine.sass.launch import Launch
@@ -137,7 +156,7 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> tuple[Analy
     cubin, entry = (
         _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
     )
-    return (analyse(cubin, entry, launch),)
+    return [(analyse(cubin, entry, launch), None)]
 
 
 def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from engine.cli.output import print_table
 from engine.devices import DeviceSpec
+from engine.pipeline.machine_code import TimedLaunch
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.sass.instruction import NO_BARRIER, Instruction, SourceLine
@@ -19,12 +21,20 @@ from engine.sass.summary import (
     outer_line,
     useful_math,
 )
-from engine.units import format_bytes
+from engine.units import format_bytes, format_us
 
 
-def as_json(kernel: str, analyses: Sequence[Analysis], device: DeviceSpec | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One pass: counted, and timed where a GPU was named."""
+
+    analysis: Analysis
+    timed: TimedLaunch | None
+
+
+def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
     """One object: the whole call, and each pass of it."""
-    passes = [_pass_as_json(a) for a in analyses]
+    passes = [_pass_as_json(r) for r in results]
     main = max(passes, key=lambda p: p["counted"]["warp_instructions"])
     merged: dict[str, int] = {}
     for one in passes:
@@ -41,14 +51,52 @@ def as_json(kernel: str, analyses: Sequence[Analysis], device: DeviceSpec | None
         "registers": main["registers"],
         "code_bytes": main["code_bytes"],
     }
+    if device is not None:
+        for key in ("resident_ctas", "cta_cycles", "sm_cycles", "busy"):
+            whole[key] = main[key]
+        whole["latency"] = _latency_of_all(results)
     return whole | {"passes": passes}
+
+
+def _latency_of_all(results: Sequence[Result]) -> dict[str, Any]:
+    """Passes run one after the other."""
+    each = [r.timed.simulated.latency for r in results if r.timed is not None]
+    return {
+        "median_us": sum(x.median_us for x in each),
+        "low_us": sum(x.low_us for x in each),
+        "high_us": sum(x.high_us for x in each),
+        "origin": each[0].origin,
+    }
 
 
 def _added(passes: Sequence[dict[str, Any]], group: str) -> dict[str, int]:
     return {key: sum(one[group][key] for one in passes) for key in passes[0][group]}
 
 
-def _pass_as_json(analysis: Analysis) -> dict[str, Any]:
+def _pass_as_json(result: Result) -> dict[str, Any]:
+    return _counts_as_json(result.analysis) | _time_as_json(result)
+
+
+def _time_as_json(result: Result) -> dict[str, Any]:
+    if result.timed is None:
+        return {}
+    simulated = result.timed.simulated
+    return {
+        "resident_ctas": simulated.resident_ctas,
+        "ctas_per_sm": simulated.ctas_per_sm,
+        "cta_cycles": simulated.cta_cycles,
+        "sm_cycles": simulated.sm_cycles,
+        "dram_us": simulated.dram_us,
+        "touched_bytes": result.timed.touched_bytes,
+        "busy": simulated.busy(),
+        "stall_cycles": {
+            reason.label: cycles for reason, cycles in simulated.round.stall_cycles().items()
+        },
+        "latency": _latency_of_all([result]),
+    }
+
+
+def _counts_as_json(analysis: Analysis) -> dict[str, Any]:
     counts, figures = analysis.counts, launch_figures(analysis.counts)
     program, launch = analysis.program, analysis.launch
     return {
@@ -109,24 +157,56 @@ def _pass_as_json(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def print_analyses(
+def print_results(
     kernel: str,
-    analyses: Sequence[Analysis],
+    results: Sequence[Result],
     device: DeviceSpec | None,
     most_lines: int,
     listing: bool,
 ) -> None:
     """Tables for people, pass by pass."""
-    for analysis in analyses:
-        _print_counts(kernel, analysis)
-        _print_loops(analysis)
-        _print_lines(analysis, most_lines)
+    for result in results:
+        _print_counts(kernel, result.analysis)
+        _print_loops(result.analysis)
+        _print_lines(result.analysis, most_lines)
+        if device is not None:
+            _print_time(result, device)
         if listing:
-            _print_listing(analysis)
-        for note in notes(analysis):
+            _print_listing(result.analysis)
+        for note in notes(result.analysis):
             print(f"Note: {note}")
     if device is None:
         print("Counts alone: name a GPU (--gpu L4) for a simulated time.")
+    elif len(results) > 1:
+        whole = _latency_of_all(results)
+        print(f"All passes together: {format_us(whole['median_us'])} simulated.")
+
+
+def _print_time(result: Result, device: DeviceSpec) -> None:
+    if result.timed is None:
+        return
+    simulated = result.timed.simulated
+    latency, busy = simulated.latency, simulated.busy()
+    stalls = simulated.round.stall_cycles()
+    cycles = sum(stalls.values()) or 1.0
+    shares = sorted(((c / cycles, r) for r, c in stalls.items() if c), reverse=True)
+    units = sorted(((share, unit) for unit, share in busy.items() if share), reverse=True)
+    rows: list[tuple[str, object]] = [
+        (
+            "latency",
+            f"{format_us(latency.median_us)} simulated "
+            f"({format_us(latency.low_us)} – {format_us(latency.high_us)})",
+        ),
+        ("resident CTAs per SM", f"{simulated.resident_ctas} of {simulated.ctas_per_sm} in all"),
+        ("cycles of one CTA alone", f"{simulated.cta_cycles:,.0f}"),
+        ("cycles of the busiest SM", f"{simulated.sm_cycles:,.0f}"),
+        ("global memory touched", format_bytes(result.timed.touched_bytes)),
+        ("time of DRAM", format_us(simulated.dram_us)),
+        ("busy", ", ".join(f"{unit} {share:.0%}" for share, unit in units[:6])),
+        ("warps' cycles", ", ".join(f"{r.label.lower()} {s:.0%}" for s, r in shares[:6])),
+    ]
+    title = f"{result.analysis.program.entry} on {device.name}, simulated"
+    print_table(title, ("figure", "value"), rows)
 
 
 def _print_counts(kernel: str, analysis: Analysis) -> None:

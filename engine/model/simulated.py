@@ -104,7 +104,7 @@ def simulated_of(
                 return None
             write_entry(path, json.dumps(asdict(found)).encode())
             _find.cache_clear()
-        return found.curve(launches, _dram_bytes(variant, plan, device, resident))
+        return found.curve(launches, dram_bytes(variant, plan, device, resident))
 
     return curve
 
@@ -118,12 +118,12 @@ def known_simulated_of(
         found = _find(_path(variant, plan, compiled, device, resident))
         if found is None:
             return None
-        return found.curve(launches, _dram_bytes(variant, plan, device, resident))
+        return found.curve(launches, dram_bytes(variant, plan, device, resident))
 
     return curve
 
 
-def _dram_bytes(
+def dram_bytes(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
 ) -> FloatArray | None:
     """Bytes beyond L2 by the order in which CTAs start, `[1]`; None where it is not known."""

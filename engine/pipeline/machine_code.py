@@ -1,0 +1,105 @@
+"""A counted launch's simulated time on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.devices import DeviceSpec, limits_for
+from engine.errors import InvalidProblem
+from engine.model.occupancy import occupancy
+from engine.model.simulated import dram_bytes
+from engine.plan import LaunchPlan
+from engine.sass.analysis import Analysis
+from engine.sass.emulation import Emulator
+from engine.sass.footprint import touched_bytes
+from engine.sass.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch
+from engine.sass.timing.traffic import Traffic, stays_in_l2
+from engine.sass.trace import CtaTrace
+from kernels.variant import Variant
+
+_MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedLaunch:
+    """One launch: what it touches, and how long it would take."""
+
+    simulated: SimulatedLaunch
+    touched_bytes: int  # of global memory, each sector once
+
+
+def time_launch(
+    analysis: Analysis, device: DeviceSpec, moved_bytes: float | None = None
+) -> TimedLaunch:
+    """Simulate the launch with as many resident CTAs as the GPU holds.
+
+    Args:
+        moved_bytes: what reaches DRAM, where it is known better than by what is touched.
+
+    Raises:
+        InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.
+        UnknownName, CompileError, ToolMissing: as `simulate_launch`.
+    """
+    program, launch = analysis.program, analysis.launch
+    emulator = Emulator(program, analysis.entry, launch)
+    classes = _classes(analysis, emulator)
+    touched = touched_bytes(emulator, max((c.trace for c in classes), key=_length))
+    moved = touched if moved_bytes is None else moved_bytes
+    in_l2 = device.l2_bytes is not None and stays_in_l2(touched, device.l2_bytes)
+    traffic = Traffic(0.0, 0.0) if in_l2 else Traffic(float(moved), 1.0)
+    simulated = simulate_launch(
+        program, classes, launch, device, _resident(analysis, device), traffic
+    )
+    return TimedLaunch(simulated, touched)
+
+
+def main_pass_dram_bytes(
+    variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
+) -> float | None:
+    """What a plan's main pass moves from DRAM by the order of its CTAs; None where unclear."""
+    moved = dram_bytes(variant, plan, device, _resident(analysis, device))
+    return None if moved is None else float(moved[0])
+
+
+def _resident(analysis: Analysis, device: DeviceSpec) -> int:
+    """CTAs that an SM holds. Raises InvalidProblem where it cannot hold one."""
+    program, launch = analysis.program, analysis.launch
+    if device.num_sms is None:
+        raise InvalidProblem(f"The table of GPUs gives no number of SMs for {device.name}.")
+    held = occupancy(
+        limits_for(device.compute_capability),
+        device.num_sms,
+        launch.ctas,
+        launch.threads,
+        program.registers,
+        analysis.smem_bytes,
+    )
+    if held.ctas_per_sm < 1:
+        raise InvalidProblem(f"{device.name} cannot hold a CTA of {program.entry}: {held.reason}")
+    return held.ctas_per_sm
+
+
+def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
+    """The CTAs in order of starting, blockIdx.x first, equal neighbours together."""
+    x, y, z = analysis.launch.grid
+    work = analysis.counts.work
+    lengths = np.unique(work)
+    if len(lengths) > _MOST_KINDS:
+        lengths = lengths[np.linspace(0, len(lengths) - 1, _MOST_KINDS).round().astype(int)]
+    traces = []
+    for length in lengths:
+        where = np.unravel_index(int(np.abs(work - length).argmin()), work.shape)
+        cta = (int(where[2]), int(where[1]), int(where[0]))
+        traces.append(emulator.trace(cta)[0])
+    nearest = np.abs(work[..., None] - lengths).argmin(axis=-1)
+    order = np.broadcast_to(nearest, (z, y, x)).reshape(-1)
+    starts = np.flatnonzero(np.diff(order, prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    return [CtaClass(traces[int(order[s])], int(n)) for s, n in zip(starts, counts, strict=True)]
+
+
+def _length(trace: CtaTrace) -> int:
+    return len(trace.instruction)

@@ -1,0 +1,203 @@
+"""`sass`: counts and simulated times of variants, sources and cubins; mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli import main
+from engine.compile import compile_kernel
+from engine.errors import ToolMissing
+from engine.sass import nvdisasm
+
+GEMM = """
+#include <cstdio>
+#include "scale.h"
+struct Params { const float* a; const float* b; float* c; int n; };
+template <int TILE>
+__global__ void gemm(Params p, float alpha) {
+  __shared__ float a[TILE][TILE], b[TILE][TILE];
+  int row = blockIdx.y * TILE + threadIdx.y, col = blockIdx.x * TILE + threadIdx.x;
+  float sum = 0;
+  for (int k = 0; k < p.n; k += TILE) {
+    a[threadIdx.y][threadIdx.x] = p.a[row * p.n + k + threadIdx.x];
+    b[threadIdx.y][threadIdx.x] = p.b[(k + threadIdx.y) * p.n + col];
+    __syncthreads();
+    for (int i = 0; i < TILE; i++) sum += a[threadIdx.y][i] * b[i][threadIdx.x];
+    __syncthreads();
+  }
+  p.c[row * p.n + col] = alpha * SCALE * sum + OFFSET;
+}
+__global__ void scale(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= SCALE; }
+__global__ void shift(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] += SCALE; }
+int main() { std::printf("not compiled\\n"); }
+"""
+LAUNCH = ["--grid", "8,8", "--block", "16,16", "--arg", "bytes:@ptr@ptr@ptr8000000000000000"]
+LAUNCH += ["--arg", "f32:0.5"]
+PLAIN = ["--grid", "4", "--block", "128", "--arg", "ptr"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "scale.h").write_text("#define SCALE 2.0f\n")
+    path = tmp_path / "gemm.cu"
+    path.write_text(GEMM)
+    return path
+
+
+def options(source: Path) -> list[str]:
+    return ["--include", str(source.parent / "include"), "--define", "OFFSET=1.0f"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert main(["sass", *argv, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+@pytest.mark.slow
+def test_a_template_with_a_structure_is_counted_and_timed(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = ["--entry", "gemm<16>", "--gpu", "A100 80GB SXM"]
+    result = printed(capsys, str(source), *entry, *options(source), *LAUNCH)
+    warps, turns = 64 * 8, 128 // 16
+    assert result["arch"] == "sm_80"
+    assert result["passes"][0]["counted"]["scalar_math"] >= warps * turns * 16
+    assert result["instructions"]["sync"] >= warps * turns * 2
+    # Two rows of 16 floats are four sectors, and a warp moves three such.
+    assert result["global"]["sectors"] == warps * (2 * turns + 1) * 4
+    assert result["global"]["ideal_sectors"] == result["global"]["sectors"]
+    assert result["shared"]["wavefronts"] >= result["shared"]["ideal_wavefronts"] > 0
+    assert result["resident_ctas"] == 8  # 2,048 threads
+    assert result["sm_cycles"] >= result["cta_cycles"] > 0
+    assert all(0 <= share <= 1 for share in result["busy"].values())
+    latency = result["latency"]
+    assert latency["origin"] == "simulated"
+    assert 0 < latency["low_us"] < latency["median_us"] < latency["high_us"]
+
+
+@pytest.mark.slow
+def test_a_cubin_is_counted_like_its_source(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arch = ["--arch", "sm_89", "--entry", "scale"]
+    from_source = printed(capsys, str(source), *arch, *options(source), *PLAIN)
+    kernel = compile_kernel(
+        source, (("OFFSET", "1.0f"),), "sm_89", (), (source.parent / "include",)
+    )
+    cubin = source.with_suffix(".cubin")
+    cubin.write_bytes(kernel.cubin)
+    from_cubin = printed(capsys, str(cubin), "--entry", "scale", *PLAIN)
+    assert from_cubin["instructions"] == from_source["instructions"]
+    assert "latency" not in from_cubin  # no GPU was named
+    assert main(["sass", str(cubin), *PLAIN]) == 2
+    assert "2 entries: choose one of _Z5scalePf, _Z5shiftPf" in capsys.readouterr().err
+    assert main(["sass", str(cubin), "--entry", "scale", "--gpu", "H200", *PLAIN]) == 2
+    assert "sm_89 does not run on H200" in capsys.readouterr().err
+    assert main(["sass", str(cubin), "--entry", "scale", "--arch", "sm_80", *PLAIN]) == 2
+    assert "holds code for sm_89, not for sm_80" in capsys.readouterr().err
+    cubin.write_bytes(kernel.cubin[:5000])
+    assert main(["sass", str(cubin), *PLAIN]) == 1
+    assert "is cut short" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(capsys, "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--defaults-only")
+    first, second = result["passes"]
+    assert (first["entry"], second["entry"]) == ("attention_partial", "attention_fuse")
+    for pipe, count in result["instructions"].items():
+        assert count == first["instructions"].get(pipe, 0) + second["instructions"].get(pipe, 0)
+    together = first["latency"]["median_us"] + second["latency"]["median_us"]
+    assert result["latency"]["median_us"] == pytest.approx(together)
+    assert main(["sass", "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--listing"]) == 0
+    text = capsys.readouterr().out
+    assert "counted" in text
+    assert "simulated" in text
+    assert "BAR.SYNC" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["v08"], "name a GPU (--gpu L4) or give --arch sm_89"),
+        (["v99", "--gpu", "L4"], "no variant called 'v99'"),
+        (["v08", "--gpu", "L5"], "L5"),
+        (["v08", "--gpu", "L4", "--grid", "4"], "--grid is for a FILE.cu or FILE.cubin"),
+        (["v08", "--gpu", "L4", "--arg", "ptr"], "--arg is for a FILE.cu or FILE.cubin"),
+        (["k.cu", "--arch", "sm_80"], "k.cu needs --grid"),
+        (["k.cu", "--arch", "sm_80", "--grid", "4"], "k.cu needs --block"),
+        (["k.cu", "--arch", "sm_80", "--grid", "a", "--block", "32"], "--grid takes one to three"),
+        (["k.cu", "--arch", "sm_80", "--grid", "0", "--block", "32"], "--grid takes one to three"),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "1,2,3,4"],
+            "--block takes one to three",
+        ),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--arg", "int:3"],
+            "'int:3' is no argument",
+        ),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--smem", "-1"],
+            "--smem is a number of bytes",
+        ),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--define", "1=2"],
+            "--define takes NAME",
+        ),
+        (
+            ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--include", "nowhere"],
+            "--include nowhere is no folder",
+        ),
+        (["k.cu", "--arch", "80", "--grid", "1", "--block", "32"], "'80' is no GPU arch"),
+        (["k.cubin", "--grid", "1", "--block", "32"], "k.cubin cannot be read"),
+        (
+            ["k.cubin", "--grid", "1", "--block", "32", "--define", "A=1"],
+            "k.cubin is compiled already",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sass", *argv]) in (1, 2)
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_what_is_no_cubin_says_how_to_get_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "k.cubin"
+    path.write_bytes(b"\x7fELF" + bytes(200))
+    for data in (b"", b"text", path.read_bytes()):
+        path.write_bytes(data)
+        assert main(["sass", str(path), *PLAIN]) == 1
+        assert "nvcc -cubin" in capsys.readouterr().err
+
+
+def test_without_nvdisasm_one_sentence_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> str:
+        raise ToolMissing("NVIDIA's disassembler nvdisasm is not installed.")
+
+    monkeypatch.setattr(nvdisasm, "_WHEELS", ())
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    for variable in ("CUDA_PATH", "CUDA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    nvdisasm.find_nvdisasm.cache_clear()
+    try:
+        with pytest.raises(ToolMissing, match="brings it \\(package nvidia-cuda-nvdisasm\\)"):
+            nvdisasm.find_nvdisasm()
+    finally:
+        nvdisasm.find_nvdisasm.cache_clear()
+    monkeypatch.setattr("engine.sass.disassembly.run_nvdisasm", missing)
+    assert main(["sass", "v01", "--arch", "sm_75", "-S", "64"]) == 1
+    assert capsys.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
