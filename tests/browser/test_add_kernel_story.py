@@ -50,7 +50,7 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     # It is the selected variant, runs, and is right; the source was not touched.
     expect(dialog).to_have_count(0, timeout=WAIT_MS)
     app.see("story_flash")
-    app.see_metric("Latency", "predicted")
+    app.see_metric("Waves", "18 CTAs")
     app.press("run")
     app.see_metric("Correctness", "Passed")
     assert source.read_bytes() == (DATA / "naive_flash.cu").read_bytes()

@@ -16,11 +16,14 @@ from engine.own_kernels.registry import (
     OWN,
     VARIABLE,
     all_variants,
+    check_kernel,
     forget_kernel,
     keep_kernel,
     kept_kernels,
     use_kernel,
 )
+from engine.plan import make_plan
+from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR
 
@@ -178,3 +181,16 @@ def test_kernels_are_added_and_forgotten_by_command(
     assert "did you mean naive_flash." in capsys.readouterr().err
     assert main(["variants", "--forget", "naive_flash"]) == 0
     assert "naive_flash" not in capsys.readouterr().out
+
+
+def test_the_block_of_the_readme_is_a_description(folder: Path) -> None:
+    readme = (KERNELS_DIR.parent / "README.md").read_text(encoding="utf-8")
+    block = readme[readme.index("/* attune\n") : readme.index("*/", readme.index("/* attune")) + 3]
+    path = folder / "readme.cu"
+    path.write_text(block, encoding="utf-8")
+    common = folder.parent / "common"
+    common.mkdir(exist_ok=True)
+    variant = check_kernel(path)
+    plan = make_plan(variant, Problem(2, 4, 100, 128, causal=True), {})
+    assert plan.passes[0].entry == "flash::fwd<128, 64, true, __half>"
+    assert plan.defines == (("BLOCK", "64"),)
