@@ -292,7 +292,13 @@ def _run_compiler(
 def _first_error(log: str, source: str, files: Sequence[TranslatedFile]) -> str:
     found = re.search(r"^([^\s:][^:\n]*:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", log, re.MULTILINE)
     if found is not None:
-        return explain(found[1], found[2], {file.name: file.text for file in files})
+        where, message = found[1], found[2]
+        names = "|".join(re.escape(file.name) for file in files)
+        # An error in a header of the CPU backend is due to the line that uses it.
+        if files and not re.match(rf"(?:{names}):", where):
+            user = re.search(rf"^(?:In file included from )?({names}):\d+", log, re.MULTILINE)
+            where = user[0].rpartition(" ")[2] if user is not None else where
+        return explain(where, message, {file.name: file.text for file in files})
     lines = log.strip().splitlines() or ["the compiler failed without a message"]
     return f"{source}: {lines[-1]}"
 

@@ -34,6 +34,11 @@ _KNOWN = (
         "FP8 (<cuda_fp8.h>), FP16 and BF16 are executed",
     ),
     (
+        r"\bbmma_sync|\bwmma::experimental",
+        "wmma of 1 and 4 bits",
+        "half, bfloat16, tf32, double and 8-bit integers are executed",
+    ),
+    (
         r"\btex\w*D\w*\s*[<(]|\bsurf\dD\w+|\bcudaTextureObject_t|\btexture\s*<",
         "textures and surfaces",
         "read global memory through a pointer",
@@ -59,6 +64,8 @@ _UNKNOWN_NAME = re.compile(
     r"|(?:undeclared identifier|unknown type name|no member named|no template named)"
     r" '(?P<clang>[\w:]+)'"
 )
+# A static_assert of the CPU backend's headers.
+_OWN_WORDS = re.compile(r"static assertion failed.*?: \"?(the CPU backend .*?)\"?$")
 _NO_FILE = re.compile(
     r"(?:^| )(?P<file>[\w./+-]+): No such file|'(?P<clang>[\w./+-]+)' file not found"
 )
@@ -79,6 +86,8 @@ def explain(where: str, message: str, sources: Mapping[str, str]) -> str:
     for pattern, what, instead in _KNOWN:
         if re.search(pattern, f"{message}\n{source_line}"):
             return f"{where}: the CPU backend lacks {what}: {instead}."
+    if found := _OWN_WORDS.search(message):
+        return f"{where}: {found[1]}."
     if found := _NO_FILE.search(message):
         name = found["file"] or found["clang"]
         return (

@@ -193,7 +193,7 @@ _DECLARATION = re.compile(
     r"(?P<extern>extern\s+)?(?:static\s+)?(?:" + _ALIGN.format("align_before") + r"\s*)?"
     r"__shared__\s+(?P<extern_after>extern\s+)?"
     r"(?:" + _ALIGN.format("align_after") + r"\s*)?"
-    r"(?P<type>(?:(?:const|volatile|unsigned|signed|typename)\s+)*[A-Za-z_][\w:]*"
+    r"(?P<type>decltype\s*\([^()]*\)|(?:(?:const|volatile|unsigned|signed|typename)\s+)*[A-Za-z_][\w:]*"
     r"(?:\s*<.*?>(?:::\w+)?)?(?:\s+(?:char|short|int|long))*)"
     r"(?P<declarators>[\s*].*)",
     re.DOTALL,

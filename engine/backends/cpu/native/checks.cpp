@@ -442,7 +442,7 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     const bool constant = address >= launch.image_begin && address < launch.image_end;
     const bool argument = address - (uintptr_t)argument_values < sizeof argument_values ||
                           address - (uintptr_t)argument_pointers < sizeof argument_pointers;
-    if (constant || argument) return;
+    if (constant || argument || is_on_heap(address, bytes)) return;
     fail_at("illegal address", place, "%zu-byte %s at 0x%llx, which is in no buffer", bytes,
             verb(kind), (unsigned long long)address);
 }

@@ -29,6 +29,12 @@
 #define __builtin_assume(condition) ((void)0)
 #endif
 
+// Renamed wherever a kernel writes them, so that a member of this name stays one.
+#define malloc coh_malloc
+#define free coh_free
+COH_INLINE void *coh_malloc(size_t bytes) { return coh::device_malloc(bytes); }
+COH_INLINE void coh_free(void *pointer, COH_SITE) { coh::device_free(pointer, site); }
+
 // The build rewrites `__shared__` declarations into these two and keeps every line in its place.
 //
 // A static array gets its place while the library is loaded (a static member of a class template

@@ -14,7 +14,7 @@ COH_INLINE To coh_bit_cast(From from) {
 // Macros where glibc already declares functions of these names.
 #define __expf(x) expf(x)
 #define __exp2f(x) exp2f(x)
-#define __exp10f(x) coh::exp10(x)
+#define __exp10f(x) coh::power_of_ten(x)
 #define __logf(x) logf(x)
 #define __log2f(x) log2f(x)
 #define __log10f(x) log10f(x)
@@ -24,15 +24,15 @@ COH_INLINE To coh_bit_cast(From from) {
 #define __tanf(x) tanf(x)
 #define __tanhf(x) tanhf(x)
 #define __sincosf(x, s, c) sincosf(x, s, c)
-#define exp10f(x) coh::exp10((float)(x))
-#define exp10(x) coh::exp10((double)(x))
+#define exp10f(x) coh::power_of_ten((float)(x))
+#define exp10(x) coh::power_of_ten((double)(x))
 #define sincosf(x, s, c) coh::sine_and_cosine(x, s, c)
 #define sincos(x, s, c) coh::sine_and_cosine(x, s, c)
 #define rsqrtf(x) coh::rsqrt(x)
 namespace coh {
 COH_INLINE float rsqrt(float x) { return 1.0f / sqrtf(x); }
-COH_INLINE float(exp10)(float x) { return powf(10.0f, x); }
-COH_INLINE double(exp10)(double x) { return pow(10.0, x); }
+COH_INLINE float power_of_ten(float x) { return powf(10.0f, x); }
+COH_INLINE double power_of_ten(double x) { return pow(10.0, x); }
 COH_INLINE void sine_and_cosine(float x, float *s, float *c) {
     *s = sinf(x);
     *c = cosf(x);

@@ -115,6 +115,10 @@ uint64_t atomic_load(const void *address, unsigned bytes, Site site, Order order
 void atomic_store(void *address, uint64_t value, unsigned bytes, Site site,
                   Order order = Order::relaxed, Scope scope = Scope::gpu);
 
+// ---- the heap of the device: malloc and free in a kernel, until the run ends ----
+void *device_malloc(size_t bytes);
+void device_free(void *pointer, Site site);
+
 // ---- one kernel library ----
 constexpr int MAX_SHARED_ARRAYS = 128;
 constexpr int MAX_MARKS = 16384;

@@ -140,6 +140,50 @@ static void note_device_variables(uintptr_t begin, uintptr_t end) {
     if (!make_shadow(variables)) variables.size = 0;
 }
 
+// ---- the device's heap ----
+constexpr size_t DEVICE_HEAP_BYTES = 8 << 20;  // CUDA's default
+static std::mutex heap_mutex;
+static std::map<uintptr_t, size_t> heap_blocks;  // address -> bytes
+static size_t heap_used = 0;
+
+void *device_malloc(size_t bytes) {
+    std::lock_guard<std::mutex> lock(heap_mutex);
+    if (!bytes || bytes > DEVICE_HEAP_BYTES - heap_used) return nullptr;
+    void *pointer = ::aligned_alloc(16, (bytes + 15) & ~(size_t)15);
+    if (!pointer) return nullptr;
+    memset(pointer, 0xff, bytes);  // NaN, as shared memory
+    heap_blocks[(uintptr_t)pointer] = bytes;
+    heap_used += bytes;
+    return pointer;
+}
+void device_free(void *pointer, Site site) {
+    if (!pointer) return;
+    {
+        std::lock_guard<std::mutex> lock(heap_mutex);
+        const auto block = heap_blocks.find((uintptr_t)pointer);
+        if (block != heap_blocks.end()) {
+            heap_used -= block->second;
+            heap_blocks.erase(block);
+            return ::free(pointer);
+        }
+    }
+    fail_at("illegal address", site, "free() of %p, which malloc() of a kernel did not give or which "
+            "was freed before", pointer);
+}
+static bool is_on_heap(uintptr_t address, size_t bytes) {
+    std::lock_guard<std::mutex> lock(heap_mutex);
+    auto block = heap_blocks.upper_bound(address);
+    if (block == heap_blocks.begin()) return false;
+    --block;
+    return address + bytes <= block->first + block->second;
+}
+static void empty_heap() {
+    std::lock_guard<std::mutex> lock(heap_mutex);
+    for (const auto &[address, bytes] : heap_blocks) ::free((void *)address);
+    heap_blocks.clear();
+    heap_used = 0;
+}
+
 }  // namespace coh
 
 using namespace coh;
@@ -186,6 +230,7 @@ void coh_free_all() {
 // Starts a run: every `uninitialised` buffer is poisoned and counts as never written.
 // 0 when there is no memory for the check build's records.
 int coh_start_run(int check) {
+    empty_heap();
     free_shadow(device_variables);
     for (Buffer &b : buffers) {
         free_shadow(b);

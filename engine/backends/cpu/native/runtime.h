@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -28,6 +29,8 @@
 #undef blockDim
 #undef gridDim
 #undef __align__
+#undef malloc
+#undef free
 
 // ---- what the client's side reads and writes (engine/backends/cpu/native.py mirrors these) ----
 struct ReportedPlace {

@@ -104,6 +104,25 @@ COH_LAZY __nv_fp8x2_storage_t __nv_cvt_float2_to_e8m0x2(float2 v, __nv_saturatio
     return (__nv_fp8x2_storage_t)(coh::to_e8m0(v.x, saturation, mode) |
                                   coh::to_e8m0(v.y, saturation, mode) << 8);
 }
+COH_LAZY __nv_fp8x2_storage_t __nv_cvt_double2_to_e8m0x2(double2 v, __nv_saturation_t saturation,
+                                                         cudaRoundMode mode) {
+    return (__nv_fp8x2_storage_t)(coh::to_e8m0(v.x, saturation, mode) |
+                                  coh::to_e8m0(v.y, saturation, mode) << 8);
+}
+COH_LAZY __nv_fp8x2_storage_t __nv_cvt_bfloat162raw_to_e8m0x2(__nv_bfloat162_raw v,
+                                                              __nv_saturation_t saturation,
+                                                              cudaRoundMode mode) {
+    return __nv_cvt_float2_to_e8m0x2(coh::to_float2(__nv_bfloat162(v)), saturation, mode);
+}
+COH_LAZY __nv_bfloat16_raw __nv_cvt_fp8_to_bf16raw(__nv_fp8_storage_t v,
+                                                   __nv_fp8_interpretation_t kind) {
+    return __nv_bfloat16(coh::from_fp8(v, kind));
+}
+COH_LAZY __nv_bfloat162_raw __nv_cvt_fp8x2_to_bf162raw(__nv_fp8x2_storage_t v,
+                                                       __nv_fp8_interpretation_t kind) {
+    return {__nv_cvt_fp8_to_bf16raw((__nv_fp8_storage_t)v, kind).x,
+            __nv_cvt_fp8_to_bf16raw((__nv_fp8_storage_t)(v >> 8), kind).x};
+}
 COH_LAZY __nv_bfloat16_raw __nv_cvt_e8m0_to_bf16raw(__nv_fp8_storage_t v) {
     return __nv_bfloat16(coh::from_e8m0(v));
 }
