@@ -198,7 +198,7 @@ GROUPS = (
         "outside of functions": ("tile[t] = t; __syncwarp(); r = tile[31 - t];", lambda t: 31 - t),
         "extern __shared__, several times and types": ("extern __shared__ float s[]; s[t] = t; __syncwarp(); r = again(31 - t);", lambda t: 31 - t),
         "in templates": ("r = reversed<float, 32>(t);", lambda t: 31 - t),
-        "__cvta_generic_to_shared, __isShared": ("__shared__ float s[1]; r = *(float *)__cvta_shared_to_generic(__cvta_generic_to_shared(s)) != 0 && __isShared(s) && !__isShared(out); if (t == 0) s[0] = 1; r = __isShared(s) && !__isShared(out);", 1),
+        "__cvta_generic_to_shared, __isShared": ("__shared__ float s[1]; if (t == 0) s[0] = 1; __syncwarp(); r = *(float *)__cvta_shared_to_generic(__cvta_generic_to_shared(s)) == 1 && __isShared(s) && !__isShared(out);", 1),
     }, top="__shared__ float tile[32];\n__device__ float again(int i) { extern __shared__ int s[]; return __int_as_float(s[i]); }\n"
            "template <class T, int N> __device__ T reversed(int t) { __shared__ T s[N]; s[t] = t; __syncwarp(); return s[N - 1 - t]; }\n"),
     Group("warps and blocks", {
