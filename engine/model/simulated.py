@@ -94,17 +94,20 @@ def simulated_of(
         compiled: `plan`'s kernel for `device`.
     """
 
+    known = known_simulated_of(variant, plan, compiled, device)
+
     def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        path = _path(variant, plan, compiled, device, resident)
-        found = _find(path)
-        if found is None:
-            try:
-                found = _simulate(variant, plan, compiled, device, resident)
-            except AttuneError:
-                return None
-            write_entry(path, json.dumps(asdict(found)).encode())
-            _find.cache_clear()
-        return found.curve(launches, dram_bytes(variant, plan, device, resident))
+        if (found := known(resident, launches)) is not None:
+            return found
+        try:
+            simulated = _simulate(variant, plan, compiled, device, resident)
+        except AttuneError:
+            return None
+        for regime, ctas in simulated.items():
+            path = _path(variant, plan, compiled, device, resident, regime)
+            write_entry(path, json.dumps(asdict(ctas)).encode())
+        _find.cache_clear()
+        return known(resident, launches)
 
     return curve
 
@@ -115,7 +118,8 @@ def known_simulated_of(
     """`simulated_of` of what was simulated before, for a page that follows a slider."""
 
     def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        found = _find(_path(variant, plan, compiled, device, resident))
+        regime = _regime(plan, device)
+        found = _find(_path(variant, plan, compiled, device, resident, regime))
         if found is None:
             return None
         return found.curve(launches, dram_bytes(variant, plan, device, resident))
@@ -180,7 +184,12 @@ def _kv_shares(variant: Variant, plan: LaunchPlan) -> tuple[int, int, int] | Non
 
 
 def _path(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+    variant: Variant,
+    plan: LaunchPlan,
+    compiled: CompiledKernel,
+    device: DeviceSpec,
+    resident: int,
+    regime: Regime,
 ) -> Path:
     """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
@@ -189,7 +198,7 @@ def _path(
         for p in _two_lengths(variant, plan.problem, plan.config)
     ]
     key = [_VERSION, _own_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
-    text = json.dumps([*key, lengths, _regime(plan, device), plan.passes[0].dynamic_smem_bytes])
+    text = json.dumps([*key, lengths, regime, plan.passes[0].dynamic_smem_bytes])
     return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
 
 
@@ -225,7 +234,8 @@ def _find(path: Path) -> SimulatedCtas | None:
 
 def _simulate(
     variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
-) -> SimulatedCtas:
+) -> dict[Regime, SimulatedCtas]:
+    """In both regimes: another problem of the kernel may be in the other one."""
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program = disassemble(cubin).program(entry.name)
@@ -233,18 +243,26 @@ def _simulate(
     plans = _two_lengths(variant, plan.problem, plan.config)
     traces = _longest_ctas(program, cubin, plans)
     lengths = [float(variant.work.kv_rows(p.problem, p.config)) for p in plans]
-    times = measured_ctas(
-        program,
-        gpu,
-        device,
-        _regime(plan, device),
-        program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes,
-        (traces[0], traces[-1]),
-        (lengths[0], lengths[-1]),
-        resident,
-        quick=True,
-    )
-    return SimulatedCtas(times, gpu.cycles_per_us, spread(gpu.constants.arch, family(program)))
+    error = spread(gpu.constants.arch, family(program))
+    regimes: tuple[Regime, ...] = ("alone", "shared")
+    return {
+        regime: SimulatedCtas(
+            measured_ctas(
+                program,
+                gpu,
+                device,
+                regime,
+                program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes,
+                (traces[0], traces[-1]),
+                (lengths[0], lengths[-1]),
+                resident,
+                quick=True,
+            ),
+            gpu.cycles_per_us,
+            error,
+        )
+        for regime in regimes
+    }
 
 
 def _regime(plan: LaunchPlan, device: DeviceSpec) -> Regime:
