@@ -13,6 +13,7 @@ from app.evaluation.view import EvaluationView
 from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
 from app.shared import pinned, plot, tables
+from app.shared.footprints import CachedFootprints
 from app.shared.selection import select
 from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
 from engine.correctness.maps import ErrorMap
@@ -20,6 +21,7 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
 from engine.records.snapshot import Snapshot
+from engine.sessions.counters import counters_table
 from engine.sessions.goal import goal_status
 from engine.sessions.tables import (
     environment_table,
@@ -129,6 +131,11 @@ def _folded(snapshot: Snapshot) -> None:
         tables.draw(phases_table(snapshot.phases, snapshot.opened()).frame())
     with st.expander("Environment it was made in", icon=":material/memory:"):
         tables.draw(environment_table(snapshot.environment).frame())
+    counted = counters_table(snapshot.opened(), CachedFootprints())
+    if counted.rows:
+        with st.expander(counted.title, icon=":material/monitoring:", expanded=True):
+            tables.draw(counted.frame(), rows=_ROWS)
+            st.caption(plain_markdown(counted.remark))
     if snapshot.timeline:
         rows = timeline_rows(snapshot.timeline, snapshot.opened())
         with st.expander(f"Timeline, {len(rows):,} entries", icon=":material/timeline:"):

@@ -20,6 +20,7 @@ from engine.cli import (
     evaluate,
     occupancy,
     predictions,
+    profile,
     recommend,
     report,
     rerun,
@@ -49,6 +50,7 @@ _COMMANDS = (
     sass,
     compare,
     predictions,
+    profile,
 )
 
 

@@ -13,6 +13,7 @@ from engine.evaluation import Evaluation, Latency, PassReport, Status
 from engine.model.batch.cost import usd_per_billion_queries
 from engine.records.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
 from engine.sessions.advice import Suggestion, advice_limits
+from engine.sessions.counters import counters_table
 from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.known_times import KnownTime, source_match
 from engine.sessions.store.store import SnapshotInfo
@@ -32,6 +33,7 @@ def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> lis
         results_table(evaluations),
         baselines_table(evaluations),
         batch_table(evaluations),
+        counters_table(evaluations),
         correctness_table(evaluations),
         occupancy_table(evaluations),
         advice_table(advice, advice_limits(evaluations)),

@@ -66,6 +66,8 @@ class ImportOptions:
     num_heads: int | None = None
     seqlen: int | None = None
     head_dim: int | None = None
+    seqlen_kv: int | None = None
+    num_heads_kv: int | None = None
     causal: bool = False
     dtype: Dtype = "float16"
     config: Mapping[str, int] = field(default_factory=dict)
@@ -112,8 +114,9 @@ def problem_from(
             location.reject(f" does not say {name}: give it for the whole file")
         sizes[name] = whole_number(value, location, name)
     for name in _KV_SIZE_NAMES:
-        if values.get(name) not in (None, ""):
-            sizes[name] = whole_number(values[name], location, name)
+        value = values.get(name, getattr(options, name))
+        if value not in (None, ""):
+            sizes[name] = whole_number(value, location, name)
     causal = _causal(values.get("causal", options.causal), location)
     dtype = _DTYPES.get(str(values.get("dtype") or options.dtype).lower().removeprefix("torch."))
     if dtype is None:

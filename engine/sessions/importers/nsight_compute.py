@@ -13,14 +13,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.errors import SnapshotError
+from engine.errors import AttuneError, SnapshotError
 from engine.evaluation import Evaluation
+from engine.names import find_variant
 from engine.records.explain import file_label
 from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     MAX_NOTES_PER_EVALUATION,
     FileLocation,
     ImportOptions,
+    field_kind,
     note,
     problem_from,
     recorded,
@@ -66,6 +68,7 @@ class _Launch:
     location: FileLocation
     about: Mapping[str, str]
     metrics: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (value, unit)
+    others: list[_Launch] = field(default_factory=list)  # the later passes of the same call
 
 
 def is_export(text: str) -> bool:
@@ -74,9 +77,11 @@ def is_export(text: str) -> bool:
 
 
 def from_export(text: str, options: ImportOptions, *, name: str) -> Snapshot:
-    """A session from an export's text. The problem comes from the options: ncu does not know it.
+    """A session from an export's text. The problem comes from columns of the file (batch, S …)
+    where it has such, else from the options: ncu does not know it.
 
-    Launches of the same kernel, grid and block are samples of one evaluation.
+    Launches of the same kernel, grid and block are samples of one evaluation. Where the options
+    name a variant of several passes and the launches are these, one evaluation takes them all.
 
     Raises:
         SnapshotError: no ncu table, or a duration that cannot be read, named by its line.
@@ -89,8 +94,27 @@ def from_export(text: str, options: ImportOptions, *, name: str) -> Snapshot:
     for launch in _launches(lines[start:], name, start):
         key = tuple(launch.about.get(column, "") for column in _LAUNCH)
         groups.setdefault(key, []).append(launch)
-    evaluations = [_evaluation(launches, options) for launches in groups.values()]
+    evaluations = [_evaluation(launches, options) for launches in _passes(groups, options)]
     return recorded_session(evaluations, options, name=name, kind="an Nsight Compute export")
+
+
+def _passes(
+    groups: Mapping[tuple[str, ...], list[_Launch]], options: ImportOptions
+) -> list[list[_Launch]]:
+    """The launches of each evaluation: kernel by kernel, or all passes of the named variant."""
+    try:
+        entries = [launch.entry for launch in find_variant(options.variant).passes]
+    except AttuneError:
+        return list(groups.values())
+    by_entry = {key[0].partition("(")[0].strip(): group for key, group in groups.items()}
+    if len(entries) < 2 or sorted(by_entry) != sorted(entries) or len(by_entry) != len(groups):
+        return list(groups.values())
+    main = by_entry[entries[0]]
+    for number, launch in enumerate(main):
+        launch.others = [
+            group[number] for entry in entries[1:] if number < len(group := by_entry[entry])
+        ]
+    return [[launch for launch in main if len(launch.others) == len(entries) - 1] or main]
 
 
 def _header_at(lines: Sequence[str]) -> int | None:
@@ -133,7 +157,7 @@ def _launches(lines: list[str], name: str, skipped: int) -> list[_Launch]:
 
 def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluation:
     first = launches[0]
-    samples = [_duration_us(launch) for launch in launches]
+    samples = [sum(map(_duration_us, (launch, *launch.others))) for launch in launches]
     notes = [note(column, first.about[column]) for column in _LAUNCH if first.about.get(column)]
     notes.append(note("launches profiled", len(launches)))
     known = [metric for metric in _FIRST if metric in first.metrics]
@@ -142,13 +166,22 @@ def _evaluation(launches: Sequence[_Launch], options: ImportOptions) -> Evaluati
         value, unit = first.metrics[metric]
         notes.append(note(metric, f"{value} {unit}".strip()))
     return recorded_evaluation(
-        problem_from({}, options, first.location),
+        problem_from(_own_columns(first), options, first.location),
         variant=options.variant or first.about["Kernel Name"][:120],
         device=options.device,
         config=options.config,
         latency=recorded(samples, _REASON, kind="device_cold"),
         notes=notes,
     )
+
+
+def _own_columns(launch: _Launch) -> dict[str, str]:
+    """The problem as far as columns of the file say it."""
+    return {
+        kind: value
+        for column, value in launch.about.items()
+        if isinstance(value, str) and (kind := field_kind(column)) is not None
+    }
 
 
 def _duration_us(launch: _Launch) -> float:

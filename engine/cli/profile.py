@@ -1,0 +1,96 @@
+"""`profile`: the exact `ncu` command for a kernel, and the import of the CSV that it writes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from engine.cli.options import add_config, add_defaults_only, add_problem, config_from, problem_from
+from engine.cli.output import print_table
+from engine.names import find_variant
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.plan import make_plan
+from engine.problem import Problem
+from kernels.variant import Variant
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "profile", help="print the ncu command that profiles a kernel, or import what it wrote"
+    )
+    p.add_argument("variant", help="for instance v05")
+    add_problem(p)
+    add_config(p)
+    add_defaults_only(p)
+    p.add_argument("--gpu", help="the GPU that is profiled (default: the one in this machine)")
+    p.add_argument(
+        "--import",
+        dest="csv",
+        metavar="FILE",
+        help="keep the counters of this CSV as a session and show them beside the estimates",
+    )
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    variant, problem = find_variant(args.variant), problem_from(args)
+    request = EvaluationRequest(variant.id, problem, config_from(args), gpu=args.gpu)
+    resolved = resolve(request)
+    if args.csv is None:
+        make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
+        print(ncu_command(variant, problem, resolved.config))
+        return 0
+    from engine.sessions.counters import counters_table
+    from engine.sessions.files import read_file
+    from engine.sessions.importers import ImportOptions, import_measurements
+    from engine.sessions.store.store import default_store
+
+    path = Path(args.csv)
+    options = ImportOptions(
+        variant=variant.id,
+        device=resolved.device.name if resolved.device is not None else args.gpu or "",
+        batch=problem.batch,
+        num_heads=problem.num_heads,
+        seqlen=problem.seqlen,
+        head_dim=problem.head_dim,
+        seqlen_kv=problem.seqlen_kv,
+        num_heads_kv=problem.num_heads_kv,
+        causal=problem.causal,
+        dtype=problem.dtype,
+        config=resolved.config,
+        title=f"Profile of {variant.id} on {problem.label()}",
+    )
+    snapshot = import_measurements(read_file(path), name=path.name, options=options)
+    print(f"Kept as {default_store().save(snapshot)}.")
+    table = counters_table(snapshot.opened())
+    print_table(table.title, table.columns, table.rows)
+    print(table.remark)
+    return 0
+
+
+def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> str:
+    """The command: one launch of each pass, the counters that Attune shows, as CSV in a file."""
+    from engine.sessions.counters import METRICS
+
+    entries = "|".join(launch.entry for launch in variant.passes)
+    given = {
+        "--batch": problem.batch,
+        "--heads": problem.num_heads,
+        "--heads-kv": problem.num_heads_kv,
+        "--seqlen": problem.seqlen,
+        "--seqlen-kv": problem.seqlen_kv,
+        "--head-dim": problem.head_dim,
+        "--dtype": "bf16" if problem.dtype == "bfloat16" else "fp16",
+    }
+    evaluate = ["python", "-m", "engine", "evaluate", variant.id]
+    evaluate += [f"{name}={value}" for name, value in given.items() if value is not None]
+    evaluate += ["--causal"] if problem.causal else []
+    for name, value in config.items():
+        evaluate += ["--config", f"{name}={value}"]
+    ncu = ["ncu", "--csv", "--page", "raw", "--print-units", "base"]
+    ncu += ["--metrics", ",".join(METRICS)]
+    ncu += ["--kernel-name", f"regex:^({entries})$", "--launch-count", str(len(variant.passes))]
+    ncu += ["--log-file", f"{variant.id}.csv"]
+    return shlex.join([*ncu, *evaluate, "--backend", "cuda"])

@@ -1,0 +1,106 @@
+"""Nsight Compute's counters beside the estimates, and the command that collects them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main, parser
+from engine.cli.profile import ncu_command
+from engine.names import find_variant
+from engine.problem import Problem
+from engine.sessions.counters import METRICS, counters_of, counters_table
+from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.tables import session_tables
+
+UNITS = ("nsecond", "byte", "byte", "byte", "%", "%", "register/thread", "")
+
+
+def export(*launches: tuple[str, int], columns: str = "", values: str = "") -> bytes:
+    """The raw page of `ncu --csv`; (kernel, nanoseconds). The figures are made up."""
+    names = ",".join(f'"{metric}"' for metric in METRICS)
+    units = ",".join(f'"{unit}"' for unit in UNITS)
+    lines = [f'"ID","Kernel Name","Block Size","Grid Size"{columns},{names}']
+    lines.append('"","","",""' + "," * columns.count(",") + f",{units}")
+    for number, (kernel, ns) in enumerate(launches):
+        figures = f'"{ns:,}","1,000,000","24,000","3,000,000","29.5","33.3","100","0.02"'
+        lines.append(f'"{number}","{kernel}","(256, 1, 1)","(2, 1, 1)"{values},{figures}')
+    return ("\n".join(lines) + "\n").encode()
+
+
+OPTIONS = ImportOptions(variant="v01", device="L4", batch=1, num_heads=1, seqlen=128, head_dim=64)
+
+
+def test_counters_stand_beside_the_estimates() -> None:
+    snapshot = import_measurements(
+        export(("attention_forward", 600_000)), name="x.csv", options=OPTIONS
+    )
+    (evaluation,) = snapshot.opened()
+    assert counters_of(evaluation)[METRICS[1]].size_bytes == 1e6
+    rows = {row[3]: row[4:6] for row in counters_table([evaluation]).texts}
+    assert rows["achieved occupancy"] == ("30%", "33%")
+    assert rows["registers per thread"] == ("100", "100")
+    assert rows["bytes from and to DRAM"] == ("1,000 KiB", "64 KiB")
+    assert rows["duration"][0] == "600 µs"
+    assert any(t.title.startswith("Nsight Compute") for t in session_tables(snapshot))
+
+
+def test_other_evaluations_have_no_counters() -> None:
+    text = b"batch,num_heads,seqlen,head_dim,kernel_ms\n1,1,128,64,0.5\n"
+    snapshot = import_measurements(text, name="x.csv", options=OPTIONS)
+    assert not counters_table(snapshot.opened()).rows
+
+
+def test_the_passes_of_a_variant_are_one_evaluation() -> None:
+    launches = [("attention_partial", 40_000), ("attention_fuse", 5_000)] * 2
+    options = ImportOptions(
+        variant="v05", device="L4", batch=1, num_heads=1, seqlen=128, head_dim=64
+    )
+    (evaluation,) = import_measurements(
+        export(*launches), name="x.csv", options=options
+    ).evaluations
+    assert evaluation.latency is not None
+    assert evaluation.latency.samples_us == (45.0, 45.0)
+    one = import_measurements(export(launches[0]), name="x.csv", options=options)
+    assert one.evaluations[0].latency is not None
+    assert one.evaluations[0].latency.median_us == 40.0
+
+
+def test_the_problem_comes_from_the_files_own_columns() -> None:
+    data = export(
+        ("attention_forward", 600_000),
+        columns=',"batch","heads","S","D"',
+        values=',"2","4","256","64"',
+    )
+    snapshot = import_measurements(data, name="x.csv", options=ImportOptions(variant="v01"))
+    assert snapshot.evaluations[0].problem == Problem(2, 4, 256, 64)
+
+
+def test_the_command_is_one_that_the_command_line_understands() -> None:
+    problem = Problem(2, 8, 1, 64, seqlen_kv=4096, num_heads_kv=2, dtype="bfloat16")
+    words = shlex.split(ncu_command(find_variant("v05"), problem, {"num_splits": 4}))
+    assert words[0] == "ncu"
+    assert words[words.index("--launch-count") + 1] == "2"
+    assert words[words.index("--kernel-name") + 1] == "regex:^(attention_partial|attention_fuse)$"
+    args = parser().parse_args(words[words.index("engine") + 1 :])
+    assert (args.seqlen_kv, args.heads_kv, args.dtype) == (4096, 2, "bf16")
+    assert (args.backend, args.config) == ("cuda", ["num_splits=4"])
+
+
+def test_profile_prints_the_command_and_imports_its_csv(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_SESSIONS", str(tmp_path / "store"))
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    assert main(["profile", "v01", "--seqlen", "128", "--gpu", "L4"]) == 0
+    assert capsys.readouterr().out.startswith("ncu --csv --page raw")
+    path = tmp_path / "v01.csv"
+    path.write_bytes(export(("attention_forward", 600_000)))
+    argv = ["profile", "v01", "--seqlen", "128", "--gpu", "L4", "--import", str(path)]
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "achieved occupancy" in shown
+    assert len(list((tmp_path / "store").glob("*.json.gz"))) == 1
+    assert main(["profile", "v01", "--head-dim", "1000"]) == 2
