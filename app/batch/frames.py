@@ -28,16 +28,16 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
     # A step is sharp: the batch before it belongs to the picture too.
     kept = table.iloc[np.unique(np.concatenate([spaced, steps, np.maximum(steps - 1, 0)]))]
     # The line is the prediction; measured batches are points of their own.
-    kept = kept[kept["origin"] == "predicted"]
+    low, high = kept["predicted_low_us"], kept["predicted_high_us"]
     return pd.DataFrame(
         {
             "batch": kept["batch"],
             "latency_us": kept["predicted_us"],
-            "low_us": kept["low_us"],
-            "high_us": kept["high_us"],
-            "unit_us": kept["per_unit_us"],
-            "unit_low_us": kept["low_us"] / kept["units"],
-            "unit_high_us": kept["high_us"] / kept["units"],
+            "low_us": low,
+            "high_us": high,
+            "unit_us": kept["predicted_us"] / kept["units"],
+            "unit_low_us": low / kept["units"],
+            "unit_high_us": high / kept["units"],
             "step": kept["step"],
             "binds": kept["binds"],
         }

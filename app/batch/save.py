@@ -92,8 +92,8 @@ def _predicted(question: Question, result: BatchResult) -> list[Evaluation]:
                 latency=Latency(
                     "predicted",
                     float(row["predicted_us"]),
-                    float(min(row["low_us"], row["predicted_us"])),
-                    float(max(row["high_us"], row["predicted_us"])),
+                    float(row["predicted_low_us"]),
+                    float(row["predicted_high_us"]),
                     recommendation.reason if recommendation else "The present batch.",
                 ),
             )

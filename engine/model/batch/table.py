@@ -50,12 +50,12 @@ def batch_table(
 
     Returns:
         The curve's columns and `latency_us` (`measured_us` where there is one, and its interval is
-        that time alone; else `predicted_us`), `origin`, `units` (B·H), `queries` (B·H·S, query
-        rows), `per_unit_us`, `per_query_us`, `queries_per_s`, `tokens_per_s` (B·S), `tflops`,
-        `percent_of_peak` (NaN where the peak is unknown), `speedup_per_unit` (against the first
-        row), `memory_share` (NaN where the memory is unknown), `step` (this batch starts another
-        CTA per SM or wave), and `cheaper_batch` (the smaller batch that is cheapest per unit, 0
-        when there is none worth saying).
+        that time alone; else `predicted_us`), `predicted_low_us`, `predicted_high_us`, `origin`,
+        `units` (B·H), `queries` (B·H·S, query rows), `per_unit_us`, `per_query_us`,
+        `queries_per_s`, `tokens_per_s` (B·S), `tflops`, `percent_of_peak` (NaN where the peak is
+        unknown), `speedup_per_unit` (against the first row), `memory_share` (NaN where the memory
+        is unknown), `step` (this batch starts another CTA per SM or wave), and `cheaper_batch` (the
+        smaller batch that is cheapest per unit, 0 when there is none worth saying).
     """
     table = curve.copy()
     measured_us = table["batch"].map(measured or {}).astype(float)
@@ -64,6 +64,7 @@ def batch_table(
     table["latency_us"] = measured_us.fillna(table["predicted_us"])
     table["origin"] = np.where(known, origin, "predicted")
     for end in ("low_us", "high_us"):
+        table[f"predicted_{end}"] = table[end]
         table[end] = measured_us.fillna(table[end])
     total_us = table["latency_us"].to_numpy()
     batch = table["batch"].to_numpy()
