@@ -54,13 +54,21 @@ def format_usd(dollars: float) -> str:
     return f"{'-' if dollars < 0 else ''}${text}"
 
 
+_DAY_S = 86_400.0
+_YEAR_S = 365.25 * _DAY_S
+
+
 def format_duration(seconds: float) -> str:
-    """How long something takes that people wait for: `45 s`, `12 min`, `3.5 h`."""
+    """How long something takes that people wait for: `45 s`, `12 min`, `3.5 h`, `9 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 2 * _DAY_S:
+        return f"{seconds / 3600:.1f} h"
+    if seconds < 2 * _YEAR_S:
+        return f"{seconds / _DAY_S:.0f} days"
+    return f"{seconds / _YEAR_S:,.0f} years"
 
 
 def format_speedup(speedup: float) -> str:

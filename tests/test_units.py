@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.units import format_bytes, format_count, format_us, format_usd
+from engine.units import format_bytes, format_count, format_duration, format_us, format_usd
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,11 @@ def test_the_figure_is_the_size_to_three_digits(size_bytes: int) -> None:
 def test_dollars_are_not_rounded_away() -> None:
     shown = [format_usd(x) for x in (0, 1234.5, 12.3, 0.75, 0.0042, 2.1852679e-05, -0.0185)]
     assert shown == ["$0.00", "$1,234", "$12.30", "$0.75", "$0.0042", "$0.0000219", "-$0.0185"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45, "45 s"), (720, "12 min"), (12_600, "3.5 h"), (2.9e6, "34 days"), (2.865e10, "908 years")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -15,8 +15,6 @@ from app.tune.run_state import run_state, view_of
 
 def page() -> None:
     selection = sidebar.draw()
-    for note in st.session_state.get("link_notes", []):
-        st.warning(plain_markdown(note), icon=":material/link_off:")
     if selection.problem is None:
         st.markdown(f"### {plain_markdown(variant_label(selection.variant))}")
         problem(selection.error)

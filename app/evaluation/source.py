@@ -28,7 +28,7 @@ def draw(view: EvaluationView) -> None:
             "Edit this file in your editor. With Rerun on change switched on, every save is "
             "compiled and run."
         )
-    st.text(view.source_name)
+    st.code(view.source_path or view.source_name, language=None)
     source = view.source
     coverage = view.evaluation.line_coverage if view.evaluation is not None else ()
     if coverage:

@@ -33,6 +33,7 @@ class EvaluationView:
     evaluation: Evaluation | None  # None: not run yet
     maps: tuple[ErrorMapView, ...]
     source_name: str
+    source_path: str  # of this machine's file; empty where it is a snapshot's
     source: str
     flags: tuple[str, ...]
     log: str

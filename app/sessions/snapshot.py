@@ -222,6 +222,7 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
         evaluation=evaluation,
         maps=_maps(snapshot, index),
         source_name=source.name if source else "",
+        source_path="",
         source=source.text if source else "",
         flags=evaluation.flags,
         log=evaluation.log,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -42,12 +43,16 @@ def draw(draggable: tuple[str, ...] = ()) -> Selection:
     url_state.follow_link()
     _note_unknown_links()
     with st.sidebar:
+        notes = st.container()
         gpu, gpu_name = _gpu()
         variant = _variant()
         problem, error = _problem(draggable)
         config = _config(variant)
         tuned_config.draw(variant, config, problem, gpu_name)
         execution = _execution()
+        _link()
+    with notes:
+        _link_notes()
     return Selection(
         variant=variant,
         config=config,
@@ -61,32 +66,54 @@ def draw(draggable: tuple[str, ...] = ()) -> Selection:
 
 def _note_unknown_links() -> None:
     """A link may name a GPU or variant that does not exist here: say so instead of dropping it."""
-    if "link_notes" in st.session_state:
+    if "link_checked" in st.session_state:
         return
-    notes = []
+    st.session_state["link_checked"] = True
     asked = st.query_params.get("gpu")
     if asked and asked != LOCAL_GPU and asked not in {d.name for d in all_devices()}:
         try:
             st.session_state["gpu"] = find_device(asked).name
         except UnknownName as error:
-            notes.append(str(error))
+            url_state.note(str(error))
+        del st.query_params["gpu"]
     if asked == LOCAL_GPU and local_gpu().spec is None:
-        notes.append(f"The link asks for the local GPU: {local_gpu().why}")
+        url_state.note(f"The link asks for the local GPU: {local_gpu().why}")
+        del st.query_params["gpu"]
     variant = st.query_params.get("variant")
     if variant and variant not in {v.id for v in all_variants()}:
         known = ", ".join(v.id for v in all_variants())
-        notes.append(f"There is no variant called {variant!r}: known are {known}.")
-    st.session_state["link_notes"] = notes
+        url_state.note(f"There is no variant called {variant!r}: known are {known}.")
+        del st.query_params["variant"]
+
+
+def _link() -> None:
+    """The address of this page with all that is chosen, to copy and send."""
+    with st.popover("Copy link", icon=":material/link:", type="tertiary"):
+        address = (st.context.url or "").partition("?")[0]
+        chosen = urlencode(st.query_params.to_dict())
+        st.code(f"{address}?{chosen}" if chosen else address, language=None, wrap_lines=True)
+
+
+def _link_notes() -> None:
+    """What of the link could not be had, until it is dismissed."""
+    if not url_state.notes():
+        return
+    for sentence in url_state.notes():
+        st.warning(plain_markdown(sentence), icon=":material/link_off:")
+    st.button("Dismiss", key="link_dismiss", on_click=url_state.notes().clear)
 
 
 def _gpu() -> tuple[str | None, str]:
     local = local_gpu()
-    names = [d.name for d in all_devices()]
+    names = [d.name for d in sorted(all_devices(), key=lambda d: d.compute_capability)]
     options = [LOCAL_GPU, *names] if local.spec is not None else names
     default = LOCAL_GPU if local.spec is not None else DEFAULT_GPU
 
     def label(option: str) -> str:
-        return f"{local.name} (this machine)" if option == LOCAL_GPU else option
+        if option == LOCAL_GPU:
+            return f"{local.name} (this machine)"
+        device = find_device(option)
+        return f"{option} · {device.architecture} {device.arch}, {device.num_sms} SMs"
 
     selected = url_state.select(
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
@@ -169,7 +196,7 @@ def _size(container: Any, name: str, draw: Any, **options: Any) -> int:
 
 def _presets(container: Any, present: Preset | None) -> None:
     """A menu, which has no value of its own that could fight with the numbers below it."""
-    groups = {p.name: f"{p.group}: {p.name}" for p in presets()}
+    groups = {p.name: f"{p.group}: {p.name} · {p.problem.label()}" for p in presets()}
     container.menu_button(
         f"Problem: {present.name if present else 'your own'}",
         list(groups),
@@ -229,9 +256,7 @@ def _execution() -> dict[str, Any]:
             INPUT_KINDS,
             INPUT_KINDS[0],
             format_func=_words,
-            help="\n".join(
-                [TERMS["inputs"], "", *(f"- {_words(k)}: {MEANINGS[k]}" for k in MEANINGS)]
-            ),
+            help=_inputs_help(),
         )
         if input_kind == "scaled":
             factor = url_state.amount(

@@ -18,6 +18,7 @@ T = TypeVar("T")
 MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
+_NOTES = "link_notes"
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
@@ -47,6 +48,17 @@ def follow_link() -> None:
         st.session_state[_FOLLOWED] = set(st.query_params)
 
 
+def note(sentence: str) -> None:
+    """Note what of a link cannot be had; `notes` are shown until they are dismissed."""
+    notes().append(sentence)
+
+
+def notes() -> list[str]:
+    """The notes on the link that was opened last."""
+    listed: list[str] = st.session_state.setdefault(_NOTES, [])
+    return listed
+
+
 def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
     """Before the widget: set its value from the URL of a first run or of a link, or the default."""
     followed: set[str] = st.session_state.get(_FOLLOWED, set())
@@ -54,6 +66,8 @@ def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
         followed.discard(key)
         text = st.query_params.get(key)
         value = parse(text) if text is not None else None
+        if text and value is None:
+            note(f"The link asks for {key}={text}, which cannot be had here: {key} is unchanged.")
         st.session_state[key] = default if value is None else value
 
 

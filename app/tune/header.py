@@ -42,6 +42,7 @@ def draw(selection: Selection, state: RunState) -> None:
                 on_click=run,
                 args=(selection.request(execute=True),),
                 help="Execute the kernel and check its output.",
+                shortcut="Mod+Enter",
                 disabled=bool(state.error or (state.preview and state.preview.unsupported)),
             )
         url_state.toggle(st, "Rerun on change", "live", help=TERMS["rerun_on_change"])
@@ -54,14 +55,21 @@ def draw(selection: Selection, state: RunState) -> None:
 
 def banner(selection: Selection) -> None:
     """What the figures are on a machine without a GPU."""
-    if local_gpu().spec is not None:
+    if local_gpu().spec is not None or st.session_state.get("banner_dismissed"):
         return
-    st.info(
-        "No NVIDIA GPU on this machine. Kernels execute on the CPU, so correctness is real. "
-        f"Registers and occupancy come from the real compiler, for {selection.gpu_name}. Latency "
-        "is predicted or recorded.",
-        icon=":material/info:",
-    )
+    with st.container(horizontal=True, vertical_alignment="center", key="banner"):
+        st.info(
+            "No NVIDIA GPU on this machine. Kernels execute on the CPU, so correctness is real. "
+            f"Registers and occupancy come from the real compiler, for {selection.gpu_name}. "
+            "Latency is predicted or recorded.",
+            icon=":material/info:",
+        )
+        st.button(
+            "Dismiss",
+            key="banner_dismiss",
+            type="tertiary",
+            on_click=lambda: st.session_state.update(banner_dismissed=True),
+        )
 
 
 def problems(state: RunState) -> None:

@@ -130,6 +130,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         evaluation=evaluation,
         maps=tuple(ErrorMapView.of(error_map) for error_map in maps),
         source_name=selection.variant.source.name,
+        source_path=str(selection.variant.source),
         source=_text(selection.variant),
         flags=compiled.flags if compiled else (),
         log=compiled.log if compiled else "",

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 
 from engine.errors import UnknownName
 
+# CUDA programming guide, compute capabilities; the minor version where it makes a difference.
+_ARCHITECTURES = {
+    **{(7, 0): "Volta", (7, 5): "Turing", (8, 0): "Ampere", (8, 9): "Ada", (9, 0): "Hopper"},
+    **{(10, 0): "Blackwell", (11, 0): "Blackwell", (12, 0): "Blackwell"},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
@@ -49,6 +55,12 @@ class DeviceSpec:
             return usable or "unknown"
         is_nominal = self.memory_bytes in (None, self.memory_gb << 30)
         return f"{self.memory_gb} GB" if is_nominal else f"{self.memory_gb} GB ({usable})"
+
+    @property
+    def architecture(self) -> str:
+        """`Ada`, as NVIDIA calls the generation; empty where it is none of those known here."""
+        major, minor = self.compute_capability
+        return _ARCHITECTURES.get((major, minor), _ARCHITECTURES.get((major, 0), ""))
 
     @property
     def arch(self) -> str:
