@@ -137,10 +137,14 @@ class ExpectedOutputs:
             old.expected.cancel()
             del sizes[0]
 
-    def close(self) -> None:
-        """Let go of everything; what is being computed is not waited for."""
+    def clear(self) -> None:
+        """Let go of everything."""
         with self._lock:
             self._prepared.clear()
+
+    def close(self) -> None:
+        """Let go of everything; what is being computed is not waited for."""
+        self.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -48,7 +48,9 @@ def error_maps(
     the output is traced to key tiles.
     """
     problem, coverage = inputs.problem, compared.coverage
-    error = np.where(compared.finite, compared.error, np.nan)
+    error = compared.error
+    if not compared.finite.all():
+        error = np.where(compared.finite, error, np.nan)
     by_slice = np.full(problem.batch * problem.num_heads, NOT_COMPARED)
     by_slice[coverage.slices] = error.max(axis=(1, 2))
     batch_by_head, *per_head = _pool(by_slice.reshape(problem.batch, problem.num_heads))
