@@ -3,8 +3,8 @@
     python tests/bench/bench_check.py                        # B32 H16 S512 D128, v08
     python tests/bench/bench_check.py --B 1 --H 8 --S 1024 --D 64 --variant v02
 
-One round evaluates with nothing kept (inputs, reference and SDPA are made, beside the
-execution), then once more (they are found), as a second variant would. Both sides alternate in one process. The
+One round evaluates with nothing kept (inputs, reference and SDPA are made, beside the execution),
+then once more (they are found), as a second variant would. Both sides alternate in one process. The
 time inside the backend is printed beside them; what is left is copies and the comparison itself.
 """
 

@@ -4,8 +4,8 @@
     python tests/bench/bench_false_alarms.py --max-seqlen 1024 --variants v08 --every 1
 
 Sequence lengths and head dimensions are those of tests/test_flash_attn.py (Dao-AILab), with and
-without causal, in both formats; of their product every `--every`-th is run per variant, by the check
-build with its harsh inputs. Prints each alarm, then how many runs there were.
+without causal, in both formats; of their product every `--every`-th is run per variant, by the
+check build with its harsh inputs. Prints each alarm, then how many runs there were.
 """
 
 from __future__ import annotations

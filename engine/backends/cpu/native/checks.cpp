@@ -100,7 +100,10 @@ static const char *verb(AccessKind kind) {
         fail_at_two("asynchronous copy not complete", place, shadow.write.place,
                     "%s is read before anybody waited for the copy into it at {other}", where);
     }
-    fail_at("uninitialised shared memory", place, "%s is read, which this CTA never wrote", where);
+    fail_at("uninitialised shared memory", place,
+            "%s is read, which no thread of this CTA has written yet: a barrier is missing before "
+            "this read, or nothing ever writes it",
+            where);
 }
 
 static inline bool in_shared_memory(Worker *w, const char *pointer) {
