@@ -244,6 +244,12 @@ class Execution(Stored):
     seed: Integer
     # Wall time of the CPU execution. Not a GPU latency; never shown as one.
     cpu_execution_ms: NotNegative | None
+    partial: Line = ""  # "partial: 12 of 131,072 CTAs"; empty where all ran
+
+    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if not self.partial:
+            del fields["partial"]
+        return fields
 
 
 LineRange: TypeAlias = tuple[Count, Count]  # first and last line

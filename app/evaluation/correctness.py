@@ -87,6 +87,9 @@ def _execution(evaluation: Evaluation) -> None:
         f"Executed on the CPU ({execution.build} build, {execution.schedule.replace('_', ' ')} "
         f"schedule, seed {execution.seed}){time}."
     )
+    if execution.partial:
+        counts = plain_markdown(execution.partial)
+        st.caption(f"{counts[:1].upper()}{counts[1:]}: the rest was not executed.")
 
 
 def _findings(view: EvaluationView, correctness: Correctness) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 from engine.backends.executed import ExecutedStatements
 from engine.evaluation import Status
 from engine.plan import LaunchPlan
+from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
 
 DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
@@ -42,6 +43,30 @@ class RunResult:
     guards_intact: bool = True
     execution_ms: float | None = None  # wall time of all passes of one run, inside the backend
     executed: ExecutedStatements | None = None  # what ran of the source, where the backend knows
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a launch is executed where all of it would be too much."""
+
+    problem: Problem  # the chosen slices as a problem of their own, one head for each
+    pairs: tuple[tuple[int, int], ...]  # (batch, head) of each of them
+    rows: tuple[tuple[int, int], ...]  # (first, behind the last) query rows, of every pair
+    ctas: int  # of all passes, that are executed
+    total_ctas: int
+
+    @property
+    def row_numbers(self) -> tuple[int, ...]:
+        return tuple(row for begin, end in self.rows for row in range(begin, end))
+
+    def counts(self) -> str:
+        return f"partial: {self.ctas:,} of {self.total_ctas:,} CTAs"
+
+    def sentence(self) -> str:
+        pairs = ", ".join(f"({batch:,}, {head:,})" for batch, head in self.pairs)
+        rows = ", ".join(f"{begin:,}–{end - 1:,}" for begin, end in self.rows)
+        counts = self.counts()
+        return f"{counts[0].upper()}{counts[1:]}: (batch, head) {pairs}, query rows {rows}."
 
 
 class Backend(Protocol):

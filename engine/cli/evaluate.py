@@ -71,6 +71,13 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="of one run (default 60)",
     )
+    p.add_argument(
+        "--partial",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="CPU backend: execute and check the CTAs of a few (batch, head) pairs and query tiles "
+        "alone; auto: where all do not fit in memory or in the time limit",
+    )
     p.add_argument("--save", action="store_true", help="save the result as a snapshot")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
@@ -90,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         timeout_s=args.timeout,
         input_kind=args.inputs,
+        partial=args.partial,
     )
     simulate(request)
     known = _known_times()
@@ -172,7 +180,7 @@ def _print_human(e: Evaluation, config_says: str) -> None:
         rows.append((f"SDPA {baseline.name}", shown))
     if e.execution is not None and e.execution.cpu_execution_ms is not None:
         took = f"{e.execution.cpu_execution_ms:.1f} ms of CPU execution (not a GPU latency)"
-        rows.append(("executed", took))
+        rows.append(("executed", f"{e.execution.partial}; {took}" if e.execution.partial else took))
     print_table("Evaluation", ("figure", "value"), rows)
     for warning in e.correctness.warnings if e.correctness is not None else ():
         print(f"Warning: {warning}")

@@ -44,14 +44,19 @@ class Expected:
     baseline_name: str
 
 
-def expect(inputs: Inputs, sdpa: tuple[FloatArray, str] | None = None) -> Expected:
+def expect(
+    inputs: Inputs,
+    sdpa: tuple[FloatArray, str] | None = None,
+    coverage: Coverage | None = None,
+) -> Expected:
     """Compute reference and baseline.
 
     Args:
         sdpa: same-dtype attention as float32 `[batch, num_heads, seqlen, head_dim]` and its name;
             by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
+        coverage: what is looked at, if not as much as the budgets of time and memory allow.
     """
-    coverage = choose_coverage(inputs.problem)
+    coverage = coverage or choose_coverage(inputs.problem)
     reference = covered_reference(inputs, coverage)
     baseline, name = _baseline(inputs, coverage, sdpa)
     error = np.subtract(baseline, reference)

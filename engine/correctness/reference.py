@@ -46,6 +46,8 @@ class Coverage:
     problem: Problem
     slices: IntArray  # ascending, batch · num_heads + head
     rows: IntArray  # ascending query rows, the same for every slice
+    # (batch, head) of each slice, where `problem` is made of slices of a larger one.
+    pairs: tuple[tuple[int, int], ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -83,12 +85,13 @@ class Coverage:
 
     def index(self, slice_position: int, row_position: int) -> tuple[int, int, int]:
         """(batch, head, query row) of one covered row."""
-        batch, head = divmod(int(self.slices[slice_position]), self.problem.num_heads)
+        number = int(self.slices[slice_position])
+        batch, head = self.pairs[number] if self.pairs else divmod(number, self.problem.num_heads)
         return batch, head, int(self.rows[row_position])
 
     def sentence(self) -> str:
         """What was compared, for people; empty when it was everything."""
-        if self.complete:
+        if self.complete or self.pairs:  # a partial run says itself what it ran
             return ""
         total = self.problem.batch * self.problem.num_heads
         rows = "all" if self.all_rows else f"{len(self.rows):,} of the {self.problem.seqlen:,}"

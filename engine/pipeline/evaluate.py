@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
     from engine.compile import CompiledKernel
     from engine.correctness import ErrorMap, ExpectedOutputs
+    from engine.pipeline.partial import PartialRun
 
 OnStage: TypeAlias = Callable[[str], None]
 
@@ -248,18 +249,29 @@ class _Run:
 
         # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
         too_big = check_host_memory(plan, name)
-        if too_big is not None:
+        part = self._part(plan, too_big) if name == "cpu" else None
+        if isinstance(part, Evaluation):
+            return part
+        if too_big is not None and part is None:
             return self._stop(Status.OUT_OF_MEMORY, too_big)
         backend = self.evaluator.backend(name)
         judged: list[Correctness] = []
         executed: ExecutedStatements | None = None
         for kind in self._input_kinds():
-            prepared = self.evaluator.expected.prepare(problem, request.seed, kind)
+            prepared = (
+                self.evaluator.expected.prepare(problem, request.seed, kind)
+                if part is None
+                else part.prepare(request.seed, kind)
+            )
             told = "" if kind == NORMAL else f"With {kind} inputs ({meaning(kind)}): "
             self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}{_inputs_of(kind)}")
-            result = self._run(backend, plan, prepared.inputs, repeat=not judged)
+            result = (
+                self._run(backend, plan, prepared.inputs, repeat=not judged)
+                if part is None
+                else part.run(prepared.inputs)
+            )
             if not judged:
-                self.base = replace(self.base, execution=self._execution(name, result))
+                self.base = replace(self.base, execution=self._execution(name, result, part))
             if result.status is not Status.PASSED:
                 reason = f"{told}{result.reason}{_shared_heads(problem, result.reason)}"
                 return self._stop(result.status, reason, result.log)
@@ -268,7 +280,12 @@ class _Run:
                 lines = executed.lines(plan.source.name)
                 self.base = replace(self.base, line_coverage=lines)
             self.stage("Checking against the float64 reference")
-            correctness, maps = check_against(prepared.expected.result(), result, plan)
+            correctness, maps = check_against(
+                prepared.expected.result(), result, plan if part is None else None
+            )
+            if part is not None:
+                correctness, maps = part.relabel(correctness), ()
+                told = f"{part.part.sentence()} {told}"
             if not judged or not correctness.passed:
                 self.maps = maps
             if correctness.passed and result.lse is not None:
@@ -282,7 +299,15 @@ class _Run:
             judged.append(correctness)
         unexecuted = describe_lines(self.base.line_coverage)
         reason = " ".join(
-            filter(None, [judged[0].reason, *map(_passed_too, judged[1:]), unexecuted])
+            filter(
+                None,
+                [
+                    part.part.sentence() if part is not None else "",
+                    judged[0].reason,
+                    *map(_passed_too, judged[1:]),
+                    unexecuted,
+                ],
+            )
         )
         passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
         if name == "cuda":
@@ -308,8 +333,12 @@ class _Run:
     def _run(
         self, backend: Backend, plan: LaunchPlan, inputs: Inputs, *, repeat: bool
     ) -> RunResult:
+        with self._lock(backend.name):
+            return backend.run(plan, inputs, self._options(repeat=repeat))
+
+    def _options(self, *, repeat: bool) -> RunOptions:
         request = self.request
-        options = RunOptions(
+        return RunOptions(
             request.check,
             request.schedule,
             request.seed,
@@ -317,15 +346,45 @@ class _Run:
             repeat,
             self.resolved.arch,
         )
-        with self._lock(backend.name):
-            return backend.run(plan, inputs, options)
 
-    def _execution(self, name: Literal["cpu", "cuda"], result: RunResult) -> Execution:
+    def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
+        """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.cpu.partial import PartialRunError
+        from engine.pipeline.partial import PartialRun, takes_too_long
+
+        request = self.request
+        wanted = request.partial == "always" or (
+            request.partial == "auto"
+            and (too_big is not None or takes_too_long(plan, request.check, request.timeout_s))
+        )
+        if not wanted:
+            return None
+        self.stage("Choosing CTAs for a partial run")
+        backend = cast(CpuBackend, self.evaluator.backend("cpu"))
+        try:
+            part = PartialRun.choose(backend, plan, self._options(repeat=False))
+        except PartialRunError as error:
+            why = f"It cannot be executed in part: {error}."
+            if too_big is not None:
+                return self._stop(Status.OUT_OF_MEMORY, f"{too_big} {why}")
+            if request.partial == "always":
+                return self._stop(Status.LAUNCH_ERROR, f"{plan.source.name}: {why}")
+            self._note(why)
+            return None
+        if isinstance(part, RunResult):
+            return self._stop(part.status, part.reason, part.log)
+        return part
+
+    def _execution(
+        self, name: Literal["cpu", "cuda"], result: RunResult, part: PartialRun | None
+    ) -> Execution:
         request = self.request
         if name == "cuda":
             return Execution("cuda", "device", "device", request.seed, None)
         build: Literal["check", "fast"] = "check" if request.check else "fast"
-        return Execution("cpu", build, request.schedule, request.seed, result.execution_ms)
+        counts = part.part.counts() if part is not None else ""
+        return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, counts)
 
     def _with_prediction(self, evaluation: Evaluation) -> Evaluation:
         if self.estimate is not None and self.estimate.latency is not None:

@@ -18,6 +18,7 @@ from engine.schema import Stored
 from kernels.variant import Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]
+Partial: TypeAlias = Literal["auto", "always", "never"]
 Effort: TypeAlias = Literal["full", "quick", "none"]
 
 
@@ -38,6 +39,9 @@ class EvaluationRequest(Stored):
     seed: int = 0
     timeout_s: float = 60.0
     input_kind: InputKind = NORMAL
+    # Whether the CPU backend executes a few CTAs alone. "auto": where all of them do not fit in
+    # memory or would take far longer than the time limit.
+    partial: Partial = "auto"
     execute: bool = True  # False: compile, occupancy and prediction only
     # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
     # baselines. "none": nothing; the output is checked all the same.

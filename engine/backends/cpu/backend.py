@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cpu.build import HostLibrary, build_kernels
 from engine.backends.cpu.client import Client
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch
+from engine.backends.cpu.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
 from engine.errors import CompileError, ToolMissing
 from engine.evaluation import Status
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, PassLaunch
 from engine.tensors import FloatArray, Inputs, RawArray, lse_of, output_of
 
 
@@ -35,19 +41,9 @@ class CpuBackend:
 
         A missing compiler is a COMPILE_ERROR whose reason says how to get one.
         """
-        try:
-            library = build_kernels(
-                plan.source,
-                plan.entries,
-                plan.defines,
-                options.check,
-                options.arch,
-                plan.include_folders,
-            )
-        except CompileError as error:
-            return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)
-        except ToolMissing as error:
-            return RunResult(Status.COMPILE_ERROR, str(error))
+        library = _build(plan, options)
+        if isinstance(library, RunResult):
+            return library
         result = self._client.run(_job(plan, inputs, options, library), options.timeout_s)
         out: RawArray | None = None
         lse: FloatArray | None = None
@@ -69,6 +65,76 @@ class CpuBackend:
             executed=result.executed,
         )
 
+    def choose_part(
+        self, plan: LaunchPlan, options: RunOptions, max_flops: float
+    ) -> PartOfLaunch | RunResult:
+        """Some CTAs to execute in place of all: see `partial.choose_part`.
+
+        Returns:
+            The part, or what came of it where the kernel does not compile.
+
+        Raises:
+            PartialRunError: it cannot be told which CTAs belong together.
+        """
+        library = _build(plan, replace(options, check=False))
+        if isinstance(library, RunResult):
+            return library
+
+        def probe(launch: PassLaunch, ctas: Sequence[int]) -> Sequence[tuple[str, int] | None]:
+            job = _probe_job(plan, launch, tuple(ctas), library)
+            result = self._client.run(job, options.timeout_s)
+            if result.status is not Status.PASSED:
+                raise PartialRunError(f"its CTAs cannot be probed: {result.reason.rstrip('.')}")
+            return result.touched
+
+        try:
+            return choose_part(plan, probe, max_flops)
+        except WrongOffsetError as found:
+            return self._explain(plan, found, library, options.timeout_s)
+
+    def _explain(
+        self, plan: LaunchPlan, found: WrongOffsetError, library: HostLibrary, timeout_s: float
+    ) -> RunResult:
+        """With the line of the access where there is one: that CTA runs again, to its error."""
+        if found.cta is not None:
+            job = replace(_probe_job(plan, found.launch, (found.cta,), library), probe=False)
+            result = self._client.run(job, timeout_s)
+            if result.status is Status.LAUNCH_ERROR:
+                return RunResult(result.status, result.reason, result.log)
+        return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {found}.")
+
+    def run_part(
+        self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions
+    ) -> RunResult:
+        """Execute the CTAs of `part`, once.
+
+        Args:
+            inputs: those of `part.part.problem`.
+
+        Returns:
+            `out` is that problem's too; rows that do not belong to the part are zero.
+        """
+        library = _build(plan, options)
+        if isinstance(library, RunResult):
+            return library
+        job = _partial_job(plan, part, inputs, options, library)
+        result = self._client.run(job, options.timeout_s)
+        out: RawArray | None = None
+        if result.status is Status.PASSED:
+            out = output_of(result.returned["out"], part.part.problem, "bhsd")
+            others = np.ones(out.shape[2], bool)
+            others[list(part.part.row_numbers)] = False
+            out[:, :, others] = 0
+        return RunResult(
+            result.status,
+            result.reason,
+            result.log,
+            out,
+            guards_intact=result.guards_intact,
+            execution_ms=result.execution_ms,
+            executed=result.executed,
+        )
+
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""
         self._client.close()
@@ -84,11 +150,85 @@ def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLib
             *(Buffer(n, size_bytes=plan.buffer_bytes[n], returned=True) for n in outputs),
             *(Buffer(s.name, size_bytes=s.size_bytes, fill=s.fill) for s in plan.scratch),
         ),
-        launches=tuple(
-            KernelLaunch(p.entry, p.grid, p.block, p.args, p.dynamic_smem_bytes)
-            for p in plan.passes
-        ),
+        launches=tuple(map(_launch, plan.passes)),
         schedule=options.schedule,
         seed=options.seed,
         repeat=options.repeat,
     )
+
+
+def _build(plan: LaunchPlan, options: RunOptions) -> HostLibrary | RunResult:
+    """The compiled plan, or the result that says why there is none."""
+    try:
+        return build_kernels(
+            plan.source,
+            plan.entries,
+            plan.defines,
+            options.check,
+            options.arch,
+            plan.include_folders,
+        )
+    except CompileError as error:
+        return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)
+    except ToolMissing as error:
+        return RunResult(Status.COMPILE_ERROR, str(error))
+
+
+def _probe_job(
+    plan: LaunchPlan, launch: PassLaunch, ctas: tuple[int, ...], library: HostLibrary
+) -> Job:
+    """Q and O are closed, so that touching them ends a CTA; everything else is zero."""
+    buffers = tuple(
+        Buffer(n, size_bytes=size, fill="zero", pieces=(), opens_itself=n not in ("q", "out"))
+        for n, size in plan.buffer_bytes.items()
+    )
+    return Job(library, buffers, (_launch(launch, ctas),), probe=True)
+
+
+def _partial_job(
+    plan: LaunchPlan,
+    part: PartOfLaunch,
+    inputs: Inputs,
+    options: RunOptions,
+    library: HostLibrary,
+) -> Job:
+    problem = plan.problem
+
+    def pieces(slices: tuple[int, ...], of: int) -> tuple[tuple[int, int], ...]:
+        return tuple((s * of, of) for s in slices)
+
+    q_bytes = problem.tensor_bytes // (problem.batch * problem.num_heads)
+    kv_bytes = problem.kv_bytes // (problem.batch * problem.kv_heads)
+    own = {"q": pieces(part.q_slices, q_bytes), "out": pieces(part.q_slices, q_bytes)}
+    own |= dict.fromkeys(("k", "v"), pieces(part.kv_slices, kv_bytes))
+    tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    sizes = plan.buffer_bytes
+    fills = {scratch.name: scratch.fill for scratch in plan.scratch}
+    others = [name for name in sizes if name not in own]
+    return Job(
+        library,
+        (
+            *(
+                Buffer(n, data, size_bytes=sizes[n], read_only=True, pieces=own[n])
+                for n, data in tensors.items()
+            ),
+            Buffer("out", size_bytes=sizes["out"], returned=True, pieces=own["out"]),
+            *(
+                Buffer(
+                    n,
+                    size_bytes=sizes[n],
+                    fill=fills.get(n, "poison"),
+                    pieces=(),
+                    opens_itself=True,
+                )
+                for n in others
+            ),
+        ),
+        tuple(_launch(p, ctas) for p, ctas in zip(plan.passes, part.ctas, strict=True)),
+        schedule=options.schedule,
+        seed=options.seed,
+    )
+
+
+def _launch(p: PassLaunch, ctas: tuple[int, ...] | None = None) -> KernelLaunch:
+    return KernelLaunch(p.entry, p.grid, p.block, p.args, p.dynamic_smem_bytes, ctas)

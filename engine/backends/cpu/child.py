@@ -25,6 +25,7 @@ from engine.backends.cpu.native import (
     Report,
     ReportedPlace,
     Runtime,
+    Touched,
 )
 from engine.backends.cpu.transport import Channel, SharedSegment
 
@@ -33,6 +34,8 @@ _WATCH_INTERVAL_S = 0.2
 # tensor still ends in them.
 _MIN_GUARD_BYTES = 64 << 20
 _MAX_GUARD_BYTES = 1 << 30
+# Addresses alone: a 32-bit offset of 2-byte elements that went wrong still ends in these.
+_SPARSE_GUARD_BYTES = 8 << 30
 _TENSOR_MAP_MAGIC = 0x434F48544D41
 _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
 
@@ -126,7 +129,10 @@ class _Child:
     ) -> dict[str, Any]:
         shared = ctypes.addressof(ctypes.c_char.from_buffer(self._segment.memory))
         addresses: dict[str, int] = {}
-        for buffer in request["buffers"]:
+        for number, buffer in enumerate(request["buffers"]):
+            if buffer["pieces"] is not None:
+                addresses[buffer["name"]] = _allocate_sparse(runtime, buffer, number, shared)
+                continue
             size = buffer["bytes"]
             address = runtime.allocate(
                 buffer["name"].encode(),
@@ -145,6 +151,11 @@ class _Child:
                 ctypes.memset(address, 0, size)
         launches = [_PreparedLaunch(library, launch, addresses) for launch in request["launches"]]
 
+        if request["probe"]:
+            touched = launches[0].probe(runtime, request, self._workers)
+            return {"execution_ms": 0.0, "repeatable": True, "changed_inputs": []} | {
+                "touched": touched
+            }
         source_map = library.source_map if request["check"] else None
         num_locals = len(source_map["locals"]) if source_map is not None else 0
         if source_map is not None:
@@ -169,8 +180,10 @@ class _Child:
         returned = [b for b in request["buffers"] if b["return_offset"] is not None]
         execution_ms = run(0, 0)
         for buffer in returned:
-            address = addresses[buffer["name"]]
-            ctypes.memmove(shared + buffer["return_offset"], address, buffer["bytes"])
+            to, address = shared + buffer["return_offset"], addresses[buffer["name"]]
+            for offset, length in buffer["pieces"] or [(0, buffer["bytes"])]:
+                ctypes.memmove(to, address + offset, length)
+                to += length
         repeatable = True
         used_local: int | None = None
         if request["repeat"]:
@@ -183,6 +196,7 @@ class _Child:
             buffer["name"]
             for buffer in request["buffers"]
             if buffer["read_only"]
+            and buffer["pieces"] is None
             and self._memcmp(addresses[buffer["name"]], shared + buffer["offset"], buffer["bytes"])
         ]
         answer = {
@@ -194,6 +208,27 @@ class _Child:
             answer |= {"source_map": source_map, "marks": library.marks()}
             answer["used_local"] = used_local
         return answer
+
+
+def _allocate_sparse(runtime: Runtime, buffer: dict[str, Any], number: int, shared: int) -> int:
+    address: int | None = runtime.allocate_sparse(
+        buffer["name"].encode(),
+        buffer["size_bytes"],
+        _SPARSE_GUARD_BYTES,
+        buffer["read_only"],
+        buffer["fill"] == "poison",
+        buffer["opens_itself"],
+    )
+    if not address:
+        raise MemoryError
+    source = shared + (buffer["offset"] or 0)
+    for offset, length in buffer["pieces"]:
+        if not runtime.open(number, offset, length):
+            raise MemoryError
+        if buffer["fill"] == "data":
+            ctypes.memmove(address + offset, source, length)
+            source += length
+    return address
 
 
 def _first_used_local(
@@ -260,16 +295,38 @@ class _PreparedLaunch:
         finite_locals: int,
     ) -> None:
         """Launch; the second run of a random schedule draws another order."""
-        settings = LaunchSettings(
+        seed = (request["seed"] + repetition) % 2**64
+        settings = self._settings(request, request["schedule"], workers, finite_locals, seed)
+        self._start(runtime, settings)
+
+    def probe(
+        self, runtime: Runtime, request: dict[str, Any], workers: int
+    ) -> list[tuple[int, int]]:
+        """(number of the buffer or -1, byte) that each CTA of the launch touched first."""
+        settings = self._settings(request, "in_order", workers, 0, 0)
+        touched = (Touched * settings.num_ctas)()
+        settings.touched = touched
+        self._start(runtime, settings)
+        return [(t.buffer, t.offset) for t in touched]
+
+    def _settings(
+        self, request: dict[str, Any], schedule: str, workers: int, finite_locals: int, seed: int
+    ) -> LaunchSettings:
+        ctas = self._launch["ctas"]
+        return LaunchSettings(
             (ctypes.c_uint32 * 3)(*self._launch["grid"]),
             (ctypes.c_uint32 * 3)(*self._launch["block"]),
             self._launch["dynamic_smem_bytes"],
             workers,
-            SCHEDULES[request["schedule"]],
+            SCHEDULES[schedule],
             request["check"],
             finite_locals,
-            (request["seed"] + repetition) % 2**64,
+            seed,
+            None if ctas is None else (ctypes.c_uint64 * len(ctas))(*ctas),
+            0 if ctas is None else len(ctas),
         )
+
+    def _start(self, runtime: Runtime, settings: LaunchSettings) -> None:
         count = len(self._values)
         pointers = (ctypes.c_char_p * max(count, 1))(*self._values)
         sizes = (ctypes.c_uint32 * max(count, 1))(*map(len, self._values))

@@ -179,6 +179,10 @@ class Client:
             repeatable=bool(answer["repeatable"]),
             execution_ms=float(answer["execution_ms"]),
             executed=_executed(answer),
+            touched=tuple(
+                None if index < 0 else (job.buffers[index].name, offset)
+                for index, offset in answer.get("touched", ())
+            ),
             round_trip_ms=round_trip_ms,
         )
 
@@ -327,6 +331,9 @@ def _encode_job(
                 "name": buffer.name,
                 "bytes": buffer.bytes,
                 "fill": buffer.fill if buffer.data is None else "data",
+                "size_bytes": buffer.size_bytes,
+                "pieces": buffer.pieces,
+                "opens_itself": buffer.opens_itself,
                 "offset": offset,
                 "read_only": buffer.read_only,
                 "return_offset": return_offset,
@@ -339,6 +346,7 @@ def _encode_job(
         "schedule": job.schedule,
         "seed": job.seed,
         "repeat": job.repeat,
+        "probe": job.probe,
         "slack_bytes": job.slack_bytes,
         "timeout_s": timeout_s,
         "buffers": buffers,
@@ -354,6 +362,7 @@ def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]
         "grid": launch.grid,
         "block": launch.block,
         "dynamic_smem_bytes": launch.dynamic_smem_bytes,
+        "ctas": launch.ctas,
         "args": [_encode_argument(argument) for argument in launch.args],
     }
 

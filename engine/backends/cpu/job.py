@@ -38,9 +38,15 @@ class Buffer:
     fill: Literal["poison", "zero"] = "poison"
     read_only: bool = False
     returned: bool = False  # its bytes after the first run come back
+    # A buffer of a partial run: `size_bytes` of addresses, of which these pieces, (offset, bytes),
+    # are accessible; `data` and what comes back are the pieces one after the other.
+    pieces: tuple[tuple[int, int], ...] | None = None
+    opens_itself: bool = False  # without pieces: what is touched becomes accessible
 
     @property
     def bytes(self) -> int:
+        if self.pieces is not None:
+            return sum(length for _, length in self.pieces)
         return self.size_bytes if self.data is None else self.data.nbytes
 
 
@@ -66,6 +72,7 @@ class KernelLaunch:
     block: tuple[int, int, int]
     args: tuple[LaunchArgument, ...]
     dynamic_smem_bytes: int = 0
+    ctas: tuple[int, ...] | None = None  # linear indices of those that run; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,8 @@ class Job:
     seed: int = 0
     repeat: bool = False  # run everything twice and compare the returned buffers
     slack_bytes: int = DEFAULT_SLACK_BYTES
+    # Run each CTA of the one launch until it touches a closed part of a buffer, and say where.
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +102,6 @@ class JobResult:
     repeatable: bool = True
     guards_intact: bool = True
     execution_ms: float | None = None  # all launches of the first run
+    touched: tuple[tuple[str, int] | None, ...] = ()  # of a probe: (buffer, byte) of each CTA
     executed: ExecutedStatements | None = None  # in the check build
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included

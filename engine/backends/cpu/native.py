@@ -33,6 +33,10 @@ class Report(ctypes.Structure):
     )
 
 
+class Touched(ctypes.Structure):
+    _fields_ = (("buffer", ctypes.c_int32), ("offset", ctypes.c_int64))
+
+
 class LaunchSettings(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
@@ -43,6 +47,9 @@ class LaunchSettings(ctypes.Structure):
         ("check", ctypes.c_int32),
         ("finite_locals", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
+        ("ctas", ctypes.POINTER(ctypes.c_uint64)),
+        ("num_ctas", ctypes.c_uint64),
+        ("touched", ctypes.POINTER(Touched)),
     )
 
 
@@ -61,6 +68,15 @@ class Runtime:
             ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t,
             ctypes.c_int, ctypes.c_int,
         ]  # fmt: skip
+        self.allocate_sparse = library.coh_allocate_sparse
+        self.allocate_sparse.restype = ctypes.c_void_p
+        self.allocate_sparse.argtypes = [
+            ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int,
+            ctypes.c_int,
+        ]  # fmt: skip
+        self.open = library.coh_open
+        self.open.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
+        self.close_sparse = library.coh_close_sparse
         self.free_all = library.coh_free_all
         self.start_run = library.coh_start_run
         self.start_run.argtypes = [ctypes.c_int]

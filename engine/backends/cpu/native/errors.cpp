@@ -26,6 +26,7 @@ void record_error(const char *kind, Place place, Place other, const char *format
                   va_list arguments) {
     std::lock_guard<std::mutex> lock(launch.report_mutex);
     if (launch.aborted.load()) return;
+    if (worker && worker->settings->touched) return;  // a probe only looks
     Report &report = launch.report;
     report.failed = 1;
     snprintf(report.kind, sizeof report.kind, "%s", kind);

@@ -86,6 +86,7 @@ static char *data_end(const Buffer &b) { return b.mapping + b.mapping_size - b.g
 
 // The first slack byte that changed, or null.
 static const char *damaged_slack(const Buffer &b) {
+    if (b.sparse) return nullptr;  // it has none
     for (const char *p = b.base - 1; p >= data_begin(b); p--) {
         if (!is_slack(p)) return p;
     }
@@ -128,6 +129,28 @@ static bool make_shadow(Buffer &b) {
     b.writes = (GlobalAccess *)writes;
     b.reads = (GlobalReads *)reads;
     return true;
+}
+
+constexpr size_t CHUNK_BYTES = 256 << 10;
+static size_t num_chunks(const Buffer &b) { return b.size / CHUNK_BYTES + 1; }
+
+static int open_pages(Buffer &b, size_t offset, size_t size) {
+    char *begin = b.base + offset / PAGE_BYTES * PAGE_BYTES;
+    char *end = std::min(b.base + whole_pages(offset + size), b.base + whole_pages(b.size));
+    if (mprotect(begin, end - begin, PROT_READ | PROT_WRITE)) return 0;
+    if (b.uninitialised) fill(begin, end - begin, POISON);
+    return 1;
+}
+
+// What an access to a closed part of a sparse buffer does: true when it may be tried again.
+static bool open_on_access(Buffer &b, uintptr_t address) {
+    static std::mutex opening;
+    const size_t offset = address - (uintptr_t)b.base, chunk = offset / CHUNK_BYTES;
+    if (!b.opened || offset >= b.size) return false;
+    std::lock_guard<std::mutex> lock(opening);
+    if (b.opened[chunk]) return true;  // by another host thread meanwhile
+    b.opened[chunk] = true;
+    return open_pages(b, chunk * CHUNK_BYTES, CHUNK_BYTES);
 }
 
 // The library's own writable memory, for a launch of the check build.
@@ -222,6 +245,7 @@ void *coh_allocate(const char *name, size_t size, size_t slack, size_t guard, in
 void coh_free_all() {
     for (Buffer &b : buffers) {
         free_shadow(b);
+        free(b.opened);
         munmap(b.mapping, b.mapping_size);
     }
     buffers.clear();
@@ -234,10 +258,47 @@ int coh_start_run(int check) {
     free_shadow(device_variables);
     for (Buffer &b : buffers) {
         free_shadow(b);
-        if (check && !make_shadow(b)) return 0;
-        if (b.uninitialised) fill(b.base, b.size, POISON);
+        if (check && !b.read_only && !make_shadow(b)) return 0;
+        if (b.uninitialised && !b.sparse) fill(b.base, b.size, POISON);
     }
     return 1;
+}
+
+// A buffer larger than memory, of which a partial launch uses pieces. All of it is closed at first
+// (an access is a fault); coh_open makes pieces accessible. With `opens_itself` an access does that,
+// poisoning what it opens if the buffer is `uninitialised`. Null when there is no address space.
+void *coh_allocate_sparse(const char *name, size_t size, size_t guard, int read_only,
+                          int uninitialised, int opens_itself) {
+    Buffer b{};
+    guard = whole_pages(guard);
+    b.mapping_size = whole_pages(size) + 2 * guard;
+    void *mapping = mmap(nullptr, b.mapping_size, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) return nullptr;
+    b.mapping = (char *)mapping;
+    b.guard_size = guard;
+    b.base = b.mapping + guard;
+    b.size = size;
+    b.read_only = read_only;
+    b.uninitialised = uninitialised;
+    b.sparse = true;
+    if (opens_itself) b.opened = (uint8_t *)calloc(num_chunks(b), 1);
+    snprintf(b.name, sizeof b.name, "buffer '%s'", name);
+    buffers.push_back(b);
+    return b.base;
+}
+
+// Opens bytes of sparse buffer number `index`, in whole pages. 0 when there is no memory.
+int coh_open(int index, size_t offset, size_t size) { return open_pages(buffers[index], offset, size); }
+
+// Closes all sparse buffers again and gives back what they held.
+void coh_close_sparse() {
+    for (Buffer &b : buffers) {
+        if (!b.sparse) continue;
+        madvise(b.base, whole_pages(b.size), MADV_DONTNEED);
+        mprotect(b.base, whole_pages(b.size), PROT_NONE);
+        if (b.opened) memset(b.opened, 0, num_chunks(b));
+    }
 }
 
 }  // extern "C"

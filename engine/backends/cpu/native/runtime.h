@@ -55,6 +55,15 @@ struct LaunchSettings {
     int32_t check;     // the library is a check build
     uint32_t finite_locals;  // numbers of local variables below: host_checks.h
     uint64_t seed;
+    // A partial launch: the CTAs that run, by linear index. Null: all of them.
+    const uint64_t *ctas;
+    uint64_t num_ctas;
+    // A probe: where each of them first touched a closed part of a sparse buffer, and there it ended.
+    struct Touched *touched;
+};
+struct Touched {
+    int32_t buffer;  // in order of allocation; -1: it ended without
+    int64_t offset;
 };
 
 namespace coh {
@@ -146,6 +155,8 @@ struct Buffer {
     size_t mapping_size, guard_size;
     bool read_only;    // an input: the check build reports writes
     bool uninitialised;  // the check build reports reads of what no launch wrote
+    bool sparse;         // most of it is closed: coh_allocate_sparse
+    uint8_t *opened;  // of each chunk that opens itself, whether it did; null: none does
     // Check build: of every granule the last write, and reads since.
     GlobalAccess *writes;
     GlobalReads *reads;
@@ -212,6 +223,7 @@ struct Worker {
     void *scheduler_stack_pointer = nullptr;
     sigjmp_buf fault_exit;
     volatile bool in_cta = false;
+    Touched touched{};  // by the CTA that is probed
     pthread_t host_thread{};
 
     unsigned num_threads = 0;  // of this launch's CTAs

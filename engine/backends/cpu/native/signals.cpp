@@ -28,7 +28,13 @@ static void record_fault(const char *kind, Place place, const char *format, ...)
 }
 
 static void explain_memory_fault(Worker *w, uintptr_t address, Place place) {
-    if (Buffer *b = buffer_around(address)) {
+    Buffer *b = buffer_around(address);
+    if (b && b->sparse && address - (uintptr_t)b->base < b->size) {
+        record_fault("global memory of another head", place,
+                     "access at byte %lld of %s, which belongs to no (batch, head) pair of the CTAs "
+                     "that this partial run executes: an offset is wrong, or too large for its type",
+                     (long long)(address - (uintptr_t)b->base), b->name);
+    } else if (b) {
         record_fault("global memory out of bounds", place,
                      "access at byte %lld of %s (%zu bytes)",
                      (long long)(address - (uintptr_t)b->base), b->name, b->size);
@@ -57,6 +63,17 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
         signal(signal_number, SIG_DFL);
         raise(signal_number);
         return;
+    }
+    const bool is_access = signal_number == SIGSEGV || signal_number == SIGBUS;
+    Buffer *b = is_access ? buffer_around((uintptr_t)info->si_addr) : nullptr;
+    if (b && b->sparse) {
+        if (open_on_access(*b, (uintptr_t)info->si_addr)) return;
+        if (w->settings->touched) {
+            w->touched = Touched{(int32_t)(b - buffers.data()),
+                                 (int64_t)((char *)info->si_addr - b->base)};
+            w->in_cta = false;
+            siglongjmp(w->fault_exit, 1);
+        }
     }
     // As for a return address: one past the instruction, which the line table's reader takes off.
     Place place = Place::at_program_counter(program_counter(context) + 1);

@@ -1,0 +1,81 @@
+"""Executing part of a launch, where all of it does not fit in memory or in the time limit."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from engine.backends.base import Part, RunOptions, RunResult
+from engine.correctness.expected import Expected, Prepared, expect
+from engine.correctness.reference import Coverage
+from engine.evaluation import Correctness
+from engine.input_kinds import InputKind
+from engine.plan import LaunchPlan
+from engine.tensors import Inputs, make_inputs
+
+if TYPE_CHECKING:
+    from engine.backends.cpu import CpuBackend
+    from engine.backends.cpu.partial import PartOfLaunch
+
+# What two host threads execute in a second, roughly: a launch that needs far more than the time
+# limit is not begun, and a part takes a share of the limit.
+_MOST_FLOPS_PER_S = {False: 4e9, True: 4e8}  # by whether it is the check build
+_SURE_FLOPS_PER_S = {False: 5e8, True: 5e7}
+_SHARE_OF_LIMIT = 0.25
+
+
+def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
+    """Whether executing all of it would surely exceed the time limit."""
+    return plan.problem.flops > _MOST_FLOPS_PER_S[check] * timeout_s
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRun:
+    """The chosen CTAs of one plan, and how to run and to judge them."""
+
+    backend: CpuBackend
+    plan: LaunchPlan
+    chosen: PartOfLaunch
+    options: RunOptions
+
+    @classmethod
+    def choose(cls, backend: CpuBackend, plan: LaunchPlan, options: RunOptions) -> Self | RunResult:
+        """Choose the CTAs; the result instead where the kernel does not compile.
+
+        Raises:
+            PartialRunError: it cannot be told which CTAs belong together.
+        """
+        max_flops = _SURE_FLOPS_PER_S[options.check] * options.timeout_s * _SHARE_OF_LIMIT
+        chosen = backend.choose_part(plan, options, max_flops)
+        return chosen if isinstance(chosen, RunResult) else cls(backend, plan, chosen, options)
+
+    @property
+    def part(self) -> Part:
+        return self.chosen.part
+
+    def prepare(self, seed: int, kind: InputKind) -> Prepared:
+        """Inputs of the chosen slices, and what is expected on the chosen rows."""
+        inputs = make_inputs(self.part.problem, seed, kind)
+        coverage = Coverage(
+            self.part.problem,
+            np.arange(len(self.part.pairs)),
+            np.array(self.part.row_numbers, dtype=np.intp),
+            self.part.pairs,
+        )
+        expected: Future[Expected] = Future()
+        expected.set_result(expect(inputs, coverage=coverage))
+        return Prepared(inputs, expected)
+
+    def run(self, inputs: Inputs) -> RunResult:
+        return self.backend.run_part(self.plan, self.chosen, inputs, self.options)
+
+    def relabel(self, correctness: Correctness) -> Correctness:
+        """In the whole problem's batches and heads. Findings speak of heads as if there were no
+        others, so they are left out."""
+        first = correctness.first_bad_index
+        if first is not None:
+            first = (*self.part.pairs[first[1]], *first[2:])
+        return replace(correctness, first_bad_index=first, findings=())
