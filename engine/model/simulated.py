@@ -48,7 +48,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 # K/V rows of the two CTAs: enough tiles that the first ones, which warm up, do not bend the line.
 _ROWS = (256, 512)
 _LONGEST_SEQLEN = 1 << 15
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,11 @@ def _lengths(variant: Variant, problem: Problem, config: Config) -> Iterator[Lau
     seqlen = _ROWS[0]
     for rows in _ROWS:
         while seqlen <= _LONGEST_SEQLEN:
-            short = replace(problem, batch=1, seqlen=seqlen, seqlen_kv=None)
+            # Decoding keeps its few queries; otherwise queries and keys are of one length.
+            if problem.seqlen_kv is None:
+                short = replace(problem, batch=1, seqlen=seqlen)
+            else:
+                short = replace(problem, batch=1, seqlen_kv=seqlen)
             try:
                 plan = make_plan(variant, short, config)
             except InvalidProblem:
