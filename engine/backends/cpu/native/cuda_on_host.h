@@ -18,8 +18,8 @@
 // (mbarrier, TMA, wgmma).
 //
 // Standard headers come first, because the CUDA keyword macros at the end would break them. The
-// toolkit's headers are those in toolkit/, written anew: NVIDIA's own multiply the time that a kernel
-// takes to compile, and are not installed everywhere.
+// toolkit's headers are those in toolkit/, written anew: NVIDIA's own are not installed everywhere,
+// take twice as long to compile and, on a host, lack the functions whose bodies are PTX.
 #pragma once
 
 #include <float.h>
