@@ -9,6 +9,7 @@ from typing import Any
 from engine.cli.output import print_table
 from engine.devices import DeviceSpec
 from engine.pipeline.machine_code import TimedLaunch
+from engine.sass.advice import advise
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.sass.instruction import NO_BARRIER, Instruction, SourceLine
@@ -34,7 +35,7 @@ class Result:
 
 def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
     """One object: the whole call, and each pass of it."""
-    passes = [_pass_as_json(r) for r in results]
+    passes = [_pass_as_json(r, device.num_sms if device else None) for r in results]
     main = max(passes, key=lambda p: p["counted"]["warp_instructions"])
     merged: dict[str, int] = {}
     for one in passes:
@@ -73,8 +74,12 @@ def _added(passes: Sequence[dict[str, Any]], group: str) -> dict[str, int]:
     return {key: sum(one[group][key] for one in passes) for key in passes[0][group]}
 
 
-def _pass_as_json(result: Result) -> dict[str, Any]:
-    return _counts_as_json(result.analysis) | _time_as_json(result)
+def _pass_as_json(result: Result, num_sms: int | None) -> dict[str, Any]:
+    advice = [
+        {"waste": a.waste, "line": _line(a.source), "share": a.share, "sentence": a.sentence}
+        for a in advise(result.analysis, num_sms)
+    ]
+    return _counts_as_json(result.analysis) | _time_as_json(result) | {"advice": advice}
 
 
 def _time_as_json(result: Result) -> dict[str, Any]:
@@ -173,6 +178,9 @@ def print_results(
             _print_time(result, device)
         if listing:
             _print_listing(result.analysis)
+        for advice in advise(result.analysis, device.num_sms if device else None):
+            where = f"{_line(advice.source)}: " if advice.source else ""
+            print(f"Advice ({advice.share:.0%}): {where}{advice.sentence}")
         for note in notes(result.analysis):
             print(f"Note: {note}")
     if device is None:
