@@ -1,6 +1,6 @@
 """What the machine code of a ladder kernel is held to; run it to renew the recorded table.
 
-    python -m tests.sass.gate            # prints what changed, and writes tests/sass/data/gate.json
+    python -m tests.sass.gate [v08 …]    # prints what changed, and writes tests/sass/data/gate.json
 
 Renewing the table is a commit of its own whose diff shows the change.
 """
@@ -44,7 +44,8 @@ class Row:
 
 def supported(variant: Variant, arch: str) -> bool:
     major, minor = divmod(int(arch[3:]), 10)
-    return variant.min_compute_capability <= (major, minor)
+    least = variant.min_compute_capability
+    return least == (major, minor) if variant.arch_specific else least <= (major, minor)
 
 
 def measure(variant: Variant, arch: str) -> Row:
@@ -96,6 +97,9 @@ def main() -> None:
     table: dict[str, Row] = {}
     for name, arch in cases():
         key = f"{name} {arch}"
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            table |= {key: before[key]} if key in before else {}
+            continue
         try:
             table[key] = measure(LADDER.by_id(name), arch)
         except AttuneError as error:
