@@ -9,11 +9,12 @@ from app.shared import pinned, saving, sidebar
 from app.shared.runs import collect
 from app.shared.selection import variant_label
 from app.shared.widgets import plain_markdown, problem
-from app.tune import header, latency_stream, polling, variants
+from app.tune import add_kernel, header, latency_stream, polling, variants
 from app.tune.run_state import run_state, view_of
 
 
 def page() -> None:
+    add_kernel.select_added()
     selection = sidebar.draw()
     if selection.problem is None:
         st.markdown(f"### {plain_markdown(variant_label(selection.variant))}")

@@ -31,6 +31,16 @@ _MASKS = {False: "not causal", True: "causal"}
 _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]"}
 
 
+def select_added() -> None:
+    """Select the kernel that was just added. Call before the sidebar, whose menu shows it.
+
+    A callback of the dialog could not: the browser still has the menu's old choice, and a poll of
+    the page may bring it back.
+    """
+    if added := st.session_state.pop(_ADDED, ""):
+        st.session_state["variant"] = added
+
+
 def button(selection: Selection) -> None:
     """The button that opens the form."""
     if st.button("Add a kernel", key="add_kernel", icon=":material/add:", help=TERMS["add_kernel"]):
@@ -39,8 +49,8 @@ def button(selection: Selection) -> None:
 
 @st.dialog("Add a kernel", width="large", icon=":material/add:")
 def _dialog(selection: Selection) -> None:
-    if st.session_state.pop(_ADDED, False):
-        st.rerun()
+    if _ADDED in st.session_state:
+        st.rerun()  # closes the dialog; `select_added` follows
     typed = st.text_input(
         "Source file on this machine",
         key="add_path",
@@ -225,8 +235,7 @@ def _write_and_add(path: Path, toml: str, where: Where) -> None:
 
 def _add(path: Path) -> None:
     with notices.errors_to(_PLACE):
-        st.session_state["variant"] = keep_kernel(path).id
-        st.session_state[_ADDED] = True
+        st.session_state[_ADDED] = keep_kernel(path).id
 
 
 def _forget(variant_id: str) -> None:
