@@ -113,10 +113,26 @@ def check_against(
         inputs_unchanged=result.inputs_unchanged,
         repeatable=result.repeatable,
         guards_intact=result.guards_intact,
-        findings=diagnosis.findings,
+        findings=(*diagnosis.findings, *_not_repeatable(result, plan)),
         warnings=() if warning is None else (warning,),
     )
     return correctness, diagnosis.maps
+
+
+def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding, ...]:
+    """What a second run that differs from the first says."""
+    if result.repeatable:
+        return ()
+    kept = [s.name for s in plan.scratch if s.fill == "zero"] if plan else []
+    counters = ""
+    if kept:
+        counters = (
+            f"the second run finds {' and '.join(kept)} as the first has left it, so look at where "
+            "the kernel resets it for the next launch, and "
+        )
+    sentence = f"{counters}look for a race: the check build in random order may name it."
+    where = place_of("not_repeatable", plan.source if plan else None)
+    return (Finding("not_repeatable", f"{sentence[0].upper()}{sentence[1:]}", 1.0, where),)
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:

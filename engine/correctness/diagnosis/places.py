@@ -45,6 +45,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     "score_columns": (r"^\s*mma\w*\s*\(", r"score\s*\+="),
     "columns_of_d": _STORE,
     "unwritten": _STORE,
+    "not_repeatable": (r"\batomic\w*\s*\(",),
 }
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
