@@ -409,6 +409,12 @@ def sources_table(sources: Iterable[Source]) -> Table:
     )
 
 
+def _sdpa_name(name: str) -> str:
+    """`SDPA flash`, or `SDPA` where the backend is not known."""
+    backend = name.removeprefix("sdpa ")
+    return "SDPA" if backend == "sdpa" else f"SDPA {backend}"
+
+
 def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None) -> Table:
     """Times that sessions hold, with where each is kept.
 
@@ -420,7 +426,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
         "Known times",
         (
             {
-                "kernel": t.name,
+                "kernel": _sdpa_name(t.name) if t.is_sdpa else t.name,
                 "config": " ".join(f"{k}={v}" for k, v in sorted(t.config.items())) or None,
                 **_latency(t.latency),
                 "time": words[t.latency.kind],

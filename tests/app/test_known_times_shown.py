@@ -43,7 +43,7 @@ def test_the_shipped_study_stands_beside_the_prediction(open_app):
     assert "recorded" in note
     assert "543 µs" in note
     (known,) = tables(at)
-    assert list(known["kernel"]) == ["v01", "sdpa sdpa", "v01"]
+    assert list(known["kernel"]) == ["v01", "SDPA", "v01"]
     assert known["source"][0] == "source not recorded"
     assert "nothing of this kernel was measured" not in texts(at)
 
