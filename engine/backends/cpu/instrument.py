@@ -215,7 +215,7 @@ class _Parser:
             mark = notes.num_marks
             notes.num_marks += 1
             if mark < MAX_MARKS:
-                self._insert(first - 1, f" coh_module.ran[{mark}] = 1;")
+                self._insert(first - 1, f" coh::reached({mark});")
         if mark < MAX_MARKS:
             begin, end = self._tokens[first], self._tokens[min(last, len(self._tokens) - 1)]
             end_line = end.line if end.file == begin.file else begin.line

@@ -1,4 +1,5 @@
-// What the check build puts into local variables that are declared without a value.
+// What the check build adds to a kernel's source (instrument.py): a mark at every statement, a value
+// for every local variable that is declared without one.
 //
 // Variable number `id` gets NaN in every floating-point format, which fmaxf() and fminf() ignore, or
 // in another run a large finite number, which they do not: a kernel whose output differs has used
@@ -6,6 +7,16 @@
 #pragma once
 
 namespace coh {
+
+// Statement number `mark` was reached. As an instruction of its own, because the compiler's
+// instrumentation would look at a plain store each time.
+COH_INLINE void reached(int mark) {
+#if defined(__x86_64__)
+    __asm__ volatile("movb $1, %0" : "=m"(coh_module.ran[mark]));
+#else
+    coh_module.ran[mark] = 1;
+#endif
+}
 
 constexpr uint16_t NAN_LOCAL = 0x7FD3, FINITE_LOCAL = 0x7F5A;  // the second is NaN in FP16 alone
 
