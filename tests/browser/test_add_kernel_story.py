@@ -70,12 +70,3 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     # A link names it, and nothing but its name: a path in a link adds nothing.
     other = new_tab(f"/?variant={source}")
     other.see("There is no variant called")
-
-    # Off the list again.
-    app.page.get_by_text("Rerun on change").click()
-    app.press("add_kernel")
-    dialog = app.page.get_by_role("dialog")
-    dialog.get_by_text("Added kernels: 1").click()
-    app.press("forget_story_flash")
-    expect(dialog.get_by_text("Added kernels: 1")).to_have_count(0, timeout=WAIT_MS)
-    assert source.exists()
