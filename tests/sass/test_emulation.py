@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.devices import find_device
 from engine.errors import CompileError
+from engine.pipeline.machine_code import time_launch
 from engine.sass.emulation import EXECUTED, Emulator
 from engine.sass.summary import launch_figures
 from engine.sass.trace import AccessKind
@@ -218,3 +220,46 @@ extern "C" __global__ void k(float* p) {
     first = trace.access[trace.access >= 0][0]
     lines = slice(trace.line_start[first], trace.line_start[first + 1])
     assert trace.line_sectors[lines].tolist() == [15]
+
+
+BULK_COPIES = """
+extern "C" __global__ void k(const float* x, float* y, int n) {
+  __shared__ alignas(128) float tile[256];
+  __shared__ alignas(8) unsigned long long barrier;
+  unsigned b = (unsigned)__cvta_generic_to_shared(&barrier);
+  unsigned to = (unsigned)__cvta_generic_to_shared(tile);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(b));
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < n; i++) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 1024;" :: "r"(b));
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                   "[%0], [%1], 1024, [%2];" :: "r"(to), "l"(x + i * 256), "r"(b) : "memory");
+    }
+    unsigned done = 0;
+    while (!done)
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; "
+                   "selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(b), "r"(i & 1));
+    sum += tile[threadIdx.x];
+    __syncthreads();
+  }
+  y[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.mark.slow
+def test_bulk_copies_complete_the_phases_that_warps_wait_for(tmp_path: Path) -> None:
+    turns = 5
+    text = f"ptr ptr i32:{turns}"
+    analysis = counted(tmp_path, BULK_COPIES, text, block=(256, 1, 1), arch="sm_90a")
+    trace, _ = Emulator(analysis.program, analysis.entry, analysis.launch).trace()
+    rows = trace.access[trace.access >= 0]
+    kinds = trace.kind[rows]
+    copies = rows[kinds == AccessKind.BULK_LOAD]
+    assert trace.size_bytes[copies].tolist() == turns * [1024]
+    waits = rows[kinds == AccessKind.MBARRIER_WAIT]
+    assert trace.amount[waits].tolist() == 8 * list(range(turns))  # each warp, phase by phase
+    timed = time_launch(analysis, find_device("H200"))
+    assert timed.simulated.cta_cycles > 0

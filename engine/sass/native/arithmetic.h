@@ -276,6 +276,13 @@ void Warp::arithmetic(const Instruction& i) {
         return finish_compare(result);
     }
     case OP_SEL: case OP_FSEL: {
+        if (i.width == 8) {
+            Wide x, y;
+            read_wide(at(s, 1, i), x), read_wide(at(s, 2, i), y);
+            const uint32_t first = predicate(at(i.ps, 0, i));
+            for (int l = 0; l < 32; l++) x[l] = first >> l & 1 ? x[l] : y[l];
+            return write_wide(s[0], x);
+        }
         const bool is_float = i.op == OP_FSEL;
         const Lanes &x = is_float ? floating(at(s, 1, i), ta) : arg(1, ta);
         const Lanes &y = is_float ? floating(at(s, 2, i), tb) : arg(2, tb);

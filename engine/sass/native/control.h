@@ -110,7 +110,8 @@ int Warp::barriers(const Instruction& i, bool& moves) {
             const int phase = cta.mbarriers[row.address].phase;
             cta.bulk_loads.push_back({static_cast<int>(cta.rows.size()), {row.address, phase}});
         }
-        if (i.op == OP_UBLKCP && i.s.size() > 2) row.size_bytes = number(2, 0) & 0xffffff;
+        // The size of a bulk copy is given in units of 16 bytes.
+        if (i.op == OP_UBLKCP && i.s.size() > 2) row.size_bytes = (number(2, 0) & 0xfffff) * 16;
         return cta.push(row);
     }
     case OP_UTMASTG:
