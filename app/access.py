@@ -8,9 +8,11 @@ machine. Streamlit compares the Host of its WebSocket alone and sends no frame p
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hmac
 import os
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -21,6 +23,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.errors import StoreError
 
 HEADERS = {
     # Streamlit's own components are frames of the same origin.
@@ -46,8 +50,8 @@ def access_token(arguments: Sequence[str]) -> str:
     return os.environ.get("ATTUNE_TOKEN") or (secrets.token_urlsafe(24) if wants_one else "")
 
 
-def announce(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """A lifespan of the server that prints the URL with the token."""
+def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """A lifespan of the server that prints the URL with the token, and starts the worker."""
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -55,9 +59,17 @@ def announce(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
             port = st.get_option("server.port")
             query = urlencode({_PARAMETER: token})
             print(f"\n  Open this, and give it to nobody: http://localhost:{port}/?{query}\n")
+        threading.Thread(target=_start_worker, daemon=True).start()
         yield
 
     return lifespan
+
+
+def _start_worker() -> None:
+    from engine.jobs.manager import manager
+
+    with contextlib.suppress(StoreError):  # the page says so where it matters
+        manager().start_worker()
 
 
 class AccessControl:

@@ -13,7 +13,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `streamlit run` puts only app/ there
 
 # After the path is set:
-from app.access import AccessControl, access_token, announce  # noqa: E402
+from app.access import AccessControl, access_token, started  # noqa: E402
 from app.shared.widgets import show_error  # noqa: E402
 
 TOKEN = access_token(sys.argv[1:])
@@ -21,6 +21,6 @@ TOKEN = access_token(sys.argv[1:])
 app = App(
     "page_table.py",
     middleware=[Middleware(AccessControl, token=TOKEN)],
-    lifespan=announce(TOKEN),
+    lifespan=started(TOKEN),
     on_script_error=show_error,  # what fails outside of a tab: a sentence too, and no traceback
 )

@@ -52,6 +52,11 @@ class JobManager:
 
     # -- what pages call
 
+    def start_worker(self) -> None:
+        """Start the worker before there is a job for it: it prepares what the first one needs."""
+        with self._lock:
+            self._worker.ensure()
+
     def submit(self, request: EvaluationRequest) -> str:
         """Queue an evaluation and return the job's id. It goes before sweeps and streams.
 

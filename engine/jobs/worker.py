@@ -7,8 +7,10 @@ restart of the app. It owns the CUDA context and the CPU backend's child.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,12 +65,22 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
 }
 
 
+def _prepare() -> None:
+    """Build the CPU backend's runtime, so that the first Run waits for its own kernel alone."""
+    from engine.backends.cpu.build import build_runtime
+    from engine.backends.cpu.toolchain import find_toolchain
+
+    with contextlib.suppress(AttuneError):  # the first Run says what is missing
+        build_runtime(find_toolchain())
+
+
 def main(argv: list[str]) -> int:
     run = RunDir(Path(argv[0]))
     lock = files.try_lock(run.worker_lock)  # held until the process ends
     if lock is None:
         return 0  # another worker already serves this folder
     run.write_worker(os.getpid(), code_stamp())
+    threading.Thread(target=_prepare, daemon=True).start()
     idle_since = time.monotonic()
     with Evaluator() as evaluator:
         runner = JobRunner(run, evaluator, JOB_TYPES)

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -84,7 +85,6 @@ def build_kernels(
         ToolMissing: there is no compiler.
     """
     toolchain = find_toolchain()
-    runtime = build_runtime(toolchain)
     sources = read_sources(source, include_folders)
     files = translate(sources)
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
@@ -124,12 +124,19 @@ def build_kernels(
         else:
             compile_command += [*headers, "-x", "c++", main.name]
         _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name, files)
-        link_command = [*toolchain.command, "-shared", "kernels.o", str(runtime)]
+        link_command = [*toolchain.command, "-shared", "kernels.o", str(build_runtime(toolchain))]
         _run_compiler(link_command, folder, "kernels.so", source.name)
         return folder / "kernels.so"
 
-    path, build_s = _find_or_build(f"{source.stem}-{key}", build)
+    def build_both(folder: Path) -> Path:
+        # The first kernel on a machine needs the runtime too: beside its own build, not before it.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(build_runtime, toolchain)  # linking asks for it again and says what fails
+            return build(folder)
+
+    path, build_s = _find_or_build(f"{source.stem}-{key}", build_both)
     names = tuple(file.name for file in files)
+    runtime = build_runtime(toolchain)
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
 
 
