@@ -188,7 +188,7 @@ def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> N
 
 
 def test_names_are_looked_up_first(evaluator: Evaluator) -> None:
-    with pytest.raises(UnknownName, match="did you mean v0"):
+    with pytest.raises(UnknownName, match="did you mean v"):
         evaluator.evaluate(request("v0l"))
     with pytest.raises(UnknownName, match="L4"):
         evaluator.evaluate(request(gpu="L5"))

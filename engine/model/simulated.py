@@ -40,7 +40,7 @@ from engine.sass.timing.cta_times import CtaTimes
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
-from engine.sass.timing.traffic import kv_heads_in_order, stays_in_l2, traffic
+from engine.sass.timing.traffic import KvOrder, stays_in_l2, traffic
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
@@ -137,11 +137,11 @@ def dram_bytes(
         return np.zeros(1)
     if (shares := _kv_shares(variant, plan)) is None:
         return None
-    heads = kv_heads_in_order(plan.passes[0].grid, shares)
+    order = KvOrder(plan.passes[0].grid, shares)
     kv_bytes = 2 * plan.problem.kv_bytes
     moved = traffic(
-        heads,
-        kv_bytes / len(np.unique(heads)),
+        order,
+        kv_bytes / order.num_heads,
         plan.device_bytes - kv_bytes,
         resident * device.num_sms,
         device.l2_bytes,

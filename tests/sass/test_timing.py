@@ -25,7 +25,7 @@ from engine.sass.timing.residuals import RESIDUALS, interval
 from engine.sass.timing.result import SmTiming, StallReason
 from engine.sass.timing.simulate import CtaClass, simulate_launch
 from engine.sass.timing.sm import gpu_rates, sm_kernel
-from engine.sass.timing.traffic import kv_heads_in_order, traffic
+from engine.sass.timing.traffic import KvOrder, traffic
 from engine.sass.trace import AccessKind, CtaTrace
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -293,14 +293,14 @@ def test_the_order_of_ctas_decides_what_reaches_dram(
     device = find_device(gpu)
     assert device.num_sms is not None and device.l2_bytes is not None  # noqa: PT018
     head_bytes = 2048 * 64 * 2 * 2
-    order = kv_heads_in_order(grid, shares)
+    order = KvOrder(grid, shares)
     moved = traffic(order, head_bytes, 0.0, 3 * device.num_sms, device.l2_bytes)
     assert moved.dram_bytes / 1e9 == pytest.approx(gigabytes, abs=0.005)
     assert moved.streams
 
 
 def test_what_fits_in_l2_stays_there() -> None:
-    moved = traffic(kv_heads_in_order((4, 2, 8), (1, 1, 8)), 1 << 20, 0.0, 32, 48 << 20)
+    moved = traffic(KvOrder((4, 2, 8), (1, 1, 8)), 1 << 20, 0.0, 32, 48 << 20)
     assert moved.dram_bytes == 0
     assert not moved.streams
 

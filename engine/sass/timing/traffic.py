@@ -7,8 +7,8 @@ unless L2 kept it. L2 is taken as least recently used, in units of one K/V head.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,23 +36,43 @@ def stays_in_l2(all_bytes: float, l2_bytes: int) -> bool:
     return all_bytes <= _USABLE * l2_bytes
 
 
-def kv_heads_in_order(
-    grid: tuple[int, int, int], shares: tuple[int, int, int]
-) -> NDArray[np.int64]:
-    """Which K/V head each CTA reads, in order of starting, `[CTAs]`.
+@dataclass(frozen=True, slots=True)
+class KvOrder:
+    """Which K/V head each CTA of a grid reads, in order of starting.
 
     Args:
         shares: along each axis, how many neighbours read the same head; the axis' own size where
             all do (query tiles), 1 where none do (heads), the group's size where heads share.
     """
-    x, y, z = (np.arange(n) // share for n, share in zip(grid, shares, strict=True))
-    heads = [int(a[-1]) + 1 for a in (x, y, z)]
-    number = (z[:, None, None] * heads[1] + y[None, :, None]) * heads[0] + x[None, None, :]
-    return number.reshape(-1).astype(np.int64)
+
+    grid: tuple[int, int, int]
+    shares: tuple[int, int, int]
+
+    @property
+    def num_ctas(self) -> int:
+        return math.prod(self.grid)
+
+    @property
+    def num_heads(self) -> int:
+        """Heads that are read at all."""
+        return math.prod(self._heads())
+
+    def _heads(self) -> tuple[int, ...]:
+        return tuple(-(-n // share) for n, share in zip(self.grid, self.shares, strict=True))
+
+    def first(self, count: int) -> NDArray[np.int64]:
+        """The heads of the first `count` CTAs: a launch may have billions."""
+        number = np.arange(min(count, self.num_ctas), dtype=np.int64)
+        width, height, _ = self.grid
+        along_x, along_y, _ = self._heads()
+        x = number % width // self.shares[0]
+        y = number // width % height // self.shares[1]
+        z = number // (width * height) // self.shares[2]
+        return np.asarray((z * along_y + y) * along_x + x, np.int64)
 
 
 def traffic(
-    heads: Sequence[int] | NDArray[np.int64],
+    order: KvOrder,
     head_bytes: float,
     other_bytes: float,
     running: int,
@@ -61,23 +81,22 @@ def traffic(
     """Bytes from and to DRAM of one warm launch.
 
     Args:
-        heads: K/V head of each CTA, in order of starting.
         head_bytes: of one head's K and V.
         other_bytes: Q, O and scratch: read or written once.
         running: CTAs that all SMs hold together.
     """
-    order = np.asarray(heads, np.int64)
-    distinct = len(np.unique(order))
+    distinct = order.num_heads
     if stays_in_l2(distinct * head_bytes + other_bytes, l2_bytes):
         return Traffic(0.0, 0.0)
     capacity = _USABLE * l2_bytes
-    waves = -(-len(order) // running)
+    waves = -(-order.num_ctas // running)
     looked_at = min(waves, _MOST_WAVES)
+    heads = order.first(looked_at * running)
     kept: OrderedDict[int, None] = OrderedDict()
     room = int(capacity // head_bytes)
     misses = 0
     for wave in range(looked_at):
-        used = np.unique(order[wave * running : (wave + 1) * running])
+        used = np.unique(heads[wave * running : (wave + 1) * running])
         # More than L2 holds at a time: what a wave leaves behind is gone before the next needs it.
         thrashes = len(used) > room
         for head in used.tolist():
