@@ -6,7 +6,7 @@
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
-// Counted: 5.6 instructions an HMMA at D = 64 on sm_80, 3.9 at D = 128; v10 has 7.8 and 6.3.
+// Counted: 5.6 instructions an HMMA at D = 64 and block_n = 64 on sm_80, where v10 has 7.8.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
@@ -17,13 +17,13 @@ let.block_m = "16 * row_tiles * num_warps"
 let.q_rows = "block_m * ((head_dim * row_tiles - 1) // 128)"
 
 [tunables]
-block_n = {values = [32, 64, 128], default = 64, meaning = "K/V rows per tile"}
+block_n = {values = [32, 64, 128], default = 32, meaning = "K/V rows per tile"}
 stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
 num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA"}
 row_tiles = {values = [1, 2], default = 2, meaning = "16-row tiles per warp, which share K/V"}
 
 [[constraints]]
-condition = "row_tiles * (head_dim + block_n) <= 384"
+condition = "row_tiles * (head_dim + block_n) <= 352"
 sentence = """v11 holds O and S of {row_tiles} row tiles in registers, and block_n={block_n} with \
               D={head_dim} takes more: lower block_n or row_tiles."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
             (203, 64, True, "bfloat16"),
         ],
         offset=1,
+        slow=2,
     ),
 )
 def test_no_false_alarm(
@@ -62,17 +64,23 @@ def test_no_false_alarm(
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.slow
-@each_variant
-def test_every_tunable_value_is_clean(cpu: CpuBackend, variant: Variant) -> None:
+@pytest.mark.parametrize(
+    ("variant_id", "name", "value"),
+    one_in(
+        1000,
+        [(v.id, t.name, value) for v in LADDER for t in v.tunables for value in t.values],
+        slow=7,
+    ),
+)
+def test_every_tunable_value_is_clean(
+    cpu: CpuBackend, variant_id: str, name: str, value: int
+) -> None:
     problem = Problem(1, 1, 130, 64, True)
-    for tunable in variant.tunables:
-        for value in tunable.values:
-            config = variant.default_config() | {tunable.name: value}
-            config = fitting_config(variant, problem, config)
-            plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
-            result = _run(cpu, plan, inputs, seed=value)
-            assert result.status is Status.PASSED, f"{config}: {result.reason}"
+    variant = LADDER.by_id(variant_id)
+    config = fitting_config(variant, problem, variant.default_config() | {name: value})
+    plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
+    result = _run(cpu, plan, inputs, seed=value)
+    assert result.status is Status.PASSED, f"{config}: {result.reason}"
 
 
 def _without(variant: Variant, barrier: Barrier, folder: Path) -> LaunchPlan:
@@ -100,7 +108,10 @@ def test_no_barrier_can_go(
         assert not check_output(inputs, result, plan=plan).passed
     else:
         assert result.status is Status.LAUNCH_ERROR, result.reason
-        assert f"{variant.source.name}:" in result.reason
+        # The line of the access; of an instruction behind a function of a header, that one's.
+        named = re.match(r"(\w+\.cuh?):\d+", result.reason)
+        assert named is not None, result.reason
+        assert named[1] in {variant.source.name, "mma.cuh", "async_copy.cuh"}
 
 
 def test_every_variant_with_shared_memory_has_barriers() -> None:

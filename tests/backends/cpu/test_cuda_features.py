@@ -25,7 +25,12 @@ WARPS = [group.name for group in GROUPS].index("warps and blocks")
 
 @pytest.mark.parametrize(
     ("group", "check"),
-    one_in(2 * len(GROUPS), list(itertools.product(GROUPS, (False, True))), offset=2 * WARPS + 1),
+    one_in(
+        2 * len(GROUPS),
+        list(itertools.product(GROUPS, (False, True))),
+        offset=2 * WARPS + 1,
+        slow=3,
+    ),
     ids=lambda value: getattr(value, "name", "check" if value else "fast"),
 )
 def test_features(group, check, client, tmp_path):
@@ -33,7 +38,7 @@ def test_features(group, check, client, tmp_path):
     assert not wrong
 
 
-@pytest.mark.parametrize("name", one_in(len(LACKING), list(LACKING), offset=4))
+@pytest.mark.parametrize("name", one_in(len(LACKING), list(LACKING), offset=4, slow=3))
 def test_what_is_lacking_is_one_sentence(name, tmp_path):
     top, body, named = LACKING[name]
     sentence = lacking_sentence(top, body, tmp_path)
