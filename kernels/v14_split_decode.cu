@@ -20,6 +20,11 @@ block_n = {values = [16, 32], default = 16, meaning = "K/V rows per tile of one 
 stages = {values = [2, 3, 4], default = 3, meaning = "K/V tiles in the ring of one warp"}
 num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even parts of the keys"}
 
+[[constraints]]
+condition = "num_warps * stages * block_n * head_dim <= 32768"
+sentence = """v14 keeps {num_warps} rings of {stages} tiles in shared memory, too large with \
+              D={head_dim}: lower num_warps, stages or block_n."""
+
 [scratch]
 o_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen", "head_dim"]}
 m_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}

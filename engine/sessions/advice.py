@@ -62,7 +62,10 @@ def advise(
             suggestions += [*_ladder(now, tried, footprint_of), *_fill(now, footprint_of)]
             suggestions += [*_limiter(now), *_spills(now)]
     worth = [s for s in suggestions if s.gain is None or s.gain >= MIN_GAIN]
-    return tuple(sorted(worth, key=lambda s: -(s.gain or 0.0))[:MAX_SUGGESTIONS])
+    # What has no gain to be ranked by is said all the same, last.
+    facts = [s for s in worth if s.gain is None][:MAX_SUGGESTIONS]
+    gains = sorted((s for s in worth if s.gain is not None), key=lambda s: -(s.gain or 0.0))
+    return (*gains[: MAX_SUGGESTIONS - len(facts)], *facts)
 
 
 def advice_limits(evaluations: Iterable[Evaluation]) -> str:

@@ -368,7 +368,9 @@ def cpu() -> Iterator[CpuBackend]:
 def executed(cpu: CpuBackend, variant_id: str, bug: Bug | None, folder: Path) -> Correctness:
     """The verdict on a variant, mutated or as it is."""
     variant = by_id(variant_id)
-    problem = bug.problem if bug else ODD
+    # Without a bug: a problem of one of its bugs, which the variant can do.
+    shown = bug or next(b for b in BUGS if variant_id in b.variants)
+    problem = shown.problem
     plan = make_plan(variant, problem, {**variant.default_config(), **(bug.config if bug else {})})
     if bug is not None:
         text = variant.source.read_text()
