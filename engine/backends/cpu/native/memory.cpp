@@ -137,8 +137,24 @@ static size_t num_chunks(const Buffer &b) { return b.size / CHUNK_BYTES + 1; }
 static int open_pages(Buffer &b, size_t offset, size_t size) {
     char *begin = b.base + offset / PAGE_BYTES * PAGE_BYTES;
     char *end = std::min(b.base + whole_pages(offset + size), b.base + whole_pages(b.size));
-    if (mprotect(begin, end - begin, PROT_READ | PROT_WRITE)) return 0;
-    if (b.uninitialised) fill(begin, end - begin, POISON);
+    const size_t bytes = end - begin;
+#ifdef __linux__
+    if (b.uninitialised) {
+        // Poisoned out of sight and then moved into place: once pages are open, another host thread
+        // writes to them, and poison that came later would wipe that out.
+        void *poisoned = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (poisoned == MAP_FAILED) return 0;
+        fill((char *)poisoned, bytes, POISON);
+        const int how = MREMAP_MAYMOVE | MREMAP_FIXED;
+        if (mremap(poisoned, bytes, bytes, how, begin) != MAP_FAILED) return 1;
+        munmap(poisoned, bytes);
+        return 0;
+    }
+#endif
+    if (mprotect(begin, bytes, PROT_READ | PROT_WRITE)) return 0;
+    // Elsewhere only what is opened before the launch can be poisoned; the rest is zero.
+    if (b.uninitialised && !b.opened) fill(begin, bytes, POISON);
     return 1;
 }
 
