@@ -69,7 +69,7 @@ def test_no_false_alarm(
     one_in(
         1000,
         [(v.id, t.name, value) for v in LADDER for t in v.tunables for value in t.values],
-        slow=7,
+        slow=14,
     ),
 )
 def test_every_tunable_value_is_clean(

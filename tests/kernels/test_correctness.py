@@ -61,7 +61,7 @@ def _assert_right(
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    one_in(9, [(v.id, number) for v in LADDER for number in range(len(_cases(v.id)))], slow=4),
+    one_in(9, [(v.id, number) for v in LADDER for number in range(len(_cases(v.id)))], slow=9),
 )
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant, case = by_id(variant_id), _cases(variant_id)[number]

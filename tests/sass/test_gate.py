@@ -16,7 +16,7 @@ CASES = cases()
 QUICK = CASES.index(("v08", "sm_80"))
 
 
-@pytest.mark.parametrize(("name", "arch"), one_in(len(CASES), CASES, offset=QUICK, slow=3))
+@pytest.mark.parametrize(("name", "arch"), one_in(len(CASES), CASES, offset=QUICK, slow=7))
 def test_the_machine_code_is_as_good_as_recorded(name: str, arch: str) -> None:
     variant = LADDER.by_id(name)
     now, before = measure(variant, arch), recorded()[f"{name} {arch}"]
