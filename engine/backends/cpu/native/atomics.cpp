@@ -12,7 +12,7 @@ static uint64_t update(Word *p, NextValue next, const void *operand) {
 
 uint64_t atomic_update(void *address, unsigned bytes, NextValue next, const void *operand,
                        Site site, Order order, Scope scope) {
-    order_by_atomic(address, bytes, AccessKind::atomic, order, scope, site);
+    const auto lock = order_by_atomic(address, bytes, AccessKind::atomic, order, scope, site);
     const Touching touching(site);
     switch (bytes) {
         case 2: return update((uint16_t *)address, next, operand);
@@ -23,7 +23,7 @@ uint64_t atomic_update(void *address, unsigned bytes, NextValue next, const void
 
 uint64_t atomic_load(const void *address, unsigned bytes, Site site, Order order, Scope scope) {
     yield();  // a thread that polls lets the others run
-    order_by_atomic(address, bytes, AccessKind::atomic_read, order, scope, site);
+    const auto lock = order_by_atomic(address, bytes, AccessKind::atomic_read, order, scope, site);
     const Touching touching(site);
     switch (bytes) {
         case 1: return __atomic_load_n((const uint8_t *)address, __ATOMIC_SEQ_CST);
@@ -35,7 +35,7 @@ uint64_t atomic_load(const void *address, unsigned bytes, Site site, Order order
 
 void atomic_store(void *address, uint64_t value, unsigned bytes, Site site, Order order,
                   Scope scope) {
-    order_by_atomic(address, bytes, AccessKind::atomic_write, order, scope, site);
+    const auto lock = order_by_atomic(address, bytes, AccessKind::atomic_write, order, scope, site);
     const Touching touching(site);
     switch (bytes) {
         case 1: return __atomic_store_n((uint8_t *)address, (uint8_t)value, __ATOMIC_SEQ_CST);

@@ -320,9 +320,6 @@ int coh_launch(coh::Module *module, void (*entry)(void **), void **values, const
         coh::FaultHandlers handlers;
         const unsigned threads = settings->block[0] * settings->block[1] * settings->block[2];
         uint64_t workers = (uint64_t)std::max(1, settings->workers);
-        // An atomic and the note of its order are two steps: beside another host thread the checks
-        // would now and then call an ordered access a race.
-        if (settings->check) workers = 1;
         if (module->needs_whole_grid) workers = launch.num_ctas;
         workers = std::min<uint64_t>({workers, launch.num_ctas,
                                       std::max(1u, coh::MAX_FIBERS / threads)});

@@ -171,25 +171,33 @@ static void order_at(Worker *w, SyncLocation &here, AccessKind kind, Order order
     in_cta = joined(in_cta, mine.fenced_in_cta);
 }
 
-// Also holds the checks of the access itself.
-void order_by_atomic(const void *address, size_t bytes, AccessKind kind, Order order, Scope scope,
-                     Site site) {
+// Also holds the checks of the access itself. The lock is the caller's to hold until the atomic is
+// done: another host thread's atomic in between would be noted in one order and done in the other,
+// and what the two order would now and then be called a race.
+std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes, AccessKind kind,
+                                             Order order, Scope scope, Site site) {
     Worker *w = worker;
     if ((uintptr_t)address % bytes) {
         fail_at("misaligned address", site, "atomic on %zu bytes at %p", bytes, address);
     }
-    if (!w->settings->check) return;
+    if (!w->settings->check) return {};
     check_access(address, bytes, kind, site, scope);
     const uintptr_t key = (uintptr_t)address;
     if (key - (uintptr_t)w->window < WINDOW_BYTES) {
-        return order_at(w, w->shared_locations[key], kind, order, scope);
+        order_at(w, w->shared_locations[key], kind, order, scope);
+        return {};
     }
-    std::lock_guard<std::mutex> lock(locations_mutex);
+    {
+        const Touching touching(site);
+        (void)*(const volatile char *)address;  // a fault leaves here, not with the lock held
+    }
+    std::unique_lock<std::mutex> lock(locations_mutex);
     SyncLocation &here = global_locations[key];
     order_at(w, here, kind, order, scope);
     for (size_t byte = 0; byte < bytes; byte += GRANULE_BYTES) {
         w->own_atomics[key + byte] = OwnAtomic{key, here.changes};
     }
+    return lock;
 }
 
 // Whether this CTA's own atomic is the last that changed the word: what it then reads or writes

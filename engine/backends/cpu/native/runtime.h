@@ -344,8 +344,9 @@ void hand_over(Worker *w, Handover &handover, unsigned thread);
 void hand_over_order(Worker *w, Handover &handover, unsigned thread);  // all but the clocks
 void take_over(Worker *w, const Handover &handover, unsigned thread);
 void take_over_order(Worker *w, const Handover &handover, unsigned thread);
-void order_by_atomic(const void *address, size_t bytes, AccessKind kind, Order order, Scope scope,
-                     Site site);
+[[nodiscard]] std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes,
+                                                           AccessKind kind, Order order,
+                                                           Scope scope, Site site);
 bool last_change_is_own(Worker *w, uintptr_t address);
 void forget_locations();  // at the start of a launch
 
