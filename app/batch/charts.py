@@ -12,6 +12,7 @@ from app.shared.figures import (
     Part,
     Trace,
     axis,
+    diagonal,
     figure,
     plain,
     time_axis,
@@ -265,14 +266,6 @@ def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
     """
     low = float(frame[["low_us", "measured_us"]].min().min())
     high = float(frame[["high_us", "measured_us"]].max().max())
-    diagonal = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [low, high],
-        "y": [low, high],
-        "line": {"color": theme.line, "width": 1, "dash": "dot"},
-        "hoverinfo": "skip",
-    }
     points = {
         "type": "scatter",
         "mode": "markers",
@@ -300,7 +293,7 @@ def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
     return figure(
         theme,
         360,
-        [diagonal, points],
+        [diagonal(low, high, theme), points],
         xaxis=time_axis(theme, low, high, "measured or recorded"),
         yaxis=time_axis(theme, low, high, "predicted"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.shared.figures import Trace, axis, figure, plain, time_axis
+from app.shared.figures import Trace, axis, diagonal, figure, plain, time_axis
 from app.shared.palette import CATEGORICAL, Theme, color_of
 from app.shared.terms import baseline_label
 from engine.units import format_us
@@ -67,17 +67,7 @@ def ledger(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """
     low = float(frame[["measured_us", "predicted_us"]].min().min()) / 1.5
     high = float(frame[["measured_us", "predicted_us"]].max().max()) * 1.5
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [low, high],
-            "y": [low, high],
-            "line": {"color": theme.line, "width": 1, "dash": "dot"},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+    data: list[Trace] = [diagonal(low, high, theme)]
     for variant, group in frame.groupby("variant", sort=False):
         color = color_of(str(variant))
         data.append(

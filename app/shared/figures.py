@@ -79,6 +79,19 @@ def time_axis(theme: Theme, low_us: float, high_us: float, title: str, **options
     return axis(theme, title, type="log", tickvals=ticks, ticktext=labels, **options)
 
 
+def diagonal(low: float, high: float, theme: Theme) -> Trace:
+    """The dotted line on which what the two axes show is equal; in no legend."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [low, high],
+        "y": [low, high],
+        "line": {"color": theme.line, "width": 1, "dash": "dot"},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
 def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Part:
     """A dotted vertical line over the whole height."""
     return {

@@ -22,7 +22,8 @@ from engine.backends.executed import ExecutedStatements, describe_lines
 from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.evaluation import Correctness, Evaluation, Execution, Latency, Status
 from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
-from engine.model.estimate import CalibrationOf, Estimate, estimate, launch_plan
+from engine.model.estimate import CalibrationOf, Estimate, launch_plan
+from engine.pipeline.estimate import estimate_compiled
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
@@ -189,8 +190,7 @@ class _Run:
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
         """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
-        from engine.compile import compile_plan, resources, target_arch
-        from engine.model.simulated import known_simulated_of
+        from engine.compile import compile_plan, target_arch
 
         variant, device = self.resolved.variant, self.resolved.device
         if device is None:
@@ -207,17 +207,8 @@ class _Run:
         except ToolMissing as error:
             self._note(f"Registers, occupancy and latency are unknown: {error}")
             return None
-        calibration = None
-        if self.calibration_of is not None:
-            dtype = self.request.problem.dtype
-            calibration = self.calibration_of(variant, self.resolved.config, device, dtype)
-        self.estimate = estimate(
-            variant,
-            plan,
-            resources(plan, compiled),
-            device,
-            calibration,
-            known_simulated_of(variant, plan, compiled, device),
+        self.estimate = estimate_compiled(
+            self.resolved, plan, compiled, device, self.calibration_of
         )
         self.base = replace(
             self.base,

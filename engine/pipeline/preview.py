@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.evaluation import Evaluation, Latency, PassReport, Status
-from engine.model.estimate import CalibrationOf, Estimate, estimate, launch_plan
+from engine.model.estimate import CalibrationOf, Estimate, launch_plan
+from engine.pipeline.estimate import estimate_compiled
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
@@ -55,8 +56,7 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
         UnknownName: the variant or GPU is not in its list.
         InvalidKernel: there is a mistake in the kernel's description.
     """
-    from engine.compile import cached_kernel, resources
-    from engine.model.simulated import known_simulated_of
+    from engine.compile import cached_kernel
 
     resolved = resolve(request)
     variant, device = resolved.variant, resolved.device
@@ -75,18 +75,7 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
             compiled = cached_kernel(plan, device.arch)
             needs_compile = compiled is None
             if compiled is not None:
-                calibration = None
-                if calibration_of is not None:
-                    dtype = request.problem.dtype
-                    calibration = calibration_of(variant, resolved.config, device, dtype)
-                result = estimate(
-                    variant,
-                    plan,
-                    resources(plan, compiled),
-                    device,
-                    calibration,
-                    known_simulated_of(variant, plan, compiled, device),
-                )
+                result = estimate_compiled(resolved, plan, compiled, device, calibration_of)
                 unsupported = result.misfit or None
     return Preview(
         variant=variant,

@@ -1,4 +1,4 @@
-"""Plants every bug of tests/planted_bugs.py and prints which mode finds it, and with which words.
+"""Plants every bug of tests/planted_bugs and prints which mode finds it, and with which words.
 
     python tests/bench/bench_mutations.py                    # all, by --check
     python tests/bench/bench_mutations.py --modes plain random check --part 2/8

@@ -1,0 +1,45 @@
+"""The estimate of a compiled kernel for a request: one for previews and evaluations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.devices.spec import DeviceSpec
+from engine.model.estimate import CalibrationOf, Estimate, estimate
+from engine.pipeline.request import ResolvedRequest
+from engine.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    from engine.compile import CompiledKernel
+
+
+def estimate_compiled(
+    resolved: ResolvedRequest,
+    plan: LaunchPlan,
+    compiled: CompiledKernel,
+    device: DeviceSpec,
+    calibration_of: CalibrationOf | None,
+) -> Estimate:
+    """Resources, occupancy and predicted latency.
+
+    By machine code where the kernel was simulated before; nothing is simulated here.
+
+    Args:
+        compiled: `plan`'s kernel for `device`.
+        calibration_of: what the prediction is calibrated on; None uses the priors.
+    """
+    from engine.compile import resources
+    from engine.model.simulated import known_simulated_of
+
+    variant = resolved.variant
+    calibration = None
+    if calibration_of is not None:
+        calibration = calibration_of(variant, resolved.config, device, plan.problem.dtype)
+    return estimate(
+        variant,
+        plan,
+        resources(plan, compiled),
+        device,
+        calibration,
+        known_simulated_of(variant, plan, compiled, device),
+    )

@@ -1,0 +1,53 @@
+"""A bug to plant, and the variants and problems that it is tried on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.problem import Problem
+
+SCALAR = ("v01", "v02", "v05", "v06")
+TILED = ("v03", "v04")
+LOOPED = (*SCALAR, *TILED, "v08", "v09")  # over key tiles, K and V by load_tile
+ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v14")
+SPLIT = ("v05", "v06")
+
+# Odd sizes; v12 takes at most 128 keys with its default config.
+_ODD = (Problem(1, 3, 200, 64), Problem(2, 2, 77, 64, dtype="bfloat16"))
+_CAUSAL = (Problem(1, 2, 200, 64, causal=True), Problem(2, 2, 77, 64, True, "bfloat16"))
+_SHORT_ODD = (Problem(1, 3, 113, 64), Problem(2, 2, 77, 64, dtype="bfloat16"))
+_SHORT_CAUSAL = (Problem(1, 2, 113, 64, causal=True), Problem(2, 2, 77, 64, True, "bfloat16"))
+# One key more than whole tiles.
+_ONE_MORE = (Problem(1, 2, 193, 64),)
+
+# Two query heads to a K/V head.
+_GQA = (Problem(2, 4, 113, 64, num_heads_kv=2),)
+
+Shapes = Literal["odd", "causal", "one more", "gqa"]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change to a kernel's text.
+
+    `words`: one of them must be in what the check says; the line that was changed does as well.
+    """
+
+    name: str
+    variants: tuple[str, ...]
+    old: str
+    new: str
+    words: tuple[str, ...]
+    shapes: Shapes = "odd"
+    nth: int | None = None  # which place of several; None: all of them
+    header: str = ""  # the file that is changed, if it is not the variant's own
+    config: dict[str, int] = field(default_factory=dict)
+
+    def problems(self, variant: str) -> tuple[Problem, ...]:
+        """What it is tried on, one after the other until it is found."""
+        if self.shapes in ("one more", "gqa"):
+            return _ONE_MORE if self.shapes == "one more" else _GQA
+        if variant == "v12":
+            return _SHORT_ODD if self.shapes == "odd" else _SHORT_CAUSAL
+        return _ODD if self.shapes == "odd" else _CAUSAL

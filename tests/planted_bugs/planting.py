@@ -1,0 +1,99 @@
+"""Planting a bug, and what a check of the kernel then says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.evaluation import Evaluation, Status
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from kernels.ladder import by_id
+from kernels.variant import KERNELS_DIR
+from planted_bugs import algorithm, execution, memory
+from planted_bugs.mutation import Mutation
+
+Mode = Literal["plain", "random", "check"]
+MUTATIONS = (*algorithm.MUTATIONS, *memory.MUTATIONS, *execution.MUTATIONS)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one mode said of a mutation."""
+
+    found: bool
+    named: bool  # one of the words, or the changed line
+    text: str
+    warned: bool = False  # found by a warning alone
+
+
+def cases() -> list[tuple[str, Mutation]]:
+    """(variant, mutation), in the order of the tables."""
+    return [(variant, mutation) for mutation in MUTATIONS for variant in mutation.variants]
+
+
+def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write the mutated kernel with its headers.
+
+    Returns:
+        Its source, and the places `file:line` that were changed.
+    """
+    source = by_id(variant).source
+    for header in KERNELS_DIR.glob("*.cuh"):
+        shutil.copy(header, folder)
+    shutil.copy(source, folder)
+    changed = folder / (mutation.header or source.name)
+    pieces = changed.read_text(encoding="utf-8").split(mutation.old)
+    if len(pieces) <= (mutation.nth or 0) + 1:
+        raise AssertionError(f"{changed.name} no longer holds {mutation.old!r}")
+    places, text = [], pieces[0]
+    for index, piece in enumerate(pieces[1:]):
+        here = mutation.nth in (None, index)
+        if here:
+            line = text.count("\n") + 1
+            lines = range(line, line + mutation.old.strip("\n").count("\n") + 1)
+            places += [f"{changed.name}:{number}" for number in lines]
+        text += (mutation.new if here else mutation.old) + piece
+    changed.write_text(text, encoding="utf-8")
+    return folder / source.name, tuple(places)
+
+
+def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path) -> Seen:
+    """Evaluate the mutated kernel in one mode, on its problems until it is found."""
+    source, places = plant(mutation, variant, folder)
+    seen = Seen(False, False, "")
+    for problem in mutation.problems(variant):
+        request = EvaluationRequest(
+            variant,
+            problem,
+            mutation.config,
+            backend="cpu",
+            check=mode == "check",
+            schedule="random" if mode == "random" else "in_order",
+            timeout_s=20.0,
+        )
+        evaluation = evaluator.evaluate(request, source=source).evaluation
+        if (seen := _seen(evaluation, mutation, places)).found:
+            return seen
+    return seen
+
+
+def _seen(evaluation: Evaluation, mutation: Mutation, places: tuple[str, ...]) -> Seen:
+    correctness = evaluation.correctness
+    said = [evaluation.reason]
+    warned = False
+    if evaluation.status is Status.SKIPPED:
+        raise AssertionError(f"{evaluation.variant} cannot show {mutation.name}: {said[0]}")
+    if evaluation.status is Status.PASSED:
+        said = list(correctness.warnings) if correctness is not None else []
+        warned = bool(said)
+    elif correctness is not None:
+        said += [f"{f.sentence} ({f.place})" for f in correctness.findings]
+    text = " | ".join(said)
+    named = any(word in text for word in mutation.words) or any(
+        re.search(rf"{re.escape(place)}\b", text) for place in places
+    )
+    return Seen(evaluation.status is not Status.PASSED or warned, named, text, warned)
