@@ -279,6 +279,12 @@ def _count(ranges: LineRanges) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
+def baseline_label(name: str) -> str:
+    """A baseline by its name: `SDPA flash`, or `SDPA` where the backend is not known."""
+    backend = name.removeprefix("sdpa ")
+    return "SDPA" if backend.casefold() == "sdpa" else f"SDPA {backend}"
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation(Stored):
     """Everything one evaluation found, as far as it got."""

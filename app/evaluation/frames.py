@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from app.shared.palette import color_of
-from app.shared.terms import baseline_label
 from engine.evaluation import (
     BaselineTiming,
     Correctness,
     Latency,
     Occupancy,
     Resources,
+    baseline_label,
 )
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
@@ -106,7 +106,7 @@ def latencies(
 def _known_name(time: KnownTime) -> str:
     """The kernel's name with its config, or `SDPA flash`."""
     if time.is_sdpa:
-        return baseline_label(time.name.removeprefix("sdpa "))
+        return baseline_label(time.name)
     return " ".join([time.name, *(f"{k}={v}" for k, v in sorted(time.config.items()))])
 
 

@@ -8,9 +8,8 @@ from app.evaluation import charts, frames
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.palette import color_of
-from app.shared.terms import baseline_label
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
-from engine.evaluation import Latency
+from engine.evaluation import Latency, baseline_label
 from engine.sessions.tables import known_times_table
 
 _ROWS = 8  # a longer table scrolls

@@ -133,8 +133,3 @@ def next_step(status: Status, reason: str) -> str:
     if status is Status.LAUNCH_ERROR and _NAMED_LINE.search(reason):
         return "Look at the line that is named: a run stops at the first fault that it finds."
     return NEXT_STEP[status]
-
-
-def baseline_label(name: str) -> str:
-    """`SDPA flash`, or `SDPA` where the backend is not known."""
-    return "SDPA" if name.upper() == "SDPA" else f"SDPA {name}"

@@ -142,7 +142,9 @@ def _print_result(result: BenchResult) -> None:
 
 
 def _row(line: BenchLine, best: str | None) -> list[object]:
-    name = f"SDPA {line.name}" if line.is_baseline else line.name
+    from engine.evaluation import baseline_label
+
+    name = baseline_label(line.name) if line.is_baseline else line.name
     times = [_median(x) for x in (line.device, line.cold, line.end_to_end)]
     rates = [line.tflops, None if line.peak_share is None else f"{line.peak_share:.1%}"]
     rates.append(None if line.gb_per_s is None else round(line.gb_per_s))

@@ -23,7 +23,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.errors import AttuneError
-from engine.evaluation import Evaluation, Finding, Latency, Status
+from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_label
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
@@ -177,7 +177,7 @@ def _print_human(e: Evaluation, config_says: str) -> None:
         rows.append((f"latency, {latency.kind.replace('_', ' ')}", _latency(latency)))
     for baseline in e.baselines:
         shown = _latency(baseline.latency) if baseline.latency else baseline.reason
-        rows.append((f"SDPA {baseline.name}", shown))
+        rows.append((baseline_label(baseline.name), shown))
     if e.execution is not None and e.execution.cpu_execution_ms is not None:
         took = f"{e.execution.cpu_execution_ms:.1f} ms of CPU execution (not a GPU latency)"
         rows.append(("executed", f"{e.execution.partial}; {took}" if e.execution.partial else took))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from engine.devices import find_device
 from engine.errors import UnknownName
-from engine.evaluation import Evaluation, Latency, PassReport, Status
+from engine.evaluation import Evaluation, Latency, PassReport, Status, baseline_label
 from engine.model.batch.cost import usd_per_billion_queries
 from engine.records.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
 from engine.sessions.advice import Suggestion, advice_limits
@@ -409,12 +409,6 @@ def sources_table(sources: Iterable[Source]) -> Table:
     )
 
 
-def _sdpa_name(name: str) -> str:
-    """`SDPA flash`, or `SDPA` where the backend is not known."""
-    backend = name.removeprefix("sdpa ")
-    return "SDPA" if backend == "sdpa" else f"SDPA {backend}"
-
-
 def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None) -> Table:
     """Times that sessions hold, with where each is kept.
 
@@ -426,7 +420,7 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
         "Known times",
         (
             {
-                "kernel": _sdpa_name(t.name) if t.is_sdpa else t.name,
+                "kernel": baseline_label(t.name) if t.is_sdpa else t.name,
                 "config": " ".join(f"{k}={v}" for k, v in sorted(t.config.items())) or None,
                 **_latency(t.latency),
                 "time": words[t.latency.kind],

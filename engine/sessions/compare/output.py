@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from engine.evaluation import baseline_label
 from engine.records.encoding import encode
 from engine.sessions.compare.comparison import ComparedRow, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
@@ -324,7 +325,7 @@ def _winner_record(w: Winner) -> dict[str, object]:
         "time": _time(best.median_us, best.origin),
         "tied with": ", ".join(_rival(w, e) for e in w.tied) or None,
         "runner-up": runner_up,
-        "against SDPA": format_speedup_over(over_sdpa, f"SDPA {best.sdpa_name}")
+        "against SDPA": format_speedup_over(over_sdpa, baseline_label(best.sdpa_name))
         if over_sdpa
         else None,
         "no verdict, because": w.caveat or None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import Evaluation, Latency, Status, baseline_label
 from engine.palette import CATEGORICAL, LIGHT
 from engine.records.snapshot import Snapshot, StoredErrorMap
 from engine.units import format_us
@@ -63,7 +63,7 @@ def _latencies(evaluations: Iterable[Evaluation]) -> list[Figure]:
         if e.latency is not None:
             points.append((f"{at} · {e.variant}", _color(e.variant), e.latency))
         points += [
-            (f"{at} · SDPA {b.name}", _GRAYS[i % len(_GRAYS)], b.latency)
+            (f"{at} · {baseline_label(b.name)}", _GRAYS[i % len(_GRAYS)], b.latency)
             for i, b in enumerate(e.baselines)
             if b.latency is not None
         ]
