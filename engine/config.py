@@ -11,7 +11,7 @@ from engine.problem import Problem
 from engine.tuned import TunedConfig, find_tuned
 from kernels.variant import Variant
 
-ConfigOrigin: TypeAlias = Literal["given", "tuned", "default"]
+ConfigOrigin: TypeAlias = Literal["given", "auto", "tuned", "default"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ResolvedConfig:
         if not self.origins:
             return "no tunables"
         origins = set(self.origins.values())
-        rest = "tuned" if "tuned" in origins else "default"
+        rest: str = next(o for o in ("auto", "tuned", "default", "given") if o in origins)
         if self.tuned is not None:
             rest = f"tuned for {self.tuned.describe()}"
         if "given" not in origins:

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.errors import InvalidKernel, UnknownName
 from engine.own_kernels.registry import OWN, all_variants
 from kernels.ladder import LADDER
-from kernels.variant import Variant
+from kernels.variant import AUTO, Variant
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
@@ -39,6 +39,10 @@ def find_variant(name: str) -> Variant:
         with contextlib.suppress(KeyError):
             return LADDER.by_id(name)
         own = OWN.find(name)
+    if own is None and name == AUTO:
+        raise UnknownName(
+            f"{AUTO} stands for the variant that is chosen for a problem on a GPU: name one here."
+        )
     if own is None:
         raise unknown("variant", name, (v.id for v in all_variants()))
     if own.error is not None or own.variant is None:

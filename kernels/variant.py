@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
+AUTO: Final = "auto"  # stands for the variant that is chosen for a problem; no kernel has it
 KERNELS_DIR = Path(__file__).resolve().parent
 
 Dtype: TypeAlias = Literal["float16", "bfloat16"]

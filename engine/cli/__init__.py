@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.cli import (
+    auto,
     bench,
     compare,
     devices,
@@ -37,6 +38,7 @@ _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COMMANDS = (
     selfcheck,
     variants,
+    auto,
     evaluate,
     occupancy,
     devices,

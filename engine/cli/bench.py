@@ -15,6 +15,7 @@ from engine.errors import MeasureError, ToolMissing
 from engine.names import find_variant
 from engine.presets import BENCH_PROBLEMS
 from engine.records.encoding import encode
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.evaluation import Latency
@@ -45,7 +46,8 @@ def add_parser(commands: Any) -> None:
         "--variant",
         action="append",
         metavar="NAME[:TUNABLE=VALUE,…]",
-        help="a kernel, for instance v05:num_splits=4; repeatable (default: the ladder's fastest)",
+        help="a kernel, for instance v05:num_splits=4, or auto; repeatable (default: the ladder's "
+        "fastest)",
     )
     p.add_argument(
         "--mode",
@@ -119,9 +121,8 @@ def parse_entrant(text: str) -> Entrant:
     usage = "--variant takes NAME:TUNABLE=VALUE, for instance v05:num_splits=4"
     from engine.pipeline.bench import Entrant
 
-    return Entrant(
-        find_variant(kernel(name)).id, parse_config(filter(None, rest.split(",")), usage)
-    )
+    config = parse_config(filter(None, rest.split(",")), usage)
+    return Entrant(name if name == AUTO else find_variant(kernel(name)).id, config)
 
 
 def _show_stage(quiet: bool) -> Any:

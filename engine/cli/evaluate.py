@@ -27,7 +27,7 @@ from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_lab
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
 from engine.pipeline.simulate import simulate
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="compile, execute, check and time one variant")
-    p.add_argument("variant", type=kernel, help="for instance v01, or path/to/my_kernel.cu")
+    p.add_argument("variant", type=kernel, help="for instance v01, path/to/my_kernel.cu, or auto")
     add_problem(p)
     add_config(p)
     add_defaults_only(p)
@@ -99,10 +99,13 @@ def run(args: argparse.Namespace) -> int:
         input_kind=args.inputs,
         partial=args.partial,
     )
+    known = known_times()
+    request, choice = pin_auto(request, known.taken_at if known is not None else lambda *_: ())
     simulate(request)
-    known = _known_times()
     calibrations = known.calibration_of(compiled_footprint) if known is not None else None
     outcome = evaluate(request, None if args.json else _show_stage, calibrations)
+    if choice is not None:
+        outcome = outcome.with_note(choice.note())
     evaluation = outcome.evaluation
     keep_prediction(evaluation, outcome.predicted)
     times = known.at(evaluation.problem, evaluation.device) if known is not None else ()
@@ -133,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if evaluation.status is Status.PASSED else 1
 
 
-def _known_times() -> KnownTimes | None:
+def known_times() -> KnownTimes | None:
     """What sessions hold; None on a machine that can only measure, or cannot read them."""
     try:
         from engine.sessions.known_times import KnownTimes

@@ -15,7 +15,7 @@ from engine.input_kinds import MEANINGS, NORMAL, InputKind, check_input_kind
 from engine.names import find_variant
 from engine.presets import find_preset
 from engine.problem import Problem
-from kernels.variant import Dtype
+from kernels.variant import AUTO, Dtype
 
 # A parser, or a group of its options.
 Options: TypeAlias = argparse._ActionsContainer
@@ -130,7 +130,7 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
         UnknownName: no such variant.
     """
     config = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
-    if getattr(args, "defaults_only", False):
+    if getattr(args, "defaults_only", False) and args.variant != AUTO:
         return default_config(find_variant(args.variant), config)
     return config
 

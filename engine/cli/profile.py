@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from engine.cli.options import add_config, add_defaults_only, add_problem, config_from, problem_from
 from engine.cli.output import print_table
-from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser(
         "profile", help="print the ncu command that profiles a kernel, or import what it wrote"
     )
-    p.add_argument("variant", help="for instance v05")
+    p.add_argument("variant", help="for instance v05, or auto")
     add_problem(p)
     add_config(p)
     add_defaults_only(p)
@@ -35,9 +35,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    variant, problem = find_variant(args.variant), problem_from(args)
-    request = EvaluationRequest(variant.id, problem, config_from(args), gpu=args.gpu)
+    problem = problem_from(args)
+    request = EvaluationRequest(args.variant, problem, config_from(args), gpu=args.gpu)
     resolved = resolve(request)
+    variant = resolved.variant
+    if resolved.choice is not None:
+        print(resolved.choice.note(), file=sys.stderr)
     if args.csv is None:
         make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
         print(ncu_command(variant, problem, resolved.config))

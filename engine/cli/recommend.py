@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.options import (
@@ -17,6 +18,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 from engine.units import format_bytes, format_us, format_usd
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.model.batch.cost import Saving, TrafficUnit
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("recommend-batch", help="the batch that fills the GPU, and why")
-    p.add_argument("variant", type=kernel, help="for instance v01, or path/to/my_kernel.cu")
+    p.add_argument("variant", type=kernel, help="for instance v01, path/to/my_kernel.cu, or auto")
     p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
     p.add_argument("--seqlen", "-S", type=int, required=True, help="sequence length")
     add_kv_sizes(p)
@@ -135,42 +137,49 @@ def _problem_point(text: str) -> tuple[int, int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from engine.auto import choose
     from engine.devices import find_device
-    from engine.model.batch.recommend import BatchRequest, recommend_batch
+    from engine.model.batch.recommend import BatchRequest, problem_now, recommend_batch
     from engine.model.batch.table import DEFAULT_TARGETS
 
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:
         raise InvalidProblem("--curve goes with --json: the curve has a row per batch.")
-    result = recommend_batch(
-        BatchRequest(
-            variant=args.variant,
-            gpu=args.gpu,
-            seqlen=args.seqlen,
-            seqlen_kv=args.seqlen_kv,
-            heads_kv=args.heads_kv,
-            head_dim=args.head_dim,
-            heads=args.heads,
-            heads_free=args.heads_free,
-            causal=args.causal,
-            dtype=DTYPES[args.dtype],
-            config=config_from(args),
-            max_batch=args.max_batch,
-            targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
-            measured=args.measured,
-            measured_kernel=args.measured_kernel,
-            predict=tuple(args.predict),
-            batch_now=args.batch_now,
-            prices={find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price},
-            traffic_per_day=next(iter(named.values()), None),
-            traffic_unit=next(iter(named), "queries"),
-            utilisation=args.utilisation,
-            arrivals_per_s=args.arrivals_per_s,
-            budget_ms=args.budget_ms,
-            alternatives=args.alternatives,
-        )
+    request = BatchRequest(
+        variant=args.variant,
+        gpu=args.gpu,
+        seqlen=args.seqlen,
+        seqlen_kv=args.seqlen_kv,
+        heads_kv=args.heads_kv,
+        head_dim=args.head_dim,
+        heads=args.heads,
+        heads_free=args.heads_free,
+        causal=args.causal,
+        dtype=DTYPES[args.dtype],
+        config=config_from(args),
+        max_batch=args.max_batch,
+        targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
+        measured=args.measured,
+        measured_kernel=args.measured_kernel,
+        predict=tuple(args.predict),
+        batch_now=args.batch_now,
+        prices={find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price},
+        traffic_per_day=next(iter(named.values()), None),
+        traffic_unit=next(iter(named), "queries"),
+        utilisation=args.utilisation,
+        arrivals_per_s=args.arrivals_per_s,
+        budget_ms=args.budget_ms,
+        alternatives=args.alternatives,
     )
+    note = ""
+    if request.variant == AUTO:
+        choice = choose(problem_now(request), find_device(args.gpu), request.config)
+        note = choice.note()
+        request = replace(request, variant=choice.variant.id, config=choice.config)
+    result = recommend_batch(request)
+    if note:
+        result = replace(result, notes=(note, *result.notes))
     if args.json:
         print_json(result.to_dict(with_curve=args.curve))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json
 from engine.errors import CompileError, InvalidProblem, UnknownName
 from engine.names import find_variant, has_description, variant_from
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.cli.sass_output import Result
@@ -38,7 +40,7 @@ def add_parser(commands: Any) -> None:
         epilog="Example: python -m engine sass gemm.cu --entry gemm --gpu L4 --grid 64,64 "
         "--block 16,16 --arg ptr --arg ptr --arg ptr --arg i32:1024",
     )
-    p.add_argument("kernel", metavar="KERNEL", help="a variant (v08), FILE.cu or FILE.cubin")
+    p.add_argument("kernel", metavar="KERNEL", help="a variant (v08), auto, FILE.cu or FILE.cubin")
     p.add_argument("--gpu", help="whose time to simulate, for instance L4")
     p.add_argument("--arch", help="what to compile for, for instance sm_80 (default: the GPU's)")
     p.add_argument("--listing", action="store_true", help="print every instruction with its counts")
@@ -103,6 +105,7 @@ def _of_variant(
     args: argparse.Namespace, device: DeviceSpec | None, variant: Variant | None = None
 ) -> list[tuple[Analysis, float | None]]:
     """Each pass, with what it moves from DRAM where the order of its CTAs says so."""
+    from engine.auto import choose
     from engine.config import default_config, resolve_config
     from engine.pipeline.machine_code import main_pass_dram_bytes
     from engine.plan import make_plan
@@ -115,10 +118,14 @@ def _of_variant(
                     f"--{flag} is for a FILE.cu or FILE.cubin: {args.kernel} says itself how it "
                     "is launched. Give the problem and --config instead."
                 )
-        variant = find_variant(args.kernel)
+        variant = find_variant(args.kernel) if args.kernel != AUTO else None
     given = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
     problem = problem_from(args)
-    if args.defaults_only:
+    if variant is None:
+        choice = choose(problem, device, given)
+        print(choice.note(), file=sys.stderr)
+        variant, config = choice.variant, choice.config
+    elif args.defaults_only:
         config = default_config(variant, given)
     else:
         config = resolve_config(variant, given, problem, device.name if device else None).values

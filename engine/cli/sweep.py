@@ -24,6 +24,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.errors import ClusterError, InvalidProblem
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.search.autotune import ProblemResult
@@ -57,7 +58,8 @@ def add_parser(commands: Any) -> None:
         "variants",
         nargs="*",
         type=kernel,
-        help="for instance v01 v05 path/to/my_kernel.cu (default: the ladder)",
+        help="for instance v01 v05 path/to/my_kernel.cu, or auto for what is chosen for the "
+        "problems (default: the ladder)",
     )
     axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
     add_sizes(axes, str, "VALUES")
@@ -295,6 +297,8 @@ def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemRe
 
 
 def _spec(args: argparse.Namespace) -> SweepSpec:
+    from engine.auto import chosen_variants
+    from engine.pipeline.request import target_device
     from engine.search.space import Space, SweepOptions, parse_values
     from engine.search.sweep.journal import Budget, SweepSpec
     from kernels.ladder import LADDER
@@ -307,10 +311,14 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
                 f"--tunable takes NAME=VALUES, for instance num_splits=1,2,4: not {item!r}."
             )
         tunables[name.strip()] = parse_values(values, f"--tunable {name.strip()}")
+    problems = _problems(args)
+    variants = tuple(args.variants) or tuple(v.id for v in LADDER)
+    if AUTO in variants:
+        variants = chosen_variants(variants, problems, target_device(args.gpu))
     return SweepSpec(
         space=Space(
-            variants=tuple(args.variants) or tuple(v.id for v in LADDER),
-            problems=_problems(args),
+            variants=variants,
+            problems=problems,
             tunables=tunables,
             own_values=not args.defaults_only,
         ),

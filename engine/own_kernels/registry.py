@@ -18,7 +18,7 @@ from engine.user_data import data_folder
 from kernels.description import MissingDescription
 from kernels.ladder import LADDER
 from kernels.own import OwnKernels
-from kernels.variant import KERNELS_DIR, Variant
+from kernels.variant import AUTO, KERNELS_DIR, Variant
 
 VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
@@ -80,6 +80,8 @@ def check_kernel(path: Path) -> Variant:
         raise InvalidKernel(f"{path} is no kernel: name a .cu file.")
     if path.stem in LADDER.names():
         raise InvalidKernel(f"{path.stem} is a variant of the ladder: rename {path}.")
+    if path.stem == AUTO:
+        raise InvalidKernel(f"{AUTO} stands for the variant that is chosen: rename {path}.")
     try:
         return read_own(path)
     except MissingDescription:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from engine.auto import choose
 from engine.config import default_config, resolve_config
 from engine.errors import MeasureError
 from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind, Status
@@ -23,6 +24,7 @@ from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import Inputs, make_inputs
 from kernels.ladder import LADDER
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
@@ -36,7 +38,7 @@ MAX_FINALISTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One of our kernels. Missing tunables take their tuned or default values."""
+    """One of our kernels, or `auto`. Missing tunables take their tuned or default values."""
 
     variant: str
     config: Mapping[str, int]
@@ -160,7 +162,12 @@ class _Bench:
         return entrants
 
     def _tuned(self, entrant: Entrant) -> Entrant:
-        """With the values tuned for this GPU and class of problems, where no others are named."""
+        """With the values tuned for this GPU and class of problems, where no others are named;
+        the kernel that is chosen in place of `auto`."""
+        if entrant.variant == AUTO:
+            choice = choose(self.problem, self.spec, entrant.config)
+            self.notes.append(choice.note())
+            return Entrant(choice.variant.id, choice.config)
         if self.spec is None:
             return entrant
         variant = find_variant(entrant.variant)

@@ -48,6 +48,11 @@ class EvaluationOutcome:
     maps: tuple[ErrorMap, ...] = ()
     predicted: Latency | None = None  # by the model, whether it was measured then or not
 
+    def with_note(self, sentence: str) -> EvaluationOutcome:
+        """With a note before those of the evaluation."""
+        notes = (sentence, *self.evaluation.notes)
+        return replace(self, evaluation=replace(self.evaluation, notes=notes))
+
 
 class Evaluator:
     """Runs evaluations and keeps what is slow to start: backends and their child processes.
@@ -159,7 +164,7 @@ class _Run:
             config=resolved.config,
             device=resolved.device.name if resolved.device else "unknown",
             when=datetime.now(UTC).isoformat(timespec="seconds"),
-            notes=tuple(filter(None, [resolved.config_origin.error])),
+            notes=_notes(resolved),
         )
 
     def outcome(self) -> EvaluationOutcome:
@@ -412,6 +417,12 @@ class _Run:
                 return time_evaluation(backend, plan, inputs, passed, read_state, full=full)
         except AttuneError as error:
             return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
+
+
+def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:
+    """What the request's resolution has to say."""
+    chosen = resolved.choice.note() if resolved.choice is not None else ""
+    return tuple(filter(None, [chosen, resolved.config_origin.error]))
 
 
 def _inputs_of(kind: InputKind) -> str:

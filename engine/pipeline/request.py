@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from engine.auto import Choice, Taken, choose
 from engine.backends.base import Schedule
-from engine.config import ResolvedConfig, resolve_config
+from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.input_kinds import NORMAL, InputKind
 from engine.names import find_variant, variant_from
 from engine.problem import Problem
 from engine.schema import Stored
-from kernels.variant import Variant
+from kernels.variant import AUTO, Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]
 Partial: TypeAlias = Literal["auto", "always", "never"]
@@ -26,7 +27,8 @@ Effort: TypeAlias = Literal["full", "quick", "none"]
 class EvaluationRequest(Stored):
     """What to evaluate. Missing tunables take their tuned or default values (`engine.config`).
 
-    `gpu=None` means the local GPU.
+    `gpu=None` means the local GPU; the variant `auto` is the one chosen for problem and GPU
+    (`engine.auto`).
     """
 
     variant: str
@@ -57,6 +59,7 @@ class ResolvedRequest:
     device: DeviceSpec | None
     device_reason: str  # why there is no device
     config_origin: ResolvedConfig  # where each value of `config` comes from
+    choice: Choice | None = None  # where the request asks for `auto`
 
     @property
     def arch(self) -> str:
@@ -75,24 +78,59 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
     Raises:
         UnknownName: the variant or GPU is not in its list.
         InvalidKernel: there is a mistake in the kernel's description.
+        InvalidProblem: it asks for `auto`, and there is no GPU to choose for.
     """
     name = request.variant
+    device, why = _device(request.gpu)
+    if name == AUTO:
+        choice = choose(request.problem, device, request.config)
+        variant = choice.variant
+        return ResolvedRequest(variant, choice.config, device, why, _origin(choice), choice)
     variant = find_variant(name) if source is None else variant_from(source, name)
-    device, why = _device(request)
     config = resolve_config(
         variant, request.config, request.problem, device.name if device is not None else None
     )
     return ResolvedRequest(variant, config.values, device, why, config)
 
 
-def _device(request: EvaluationRequest) -> tuple[DeviceSpec | None, str]:
+def pin_auto(
+    request: EvaluationRequest, taken: Callable[[Problem, str], Sequence[Taken]]
+) -> tuple[EvaluationRequest, Choice | None]:
+    """A request for `auto` as one for the kernel that is chosen, with the choice.
+
+    Args:
+        taken: times of a problem on a GPU, of our kernels as they stand here.
+
+    Raises as `resolve`.
+    """
+    if request.variant != AUTO:
+        return request, None
+    device = target_device(request.gpu)
+    times = taken(request.problem, device.name) if device is not None else ()
+    choice = choose(request.problem, device, request.config, times)
+    return replace(request, variant=choice.variant.id, config=choice.config), choice
+
+
+def _origin(choice: Choice) -> ResolvedConfig:
+    origins: dict[str, ConfigOrigin] = {
+        name: "given" if name in choice.given else "auto" for name in choice.config
+    }
+    return ResolvedConfig(choice.config, origins)
+
+
+def target_device(gpu: str | None) -> DeviceSpec | None:
+    """The GPU of this name, or this machine's; None where it has none. Raises UnknownName."""
+    return _device(gpu)[0]
+
+
+def _device(gpu: str | None) -> tuple[DeviceSpec | None, str]:
     """The target GPU, or the sentence why there is none."""
     from engine.devices.detect import detect_local
 
     local = detect_local()
-    if request.gpu is None:
+    if gpu is None:
         return (None, local) if isinstance(local, str) else (local.spec, "")
-    named = find_device(request.gpu)
+    named = find_device(gpu)
     # Of this machine's own GPU the driver knows more than the table.
     if not isinstance(local, str) and local.spec.name == named.name:
         return local.spec, ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from engine.auto import Taken
 from engine.compile.sources import variant_sources
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, CompileError
@@ -22,6 +23,7 @@ from engine.model.calibrate import calibrate, prepare
 from engine.model.equations import Calibration
 from engine.model.estimate import CalibrationOf, Footprint, FootprintOf
 from engine.model.measurements import Measurement
+from engine.names import find_variant
 from engine.problem import Problem
 from engine.sessions.session import Session, working_folder
 from engine.sessions.store.store import SnapshotInfo, Store, default_store
@@ -109,6 +111,14 @@ class KnownTimes:
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
         """The times of one problem on one GPU, kernels and PyTorch's attention."""
         return tuple(t for t in self.on(device) if t.problem == problem)
+
+    def taken_at(self, problem: Problem, device: str) -> tuple[Taken, ...]:
+        """The warm times of one problem on one GPU that are of our kernels as they stand here."""
+        return tuple(
+            Taken(t.name, t.config, t.latency.median_us, t.latency.origin, f"session {t.session}")
+            for t in self.at(problem, device)
+            if not t.is_sdpa and t.latency.kind == "device_warm" and _is_of_this_source(t)
+        )
 
     def of(self, variant: str, config: Config, device: str) -> tuple[KnownTime, ...]:
         """The times of one variant and config on one GPU."""
@@ -221,6 +231,13 @@ def times_of(
             if latency is not None and latency.origin != "predicted"
         ]
     return tuple(found)
+
+
+def _is_of_this_source(time: KnownTime) -> bool:
+    try:
+        return source_match(time, find_variant(time.name)) == "this source"
+    except AttuneError:  # a kernel that is not here
+        return False
 
 
 def source_match(time: KnownTime, variant: Variant) -> SourceMatch:

@@ -48,7 +48,15 @@ from kernels.variant import Variant
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BatchRequest", "BatchResult", "Calibrated", "Point", "calibrate_for", "recommend_batch"]
+__all__ = [
+    "BatchRequest",
+    "BatchResult",
+    "Calibrated",
+    "Point",
+    "calibrate_for",
+    "problem_now",
+    "recommend_batch",
+]
 
 MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
 
@@ -191,10 +199,20 @@ def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, ResolvedConfig
     """One config serves the whole curve: that of the batch that is run today."""
     variant = find_variant(request.variant)
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    config = resolve_config(variant, request.config, problem_now(request), device.name)
+    return variant, device, config
+
+
+def problem_now(request: BatchRequest) -> Problem:
+    """The problem at the batch that is run today; at batch 1 where that cannot be.
+
+    Raises:
+        InvalidProblem: a shape that cannot be.
+    """
     problem = _problem(request)
     with suppress(InvalidProblem):  # `_check` says what is wrong with it
         problem = replace(problem, batch=request.batch_now)
-    return variant, device, resolve_config(variant, request.config, problem, device.name)
+    return problem
 
 
 def _problem(request: BatchRequest) -> Problem:

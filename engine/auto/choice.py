@@ -1,0 +1,270 @@
+"""Which variant and config to take for a problem on a GPU, and why.
+
+Times that were taken of the problem on that GPU go before a user's own tuned configs, and those
+before the tables that ship (`engine.auto.table`), which are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from engine.auto.table import Row, Table, code_digest, read_table
+from engine.devices.spec import DeviceSpec, limits_for
+from engine.errors import AttuneError, InvalidProblem, StoreError
+from engine.evaluation import Origin
+from engine.model.estimate import unsupported_reason
+from engine.names import find_variant
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tuned import TunedConfig, load_tuned, problem_class
+from engine.units import format_us
+from kernels.ladder import LADDER
+from kernels.variant import AUTO, Config, Variant
+
+# Two simulated kernels nearer to each other than this are not ranked reliably: see README, "What a
+# simulated time is worth".
+RANKING_ERROR: Final = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A time that was taken of one of our kernels, of the source that stands here today."""
+
+    variant: str
+    config: Mapping[str, int]
+    median_us: float
+    origin: Origin  # measured or recorded
+    where: str  # `session L4 study`, `tuned configs`
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant and config that `auto` takes."""
+
+    variant: Variant
+    config: dict[str, int]  # without gaps
+    reason: str  # a few sentences
+    given: tuple[str, ...] = field(default=())  # tunables that were named
+
+    def describe(self) -> str:
+        """`v12 num_warps=4 keys_per_warp=32`."""
+        return " ".join([self.variant.id, *(f"{k}={v}" for k, v in self.config.items())])
+
+    def note(self) -> str:
+        """`auto takes v12 num_warps=4 …: reason`."""
+        return f"{AUTO} takes {self.describe()}. {self.reason}"
+
+
+def choose(
+    problem: Problem,
+    device: DeviceSpec | None,
+    given: Config | None = None,
+    taken: Sequence[Taken] = (),
+) -> Choice:
+    """The kernel to take for a problem on a GPU.
+
+    Args:
+        device: None is refused: which kernel is fastest depends on the GPU.
+        given: tunables that are named; the chosen variant must have them.
+        taken: times of this problem on this GPU, of the sources that stand here.
+
+    Raises:
+        InvalidProblem: there is no GPU to choose for, or no such tunable.
+    """
+    if device is None:
+        raise InvalidProblem(
+            f"{AUTO} chooses for a GPU and this machine has none: name one, for instance --gpu L4, "
+            "or name a variant."
+        )
+    pick, us = _from_table(problem, device)
+    pick, times = _with_tuned(pick, problem, device, taken)
+    pick = _with_taken(pick, us, times, problem, device)
+    reason = " ".join(filter(None, [pick.reason, _out_of_reach(device)]))
+    config = pick.config | dict(given or {})
+    if (unknown := sorted(set(config) - set(pick.config))) != []:
+        names = ", ".join(pick.config) or "none"
+        raise InvalidProblem(
+            f"{AUTO} takes {pick.variant.id} here, which has no tunable {unknown[0]} (its are "
+            f"{names}): leave it out, or name a variant."
+        )
+    return Choice(pick.variant, config, reason, tuple(given or ()))
+
+
+def chosen_variants(
+    names: Iterable[str], problems: Iterable[Problem], device: DeviceSpec | None
+) -> tuple[str, ...]:
+    """The names, each once, with `auto` replaced by the variants that it takes for the problems.
+
+    Raises InvalidProblem as `choose`.
+    """
+    problems = tuple(problems)
+    chosen: list[str] = []
+    for name in names:
+        chosen += [name] if name != AUTO else [choose(p, device).variant.id for p in problems]
+    return tuple(dict.fromkeys(chosen))
+
+
+def _fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec) -> bool:
+    """Whether the GPU can launch it: constraints, compute capability, shared memory of a CTA."""
+    if unsupported_reason(variant, problem, config, device) is not None:
+        return False
+    try:
+        most = limits_for(device.compute_capability).smem_per_cta_optin_bytes
+        return all(p.dynamic_smem_bytes <= most for p in make_plan(variant, problem, config).passes)
+    except AttuneError:
+        return False
+
+
+def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | None]:
+    """What the table of the GPU's compute capability says, and the time that is expected."""
+    try:
+        table, note = read_table(device.compute_capability), ""
+    except AttuneError as error:
+        table, note = None, str(error)
+    for row in table.nearest(problem, device.num_sms or table.num_sms) if table else ():
+        try:
+            variant = find_variant(row.variant)
+        except AttuneError:
+            continue  # the ladder has it no more
+        config = variant.default_config() | dict(row.config)
+        if table is not None and _fits(variant, problem, config, device):
+            us = row.us * max(1.0, problem.flops / _flops(row))
+            return Choice(variant, config, _reason(row, table, variant, problem, device)), us
+    return _by_order(problem, device, note), None
+
+
+def _by_order(problem: Problem, device: DeviceSpec, note: str) -> Choice:
+    """Without a table: the highest rung that takes the problem."""
+    variants = LADDER.variants()
+    for variant in reversed(variants):
+        config = variant.default_config()
+        if _fits(variant, problem, config, device):
+            why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
+            why += f" {variant.id} is the highest rung that takes it."
+            return Choice(variant, config, why)
+    # The pipeline says what is wrong with it.
+    can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
+    last = (can or variants)[-1]
+    return Choice(last, last.default_config(), note or "No rung of the ladder takes this problem.")
+
+
+def _reason(row: Row, table: Table, variant: Variant, problem: Problem, device: DeviceSpec) -> str:
+    where = row.label()
+    if not (row.is_of(problem) and table.gpu == device.name):
+        where = f"the nearest row, {where} on {table.gpu}"
+    sentences = [f"{variant.idea} Simulated {format_us(row.us)} for {where}{_beside(row)}."]
+    if table.sources.get(variant.id) != code_digest(variant):
+        sentences.append(
+            f"Its source has changed since that was ranked ({table.made}): python -m engine auto "
+            "--renew ranks again."
+        )
+    return " ".join(sentences)
+
+
+def _beside(row: Row) -> str:
+    if not row.beside:
+        return "; no other variant takes it"
+    ratio = row.beside_us / row.us
+    beside = f" beside {format_us(row.beside_us)} of {row.beside}"
+    if ratio >= 1 + RANKING_ERROR:
+        return f"{beside}, {ratio:.2f}×, which is outside the error of ranking"
+    if ratio >= 1:
+        return f"{beside}, which is within the error of ranking ({RANKING_ERROR:.0%})"
+    return (
+        f"{beside}, which is within the error of ranking ({RANKING_ERROR:.0%}): of equals the "
+        "lower rung is taken"
+    )
+
+
+def _flops(row: Row) -> float:
+    return 4 * row.heads * row.seqlen * row.keys * row.head_dim / (2 if row.causal else 1)
+
+
+def _with_tuned(
+    pick: Choice, problem: Problem, device: DeviceSpec, taken: Sequence[Taken]
+) -> tuple[Choice, list[Taken]]:
+    """The pick with its tuned config, where one is kept; and the times of tuned configs."""
+    times = list(taken)
+    try:
+        entries = load_tuned()
+    except StoreError as error:
+        return replace(pick, reason=f"{pick.reason} {error}"), times
+    kind = problem_class(problem)
+    mine = [e for e in entries if (e.gpu, e.problem_class) == (device.name, kind)]
+    for entry in mine:
+        if entry.origin != "predicted":
+            where = f"tuned configs, for {entry.problem}"
+            times.append(Taken(entry.variant, entry.config, entry.median_us, entry.origin, where))
+        elif entry.variant == pick.variant.id:
+            pick = _tuned_pick(pick, entry, problem, device)
+    return pick, times
+
+
+def _tuned_pick(pick: Choice, entry: TunedConfig, problem: Problem, device: DeviceSpec) -> Choice:
+    config = pick.config | dict(entry.config)
+    if not _fits(pick.variant, problem, config, device):
+        return pick
+    reason = f"{pick.reason} Its config is your tuned one, for {entry.describe()}."
+    return replace(pick, config=config, reason=reason)
+
+
+def _with_taken(
+    pick: Choice,
+    expected_us: float | None,
+    times: Sequence[Taken],
+    problem: Problem,
+    device: DeviceSpec,
+) -> Choice:
+    """The fastest kernel that was timed, unless the pick was not timed and promises to be faster.
+
+    A time of one slow rung says nothing about the others.
+    """
+    fitting = []
+    for time in times:
+        try:
+            variant = find_variant(time.variant)
+        except AttuneError:
+            continue
+        config = variant.default_config() | dict(time.config)
+        if _fits(variant, problem, config, device):
+            fitting.append((time, variant, config))
+    if not fitting:
+        return pick
+    best, variant, config = min(fitting, key=lambda item: item[0].median_us)
+    was_timed = any(v.id == pick.variant.id for _, v, _ in fitting)
+    shown = f"{format_us(best.median_us)} {best.origin} ({best.where})"
+    if was_timed or expected_us is None or best.median_us <= expected_us:
+        others = len({v.id for _, v, _ in fitting}) - 1
+        beside = f", the fastest of {others + 1} variants timed here" if others else ""
+        reason = f"{variant.idea} {shown}{beside}; a time that was taken outranks the table"
+        if variant.id != pick.variant.id:
+            reason += f", which would take {pick.variant.id}"
+        return Choice(variant, config, f"{reason}.")
+    reason = f"{pick.reason} It was not timed here; {variant.id} was, at {shown}."
+    return replace(pick, reason=reason)
+
+
+# By compute capability: the instructions that the fastest kernels there use, and who has them.
+_OWN_INSTRUCTIONS: Mapping[tuple[int, int], str] = {
+    (9, 0): "wgmma and TMA, Hopper's own tensor-core instructions",
+    (10, 0): "tcgen05, Blackwell's own tensor-core instructions",
+    (10, 3): "tcgen05, Blackwell's own tensor-core instructions",
+}
+
+
+def _out_of_reach(device: DeviceSpec) -> str:
+    """What the GPU could do and no variant of the ladder does; empty where there is nothing."""
+    capability = device.compute_capability
+    if capability < (8, 0):
+        return (
+            f"The rungs with tensor cores (v07 on) need sm_80: on {device.arch} the scalar ones "
+            "are what there is."
+        )
+    own = _OWN_INSTRUCTIONS.get(capability)
+    if own is None:
+        return ""
+    if any(v.arch_specific and v.min_compute_capability == capability for v in LADDER):
+        return ""
+    return f"Out of reach: {own}, which no rung of the ladder uses yet."

@@ -1,0 +1,225 @@
+"""Makes the tables of `auto`: every eligible variant and some configs, ranked by machine code.
+
+Each rung runs first with its defaults at one head_dim; those that are nowhere within `_KEEP` of the
+fastest are left out of the rest. The others try one tunable at a time. Compiled kernels and their
+simulated times are kept in the caches on disk, so that a second run, or one after a few kernels
+changed, does only what is new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+
+from engine.auto.choice import RANKING_ERROR
+from engine.auto.table import Row, Table, code_digest, table_path
+from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError
+from engine.model.estimate import estimate, launch_plan
+from engine.problem import Problem
+from engine.records import files
+from kernels.ladder import LADDER
+from kernels.variant import Config, Variant
+
+# The GPU whose figures stand for its compute capability.
+GPUS = {
+    (8, 9): "L4",
+    (9, 0): "H200",
+    (8, 0): "A100 80GB SXM",
+    (12, 0): "RTX 5090",
+    (8, 6): "RTX A6000",
+    (10, 0): "B200",
+    (7, 5): "T4",
+}
+_HEAD_DIMS = (64, 128)
+_LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
+_HEADS = (1, 8, 64, 512)
+_KEYS = (512, 2048, 8192, 32768)  # of decoding, one query each
+_DECODED_HEADS = (8, 32, 128, 1024)
+_GROUPS = (1, 8)
+_KEEP = 1.5  # × the fastest: a rung beyond that everywhere is not tuned
+_SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
+
+OnStage = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    variant: Variant
+    config: Config
+
+    @property
+    def is_default(self) -> bool:
+        return dict(self.config) == self.variant.default_config()
+
+
+def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: None) -> Table:
+    """Rank everything for one compute capability and write its table.
+
+    Raises:
+        UnknownName: no GPU stands for it.
+        ToolMissing: there is no compiler, or no nvdisasm.
+        OSError: the table cannot be written.
+    """
+    device = find_device(GPUS[compute_capability])
+    rows: list[Row] = []
+    kept: list[Variant] | None = None
+    for head_dim in _HEAD_DIMS:
+        for problems in _series(head_dim):
+            ranking = _Ranking(device, problems, on_stage)
+            ranking.add(_Candidate(v, v.default_config()) for v in LADDER if _is_open(v, kept))
+            if kept is None or problems[0].seqlen == 1:
+                kept = [*(kept or []), *ranking.near()]
+            ranking.add(c for v in ranking.near() for c in _neighbours(v))
+            rows += ranking.rows()
+    table = Table(
+        compute_capability=".".join(map(str, compute_capability)),
+        gpu=device.name,
+        num_sms=device.num_sms or 1,
+        made=datetime.now(UTC).date().isoformat(),
+        compiler=_compiler(),
+        sources={v.id: code_digest(v) for v in LADDER},
+        rows=tuple(rows),
+    )
+    path = table_path(compute_capability)
+    path.parent.mkdir(exist_ok=True)
+    files.write(path, table.to_text().encode())
+    return table
+
+
+def _is_open(variant: Variant, kept: Sequence[Variant] | None) -> bool:
+    return kept is None or variant in kept or variant.gqa
+
+
+def _series(head_dim: int) -> Iterator[list[Problem]]:
+    """Problems that share their kernels: square ones, causal ones, decoding."""
+    for causal in (False, True):
+        yield [
+            Problem(1, heads, seqlen, head_dim, causal=causal)
+            for seqlen in _LENGTHS
+            for heads in _HEADS
+        ]
+    yield [
+        Problem(max(1, heads // 32), min(heads, 32), 1, head_dim, seqlen_kv=keys, num_heads_kv=kv)
+        for keys in _KEYS
+        for heads in _DECODED_HEADS
+        for group in _GROUPS
+        for kv in [min(heads, 32) // group]
+    ]
+
+
+def _neighbours(variant: Variant) -> Iterator[_Candidate]:
+    """The defaults with one tunable changed; keys that a default cannot hold need two."""
+    default = variant.default_config()
+    for tunable in variant.tunables:
+        for value in tunable.values:
+            if tunable.name == "num_splits" and value not in _SPLITS:
+                continue
+            if value != tunable.default:
+                yield _Candidate(variant, {**default, tunable.name: value})
+    if "keys_per_warp" in default:
+        most = {t.name: t.values[-1] for t in variant.tunables if t.name != "row_tiles"}
+        yield _Candidate(variant, default | most)
+
+
+class _Ranking:
+    """Some candidates on some problems that share their kernels."""
+
+    def __init__(self, device: DeviceSpec, problems: Sequence[Problem], on_stage: OnStage) -> None:
+        self._device = device
+        self._problems = problems
+        self._stage = on_stage
+        self._times: dict[Problem, list[tuple[_Candidate, float]]] = {p: [] for p in problems}
+
+    def add(self, candidates: Iterable[_Candidate]) -> None:
+        """Time candidates on every problem that they take."""
+        chosen = list(candidates)
+        # Nearly all the time goes into compiling and simulating, outside Python's lock.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for candidate, times in zip(chosen, pool.map(self._timed, chosen), strict=True):
+                for problem, us in times:
+                    self._times[problem].append((candidate, us))
+
+    def near(self) -> list[Variant]:
+        """Variants that come near the fastest on some problem."""
+        near: dict[str, Variant] = {}
+        for times in self._times.values():
+            fastest = min((us for _, us in times), default=inf)
+            for candidate, us in times:
+                if us <= _KEEP * fastest:
+                    near[candidate.variant.id] = candidate.variant
+        return [near[name] for name in sorted(near)]
+
+    def rows(self) -> Iterator[Row]:
+        for problem, times in self._times.items():
+            if times:
+                yield _row(problem, times)
+
+    def _timed(self, candidate: _Candidate) -> list[tuple[Problem, float]]:
+        shown = " ".join(f"{k}={v}" for k, v in candidate.config.items())
+        where = f"{self._device.name}, {self._problems[0].label()}"
+        self._stage(f"{where}: {candidate.variant.id} {shown}")
+        times = ((p, self._us(candidate, p)) for p in self._problems)
+        return [(problem, us) for problem, us in times if us is not None]
+
+    def _us(self, candidate: _Candidate, problem: Problem) -> float | None:
+        """Simulated; None where it cannot run or cannot be simulated."""
+        from engine.compile import compile_plan, resources
+        from engine.model.simulated import simulated_of
+
+        variant, device = candidate.variant, self._device
+        try:
+            plan = launch_plan(variant, problem, dict(candidate.config), device)
+            compiled = compile_plan(plan, device.arch)
+            simulated = simulated_of(variant, plan, compiled, device)
+            result = estimate(
+                variant, plan, resources(plan, compiled), device, simulated_of=simulated
+            )
+        except AttuneError:
+            return None
+        if not result.by_machine_code or result.latency is None:
+            return None
+        return result.latency.median_us
+
+
+def _row(problem: Problem, times: Sequence[tuple[_Candidate, float]]) -> Row:
+    """What to take: of what is within the error of ranking, the lowest rung and its defaults."""
+    fastest = min(us for _, us in times)
+    equal = [item for item in times if item[1] <= fastest * (1 + RANKING_ERROR)]
+    lowest = min(candidate.variant.id for candidate, _ in equal)
+    pick, us = min(
+        (item for item in equal if item[0].variant.id == lowest),
+        key=lambda item: (not item[0].is_default, item[1]),
+    )
+    others = [item for item in times if item[0].variant.id != lowest]
+    beside, beside_us = min(
+        ((candidate.variant.id, other_us) for candidate, other_us in others),
+        key=lambda item: item[1],
+        default=("", 0.0),
+    )
+    return Row(
+        head_dim=problem.head_dim,
+        causal=problem.causal,
+        seqlen=problem.seqlen,
+        keys=problem.num_keys,
+        heads=problem.batch * problem.num_heads,
+        group=problem.head_group,
+        variant=pick.variant.id,
+        config=pick.config,
+        us=us,
+        beside=beside,
+        beside_us=beside_us,
+    )
+
+
+def _compiler() -> str:
+    """NVRTC's release."""
+    from engine.compile.nvrtc import toolchain
+
+    tools = toolchain()
+    return f"NVRTC {tools.release}" if tools.release else tools.name

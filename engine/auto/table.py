@@ -1,0 +1,183 @@
+"""What ranked first by machine code: a file for each compute capability, a line for each class.
+
+    python -m engine auto --renew       writes them; see `engine.auto.renew`
+
+Classes of problems are points of a grid: head_dim, mask, lengths, query heads B·H and how many of
+those share a K/V head. A problem takes the nearest point whose kernel it can run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+from pathlib import Path
+
+from engine.compile.sources import variant_sources
+from engine.errors import AttuneError, CompileError
+from engine.problem import Problem
+from engine.records import files
+from kernels.variant import Variant
+
+FOLDER = Path(__file__).with_name("tables")
+FORMAT = 1
+_MAX_BYTES = 4 << 20
+_COLUMNS = "head_dim causal seqlen keys heads group variant config us beside beside_us".split()
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One class of problems and what ranked first there, of all variants that take it."""
+
+    head_dim: int
+    causal: bool
+    seqlen: int
+    keys: int
+    heads: int  # B·H
+    group: int  # query heads to a K/V head
+    variant: str
+    config: Mapping[str, int]
+    us: float
+    beside: str  # the fastest other variant; empty where no other takes it
+    beside_us: float
+
+    def distance(self, problem: Problem, heads: float) -> float:
+        """In doublings; `heads` is the problem's B·H, scaled to the table's GPU."""
+        return (
+            8 * abs(log2(self.head_dim / problem.head_dim))
+            + 8 * (self.causal != problem.causal)
+            + abs(log2(self.seqlen / problem.seqlen))
+            + abs(log2(self.keys / problem.num_keys))
+            + 0.5 * abs(log2(self.heads / heads))
+            + 0.5 * abs(log2(self.group / problem.head_group))
+        )
+
+    def label(self) -> str:
+        """`B·H=8 S128 D64`, as a problem's label."""
+        keys = f" KV{self.keys}" if self.keys != self.seqlen else ""
+        group = f" G{self.group}" if self.group > 1 else ""
+        mask = " causal" if self.causal else ""
+        return f"B·H={self.heads} S{self.seqlen}{keys} D{self.head_dim}{group}{mask}"
+
+    def is_of(self, problem: Problem) -> bool:
+        """Whether the problem is this very one, but for its format."""
+        return self.distance(problem, problem.batch * problem.num_heads) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What was ranked for one compute capability, on one GPU of it."""
+
+    compute_capability: str
+    gpu: str
+    num_sms: int
+    made: str  # a date
+    compiler: str
+    sources: Mapping[str, str]  # by variant, `code_digest` when it was ranked
+    rows: tuple[Row, ...]
+
+    def nearest(self, problem: Problem, num_sms: int) -> list[Row]:
+        """All rows, the nearest first; as many heads to an SM are alike, whatever the GPU."""
+        heads = problem.batch * problem.num_heads * self.num_sms / num_sms
+        return sorted(self.rows, key=lambda row: row.distance(problem, heads))
+
+    def to_text(self) -> str:
+        head = {
+            "format": FORMAT,
+            "compute_capability": self.compute_capability,
+            "gpu": self.gpu,
+            "num_sms": self.num_sms,
+            "origin": "simulated, FP16; nothing was measured",
+            "made": self.made,
+            "compiler": self.compiler,
+            "sources": dict(self.sources),
+            "columns": _COLUMNS,
+        }
+        fields = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
+        rows = ",\n".join(json.dumps(_listed(row)) for row in self.rows)
+        return "{\n" + ",\n".join(fields) + ',\n"rows": [\n' + rows + "\n]}\n"
+
+
+def _listed(row: Row) -> list[object]:
+    config = " ".join(f"{name}={value}" for name, value in row.config.items())
+    return [
+        *(row.head_dim, int(row.causal), row.seqlen, row.keys, row.heads, row.group),
+        *(row.variant, config, round(row.us, 3), row.beside, round(row.beside_us, 3)),
+    ]
+
+
+def _row(listed: list[object]) -> Row:
+    sizes, (variant, config, us, beside, beside_us) = listed[:6], listed[6:]
+    head_dim, causal, seqlen, keys, heads, group = (int(str(size)) for size in sizes)
+    pairs = (pair.split("=") for pair in str(config).split())
+    return Row(
+        *(head_dim, bool(causal), seqlen, keys, heads, group, str(variant)),
+        {name: int(value) for name, value in pairs},
+        *(float(str(us)), str(beside), float(str(beside_us))),
+    )
+
+
+def read_table(compute_capability: tuple[int, int]) -> Table | None:
+    """The table of a compute capability; None where there is none.
+
+    Raises:
+        AttuneError: the file is damaged.
+    """
+    path = table_path(compute_capability)
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        return None
+    return _read(path, stamp)
+
+
+def table_path(compute_capability: tuple[int, int]) -> Path:
+    major, minor = compute_capability
+    return FOLDER / f"sm_{major}{minor}.json"
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _stamp: int) -> Table:
+    try:
+        data = json.loads(files.read(path, _MAX_BYTES))
+        if data["format"] != FORMAT or data["columns"] != _COLUMNS:
+            raise ValueError("another format")
+        return Table(
+            compute_capability=data["compute_capability"],
+            gpu=data["gpu"],
+            num_sms=data["num_sms"],
+            made=data["made"],
+            compiler=data["compiler"],
+            sources=data["sources"],
+            rows=tuple(map(_row, data["rows"])),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AttuneError(
+            f"The table {path.name} of `auto` cannot be read ({error}): run python -m engine auto "
+            "--renew, or name a variant."
+        ) from None
+
+
+def code_digest(variant: Variant) -> str:
+    """16 hex digits of the code, headers included, without comments; empty if it is unreadable."""
+    try:
+        texts = [(file.name, file.code) for file in variant_sources(variant).files]
+    except CompileError:
+        return ""
+    return _digest(tuple(texts))
+
+
+@lru_cache(maxsize=256)
+def _digest(texts: tuple[tuple[str, str], ...]) -> str:
+    plain = [(name, " ".join(_COMMENTS.sub(" ", code).split())) for name, code in texts]
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
+
+
+def changed_since(table: Table, variants: Iterable[Variant]) -> list[str]:
+    """Ids of variants whose code is not what was ranked, those that are new among them."""
+    return [v.id for v in variants if table.sources.get(v.id) != code_digest(v)]

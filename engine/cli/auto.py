@@ -1,0 +1,82 @@
+"""`auto`: which variant and config is taken for a problem on a GPU, and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from engine.cli.options import add_config, add_problem, parse_config, problem_from
+from engine.cli.output import print_json
+from engine.errors import AttuneError, UnknownName
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "auto",
+        help="the variant and config to take for a problem on a GPU, and why",
+        description="Every command that takes a variant takes `auto`; this one prints what it is.",
+    )
+    p.add_argument("--gpu", help="target GPU, for instance L4 (default: the one in this machine)")
+    add_problem(p)
+    add_config(p)
+    p.add_argument(
+        "--renew",
+        action="store_true",
+        help="rank again by machine code and write the tables that ship (minutes, no GPU needed; "
+        "what is compiled and simulated already is taken from the caches)",
+    )
+    p.add_argument(
+        "--capability",
+        action="append",
+        metavar="X.Y",
+        help="with --renew: this compute capability alone, for instance 8.9; repeatable",
+    )
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.renew:
+        return _renew(args)
+    if args.capability:
+        raise AttuneError("--capability needs --renew; --gpu names the GPU to choose for.")
+    from engine.auto import choose
+    from engine.cli.evaluate import known_times
+    from engine.pipeline.request import target_device
+
+    problem, device = problem_from(args), target_device(args.gpu)
+    given = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+    known = known_times()
+    taken = known.taken_at(problem, device.name) if known is not None and device else ()
+    choice = choose(problem, device, given, taken)
+    if args.json:
+        print_json({"variant": choice.variant.id, "config": choice.config, "reason": choice.reason})
+    else:
+        print(choice.describe())
+        print(choice.reason)
+    return 0
+
+
+def _renew(args: argparse.Namespace) -> int:
+    from engine.auto.renew import GPUS, renew
+    from engine.auto.table import changed_since, read_table
+    from kernels.ladder import LADDER
+
+    by_name = {".".join(map(str, capability)): capability for capability in GPUS}
+    for name in args.capability or by_name:
+        if name not in by_name:
+            raise UnknownName(
+                f"No GPU stands for compute capability {name!r}: known are {', '.join(by_name)}."
+            )
+        capability = by_name[name]
+        before = read_table(capability)
+        changed = changed_since(before, LADDER) if before is not None else None
+        if before is not None and changed is not None:
+            print(f"{name}: changed since {before.made}: {', '.join(changed) or 'nothing'}")
+        start = time.monotonic()
+        table = renew(capability, lambda stage: print(f"{stage} …", file=sys.stderr))
+        took = time.monotonic() - start
+        print(f"{name}: {len(table.rows)} rows, ranked on {table.gpu} in {took:.0f} s")
+    return 0
