@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from engine.auto import Choice
 from engine.devices import all_devices
 from engine.errors import InvalidProblem
 from engine.names import find_variant
@@ -43,6 +44,7 @@ class Selection:
     gpu_name: str
     problem: Problem | None
     error: str
+    choice: Choice | None  # where `auto` is selected: why `variant` and `config` are these
     check: bool
     schedule: str
     seed: int

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app.shared import tuned_config, url_state
+from app.shared import auto, tuned_config, url_state
 from app.shared.machine import local_gpu
 from app.shared.selection import (
     DEFAULT_GPU,
@@ -27,13 +27,14 @@ from app.shared.selection import (
 )
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
+from engine.auto import Choice
 from engine.devices import all_devices, find_device
 from engine.errors import UnknownName
 from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
 from kernels.ladder import LADDER
-from kernels.variant import Variant
+from kernels.variant import AUTO, Variant
 
 _FEW = 4  # this many values of a tunable still stand side by side
 
@@ -45,10 +46,18 @@ def draw(draggable: tuple[str, ...] = ()) -> Selection:
     with st.sidebar:
         notes = st.container()
         gpu, gpu_name = _gpu()
-        variant = _variant()
+        above = st.container()  # of the problem, which `auto` has to know
         problem, error = _problem(draggable)
-        config = _config(variant)
-        tuned_config.draw(variant, config, problem, gpu_name)
+        choice = auto.choice_for(problem, gpu, gpu_name)
+        with above:
+            variant, is_auto = _variant(choice)
+        if is_auto and choice is not None:
+            config = choice.config
+            auto.draw(choice, problem, gpu_name)
+        else:
+            choice = None
+            config = _config(variant)
+            tuned_config.draw(variant, config, problem, gpu_name)
         execution = _execution()
         _link()
     with notes:
@@ -60,6 +69,7 @@ def draw(draggable: tuple[str, ...] = ()) -> Selection:
         gpu_name=gpu_name,
         problem=problem,
         error=error,
+        choice=choice,
         **execution,
     )
 
@@ -80,7 +90,7 @@ def _note_unknown_links() -> None:
         url_state.note(f"The link asks for the local GPU: {local_gpu().why}")
         del st.query_params["gpu"]
     variant = st.query_params.get("variant")
-    if variant and variant not in {v.id for v in all_variants()}:
+    if variant and variant not in {AUTO, *(v.id for v in all_variants())}:
         known = ", ".join(v.id for v in all_variants())
         url_state.note(f"There is no variant called {variant!r}: known are {known}.")
         del st.query_params["variant"]
@@ -123,22 +133,25 @@ def _gpu() -> tuple[str | None, str]:
     return selected, selected
 
 
-def _variant() -> Variant:
+def _variant(choice: Choice | None) -> tuple[Variant, bool]:
+    """The variant, and whether it is the one that `auto` takes."""
     variants = {v.id: v for v in all_variants()}
+    labels = {AUTO: auto.label(choice), **{name: variant_label(v) for name, v in variants.items()}}
     selected = url_state.select(
         st,
         "Kernel variant",
         "variant",
-        list(variants),
+        list(labels),
         LADDER[0].id,
-        format_func=lambda name: variant_label(variants[name]),
+        format_func=labels.__getitem__,
         help=TERMS["variant"],
     )
-    variant = variants[selected]
+    is_auto = selected == AUTO
+    variant = variants.get(selected) or (choice.variant if choice is not None else LADDER[0])
     st.caption(plain_markdown(variant.idea))
     for error in (*LADDER.errors, *OWN.errors):
         st.error(plain_markdown(str(error)))
-    return variant
+    return variant, is_auto
 
 
 def _apply_preset() -> None:

@@ -12,7 +12,10 @@ TERMS: dict[str, str] = {
     "tuned": "The best config that a sweep found for this GPU, this variant and problems like this "
     "one (same D, mask and format; S and B·H within a factor of two), and that was kept. The "
     "command line uses it where no values are given.",
-    "variant": "An algorithm: one numbered CUDA file of the ladder, or a kernel of your own.",
+    "variant": "An algorithm: one numbered CUDA file of the ladder, or a kernel of your own. auto "
+    "takes the fastest that is known for this problem and GPU, config included, and says why.",
+    "auto": "By times that were taken of this problem on this GPU, else by your tuned configs, "
+    "else by the tables that ship, which are ranked by machine code (simulated).",
     "add_kernel": "Use a CUDA kernel of your own: it is checked, explained, predicted, swept and "
     "compared like those of the ladder.",
     "add_path": "A .cu file. It is compiled and run with your rights on this machine, so add only "

@@ -7,8 +7,9 @@ is a cluster's address: what a scheduler sends is unpickled, so that a link must
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -17,6 +18,8 @@ from app.shared import url_state
 from app.shared.machine import local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
+from engine.auto import chosen_variants
+from engine.devices import find_device
 from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
 from engine.presets import presets
@@ -24,7 +27,7 @@ from engine.problem import Problem
 from engine.search.space import ProblemAxes, Space, SweepOptions, parse_values
 from engine.search.strategies import STRATEGIES
 from engine.search.sweep.journal import Budget, SweepSpec
-from kernels.variant import Variant
+from kernels.variant import AUTO, Variant
 
 _CAUSAL = {"no": (False,), "yes": (True,), "both": (False, True)}
 _OWN, _DEFAULTS = "every value", "the default"
@@ -74,7 +77,7 @@ def draw(selection: Selection) -> SweepRequest:
     Raises:
         InvalidProblem, UnknownName: An input is invalid.
     """
-    variants = _variants(selection)
+    chosen = _variant_names(selection)
     widths = [*[1.0] * len(_AXES), 2.0, 1.1]  # causal, with its three words, and the formats
     columns = st.columns(widths, gap="small", vertical_alignment="bottom")
     texts = {
@@ -106,12 +109,14 @@ def draw(selection: Selection) -> SweepRequest:
         placeholder="none",
         help=TERMS["sweep_presets"],
     )
+    problems = partial(_problems, selection.problem, texts, causal, dtypes, names)
+    variants = _variants(selection, chosen, problems)
     tunables, own_values = _tunables(variants)
     search = _search()
     spec = SweepSpec(
         space=Space(
             variants=tuple(v.id for v in variants),
-            problems=_problems(selection.problem, texts, causal, dtypes, names),
+            problems=problems(),
             tunables={n: parse_values(text, n) for n, text in tunables.items() if text},
             own_values=own_values,
         ),
@@ -138,8 +143,9 @@ def _sidebar_value(problem: Problem | None, name: str) -> str:
     return str(value) if value is not None else _AS_Q.get(name, "")
 
 
-def _variants(selection: Selection) -> list[Variant]:
-    titles = {v.id: variant_label(v) for v in all_variants()}
+def _variant_names(selection: Selection) -> tuple[str, ...]:
+    """What is chosen, `auto` among it as it is."""
+    titles = {AUTO: "auto, for each problem", **{v.id: variant_label(v) for v in all_variants()}}
     ids = url_state.several(
         st,
         "Variants",
@@ -149,7 +155,17 @@ def _variants(selection: Selection) -> list[Variant]:
         placeholder=f"{selection.variant.id}, the sidebar's",
         help=TERMS["sweep_variants"],
     )
-    return [find_variant(name) for name in ids or [selection.variant.id]]
+    return ids or (selection.variant.id,)
+
+
+def _variants(
+    selection: Selection, names: tuple[str, ...], problems: Callable[[], Iterable[Problem]]
+) -> list[Variant]:
+    """With the variants that `auto` takes for the problems."""
+    if AUTO in names:
+        device = local_gpu().spec if selection.gpu is None else find_device(selection.gpu)
+        names = chosen_variants(names, problems(), device)
+    return [find_variant(name) for name in names]
 
 
 def _problems(

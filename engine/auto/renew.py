@@ -1,7 +1,7 @@
 """Makes the tables of `auto`: every eligible variant and some configs, ranked by machine code.
 
-Each rung runs first with its defaults at one head_dim; those that are nowhere within `_KEEP` of the
-fastest are left out of the rest. The others try one tunable at a time. Compiled kernels and their
+Each rung runs with its defaults first, at one head_dim; those that are nowhere within `_KEEP` of
+the fastest are left out of the rest. The others try one tunable at a time. Compiled kernels and their
 simulated times are kept in the caches on disk, so that a second run, or one after a few kernels
 changed, does only what is new.
 """
@@ -42,7 +42,8 @@ _HEADS = (1, 8, 64, 512)
 _KEYS = (512, 2048, 8192, 32768)  # of decoding, one query each
 _DECODED_HEADS = (8, 32, 128, 1024)
 _GROUPS = (1, 8)
-_KEEP = 1.5  # × the fastest: a rung beyond that everywhere is not tuned
+_KEEP = 1.3  # × the fastest: a rung beyond that everywhere is not tuned
+_KEEP_CONFIG = 1.1  # a config beyond that everywhere is not tried with a causal mask
 _SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
 
 OnStage = Callable[[str], None]
@@ -68,15 +69,14 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
     """
     device = find_device(GPUS[compute_capability])
     rows: list[Row] = []
-    kept: list[Variant] | None = None
+    square, decoding = list(map(_default, LADDER)), [_default(v) for v in LADDER if v.gqa]
     for head_dim in _HEAD_DIMS:
-        for problems in _series(head_dim):
-            ranking = _Ranking(device, problems, on_stage)
-            ranking.add(_Candidate(v, v.default_config()) for v in LADDER if _is_open(v, kept))
-            if kept is None or problems[0].seqlen == 1:
-                kept = [*(kept or []), *ranking.near()]
-            ranking.add(c for v in ranking.near() for c in _neighbours(v))
-            rows += ranking.rows()
+        first = _ranked(device, _square(head_dim, causal=False), square, on_stage)
+        causal = _Ranking(device, _square(head_dim, causal=True), on_stage)
+        causal.add(first.near(_KEEP_CONFIG))
+        few = _ranked(device, _decoding(head_dim), decoding, on_stage)
+        rows += [*first.rows(), *causal.rows(), *few.rows()]
+        square, decoding = (_defaults_of(r.near(_KEEP)) for r in (first, few))
     table = Table(
         compute_capability=".".join(map(str, compute_capability)),
         gpu=device.name,
@@ -92,19 +92,28 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
     return table
 
 
-def _is_open(variant: Variant, kept: Sequence[Variant] | None) -> bool:
-    return kept is None or variant in kept or variant.gqa
+def _ranked(
+    device: DeviceSpec, problems: Sequence[Problem], first: Sequence[_Candidate], on_stage: OnStage
+) -> _Ranking:
+    """The first candidates, and one tunable at a time of the variants that come near."""
+    ranking = _Ranking(device, problems, on_stage)
+    ranking.add(first)
+    splits = problems[0].seqlen == 1
+    near = _defaults_of(ranking.near(_KEEP))
+    ranking.add(c for n in near for c in _neighbours(n.variant, splits=splits))
+    return ranking
 
 
-def _series(head_dim: int) -> Iterator[list[Problem]]:
-    """Problems that share their kernels: square ones, causal ones, decoding."""
-    for causal in (False, True):
-        yield [
-            Problem(1, heads, seqlen, head_dim, causal=causal)
-            for seqlen in _LENGTHS
-            for heads in _HEADS
-        ]
-    yield [
+def _square(head_dim: int, *, causal: bool) -> list[Problem]:
+    return [
+        Problem(1, heads, seqlen, head_dim, causal=causal)
+        for seqlen in _LENGTHS
+        for heads in _HEADS
+    ]
+
+
+def _decoding(head_dim: int) -> list[Problem]:
+    return [
         Problem(max(1, heads // 32), min(heads, 32), 1, head_dim, seqlen_kv=keys, num_heads_kv=kv)
         for keys in _KEYS
         for heads in _DECODED_HEADS
@@ -113,12 +122,21 @@ def _series(head_dim: int) -> Iterator[list[Problem]]:
     ]
 
 
-def _neighbours(variant: Variant) -> Iterator[_Candidate]:
+def _default(variant: Variant) -> _Candidate:
+    return _Candidate(variant, variant.default_config())
+
+
+def _defaults_of(candidates: Iterable[_Candidate]) -> list[_Candidate]:
+    variants = {c.variant.id: c.variant for c in candidates}
+    return [_default(variants[name]) for name in sorted(variants)]
+
+
+def _neighbours(variant: Variant, *, splits: bool) -> Iterator[_Candidate]:
     """The defaults with one tunable changed; keys that a default cannot hold need two."""
     default = variant.default_config()
     for tunable in variant.tunables:
         for value in tunable.values:
-            if tunable.name == "num_splits" and value not in _SPLITS:
+            if tunable.name == "num_splits" and not (splits and value in _SPLITS):
                 continue
             if value != tunable.default:
                 yield _Candidate(variant, {**default, tunable.name: value})
@@ -145,15 +163,13 @@ class _Ranking:
                 for problem, us in times:
                     self._times[problem].append((candidate, us))
 
-    def near(self) -> list[Variant]:
-        """Variants that come near the fastest on some problem."""
-        near: dict[str, Variant] = {}
+    def near(self, factor: float) -> list[_Candidate]:
+        """Candidates within `factor` of the fastest on some problem."""
+        near: dict[str, _Candidate] = {}
         for times in self._times.values():
             fastest = min((us for _, us in times), default=inf)
-            for candidate, us in times:
-                if us <= _KEEP * fastest:
-                    near[candidate.variant.id] = candidate.variant
-        return [near[name] for name in sorted(near)]
+            near |= {repr(c): c for c, us in times if us <= factor * fastest}
+        return list(near.values())
 
     def rows(self) -> Iterator[Row]:
         for problem, times in self._times.items():

@@ -1,0 +1,50 @@
+"""`auto` in the sidebar: what it takes, why, and a way to go on from there by hand."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.shared import known_times, selection
+from app.shared.machine import local_gpu
+from app.shared.terms import TERMS
+from app.shared.widgets import plain_markdown
+from engine.auto import Choice, choose
+from engine.devices import find_device
+from engine.problem import Problem
+from kernels.variant import AUTO
+
+
+def choice_for(problem: Problem | None, gpu: str | None, gpu_name: str) -> Choice | None:
+    """What `auto` takes; None without a valid problem.
+
+    Args:
+        gpu: as the sidebar's; None is this machine's.
+    """
+    if problem is None:
+        return None
+    device = local_gpu().spec if gpu is None else find_device(gpu)
+    times = known_times.known()
+    taken = times.taken_at(problem, gpu_name) if times is not None else ()
+    return choose(problem, device, taken=taken)
+
+
+def label(choice: Choice | None) -> str:
+    """`auto: v12  One shot`, in the menu of variants."""
+    return AUTO if choice is None else f"{AUTO}: {selection.variant_label(choice.variant)}"
+
+
+def draw(choice: Choice, problem: Problem | None, gpu_name: str) -> None:
+    """The config in place of the tunables, and the reason."""
+    config = ", ".join(f"{name}={value}" for name, value in choice.config.items())
+    shown = plain_markdown(f"{choice.variant.id}, {config or 'no tunables'}")
+    st.markdown(f":material/auto_awesome: **auto takes** {shown}", help=TERMS["auto"])
+    st.caption(plain_markdown(choice.reason))
+    if problem is not None:
+        st.button(
+            "Go on by hand",
+            key="auto_by_hand",
+            type="tertiary",
+            help="Select this variant with this config, to change it.",
+            on_click=selection.select,
+            args=(choice.variant.id, choice.config, problem, gpu_name),
+        )

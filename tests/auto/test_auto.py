@@ -1,0 +1,223 @@
+"""`auto`: what it takes, from where, and which sentence goes with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.auto import Taken, choose, chosen_variants
+from engine.auto import table as tables
+from engine.auto.renew import GPUS
+from engine.auto.table import Row, Table, changed_since, code_digest, read_table
+from engine.cli import main
+from engine.devices import find_device
+from engine.errors import AttuneError, InvalidProblem, UnknownName
+from engine.names import find_variant
+from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
+from engine.problem import Problem
+from engine.tuned import TunedConfig, keep_tuned, problem_class
+from kernels.ladder import LADDER
+
+L4 = find_device("L4")
+SMALL = Problem(1, 8, 128, 64)
+LARGE = Problem(1, 8, 4096, 64)
+CONFIG_V12 = {"num_warps": 8, "keys_per_warp": 32, "row_tiles": 1}
+CONFIG_V11 = LADDER.by_id("v11").default_config()
+
+
+def row(problem: Problem, variant: str, config: dict[str, int], us: float, beside: float) -> Row:
+    return Row(
+        *(problem.head_dim, problem.causal, problem.seqlen, problem.num_keys),
+        *(problem.batch * problem.num_heads, problem.head_group, variant, config, us),
+        *("v08", beside),
+    )
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Table]:
+    """Put a table of the L4 in place of the one that ships; no times, no tuned configs."""
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+
+    def put(*rows: Row, sources: dict[str, str] | None = None) -> Table:
+        own = {v.id: code_digest(v) for v in LADDER} if sources is None else sources
+        made = Table("8.9", "L4", 58, "2026-11-22", "NVRTC 13.5", own, rows)
+        (tmp_path / "sm_89.json").write_text(made.to_text())
+        return made
+
+    put(row(SMALL, "v12", CONFIG_V12, 3.1, 4.0), row(LARGE, "v11", CONFIG_V11, 300.0, 310.0))
+    return put
+
+
+@pytest.mark.usefixtures("table")
+def test_the_nearest_row_is_taken_and_the_reason_names_figures_and_error() -> None:
+    small = choose(SMALL, L4)
+    assert (small.variant.id, small.config) == ("v12", CONFIG_V12)
+    assert "Simulated 3.1 µs for B·H=8 S128 D64 beside 4 µs of v08, 1.29×, which is outside" in (
+        small.reason
+    )
+    assert LADDER.by_id("v12").idea in small.reason
+    near = choose(replace(SMALL, seqlen=150, batch=2), L4)
+    assert near.variant.id == "v12"
+    assert "the nearest row, B·H=8 S128 D64 on L4" in near.reason
+    large = choose(replace(LARGE, seqlen=3000), L4)
+    assert large.variant.id == "v11"
+    assert "within the error of ranking (10 %)" in large.reason.replace("10%", "10 %")
+
+
+@pytest.mark.usefixtures("table")
+def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
+    # 400 keys are more than v12's config holds, though its row is the nearest.
+    assert choose(replace(SMALL, seqlen=400), L4).variant.id == "v11"
+    shared = Problem(1, 8, 128, 64, num_heads_kv=2)
+    assert choose(shared, L4).variant.gqa
+    # What no rung takes is left to the pipeline, which says why.
+    odd = Problem(1, 1, 128, 80)
+    choice = choose(odd, L4)
+    assert choice.variant.unsupported(odd, choice.config) is not None
+
+
+@pytest.mark.usefixtures("table")
+def test_without_a_table_the_highest_rung_that_fits_is_taken() -> None:
+    turing = choose(SMALL, find_device("T4"))
+    assert turing.variant.min_compute_capability <= (7, 5)
+    assert "No table has a row for T4 (sm_75)" in turing.reason
+    assert "on sm_75 the scalar ones" in turing.reason
+    assert "tcgen05" in choose(SMALL, find_device("B200")).reason
+
+
+def test_a_kernel_that_changed_since_is_a_sentence(table: Callable[..., Table]) -> None:
+    made = table(row(SMALL, "v12", CONFIG_V12, 3.1, 4.0), sources={"v12": "0" * 16})
+    assert "v12" in changed_since(made, LADDER)
+    assert "Its source has changed since that was ranked (2026-11-22)" in choose(SMALL, L4).reason
+
+
+def test_comments_do_not_count_as_a_change(tmp_path: Path) -> None:
+    variant = LADDER.by_id("v12")
+    copy = tmp_path / variant.source.name
+    for header in variant.source.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    text = variant.source.read_text()
+    copy.write_text(f"{text}\n// a remark\n")
+    assert code_digest(replace(variant, source=copy)) == code_digest(variant)
+    copy.write_text(f"{text}\nint more;\n")
+    assert code_digest(replace(variant, source=copy)) != code_digest(variant)
+
+
+def test_a_damaged_table_is_a_sentence(table: Callable[..., Table], tmp_path: Path) -> None:
+    table()
+    (tmp_path / "sm_89.json").write_text('{"format": 1, "rows": 3}')
+    with pytest.raises(AttuneError, match=r"sm_89\.json of `auto` cannot be read"):
+        read_table((8, 9))
+    assert "cannot be read" in choose(SMALL, L4).reason
+
+
+@pytest.mark.usefixtures("table")
+def test_times_that_were_taken_go_first_where_they_can_speak() -> None:
+    slow = Taken("v01", {}, 500.0, "recorded", "session study")
+    quick = Taken("v10", {}, 2.5, "measured", "session mine")
+    pick = Taken("v12", CONFIG_V12, 4.4, "measured", "session mine")
+    # One slow rung says nothing about the others.
+    assert choose(SMALL, L4, taken=[slow]).variant.id == "v12"
+    assert "v01 was, at 500 µs recorded (session study)" in choose(SMALL, L4, taken=[slow]).reason
+    faster = choose(SMALL, L4, taken=[slow, quick])
+    assert faster.variant.id == "v10"
+    assert "2.5 µs measured (session mine), the fastest of 2 variants" in faster.reason
+    both = choose(SMALL, L4, taken=[Taken("v10", {}, 4.2, "measured", "here"), pick])
+    assert both.variant.id == "v10"
+    assert "which would take v12" in both.reason
+
+
+@pytest.mark.usefixtures("table")
+def test_a_tuned_config_is_used() -> None:
+    tuned = TunedConfig(
+        gpu="L4",
+        variant="v12",
+        problem_class=problem_class(SMALL),
+        config={**CONFIG_V12, "keys_per_warp": 64},
+        problem=SMALL.label(),
+        median_us=2.9,
+        origin="predicted",
+        when="2026-11-22T08:00:00+00:00",
+        strategy="exhaustive",
+        evaluations=18,
+    )
+    keep_tuned(tuned)
+    choice = choose(SMALL, L4)
+    assert choice.config["keys_per_warp"] == 64
+    assert "Its config is your tuned one" in choice.reason
+    keep_tuned(replace(tuned, variant="v10", config={}, median_us=2.0, origin="measured"))
+    measured = choose(SMALL, L4)
+    assert measured.variant.id == "v10"
+    assert "2 µs measured (tuned configs, for" in measured.reason
+
+
+@pytest.mark.usefixtures("table")
+def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
+    request = EvaluationRequest("auto", SMALL, {"keys_per_warp": 16}, gpu="L4")
+    resolved = resolve(request)
+    assert resolved.variant.id == "v12"
+    assert resolved.config == {**CONFIG_V12, "keys_per_warp": 16}
+    assert resolved.config_origin.describe() == "keys_per_warp given, the rest auto"
+    pinned, choice = pin_auto(request, lambda *_: ())
+    assert choice is not None
+    assert (pinned.variant, dict(pinned.config)) == ("v12", resolved.config)
+    assert resolve(pinned).choice is None
+    assert chosen_variants(["auto", "v01"], [SMALL, LARGE], L4) == ("v12", "v11", "v01")
+
+
+@pytest.mark.usefixtures("table")
+def test_what_auto_cannot_do_is_a_sentence() -> None:
+    with pytest.raises(InvalidProblem, match="takes v12 here, which has no tunable num_splits"):
+        choose(SMALL, L4, {"num_splits": 4})
+    with pytest.raises(InvalidProblem, match="chooses for a GPU and this machine has none"):
+        choose(SMALL, None)
+    with pytest.raises(UnknownName, match="stands for the variant that is chosen"):
+        find_variant("auto")
+
+
+@pytest.mark.usefixtures("table")
+def test_the_command_line_names_kernel_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["auto", "--gpu", "L4", "-H", "8", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["variant"], told["config"]) == ("v12", CONFIG_V12)
+    assert "Simulated 3.1 µs" in told["reason"]
+    assert main(["profile", "auto", "--gpu", "L4", "-H", "8"]) == 0
+    assert "evaluate v12" in capsys.readouterr().out
+    assert main(["auto", "--renew", "--capability", "1.0"]) == 2
+
+
+@pytest.mark.parametrize("capability", GPUS, ids=str)
+def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int]) -> None:
+    table = read_table(capability)
+    assert table is not None
+    device = find_device(GPUS[capability])
+    assert table.gpu == device.name
+    for each in table.rows:
+        variant = LADDER.by_id(each.variant)
+        assert variant.min_compute_capability <= capability
+        heads_kv = min(each.heads, 32) // each.group
+        problem = Problem(
+            max(1, each.heads // 32) if each.seqlen == 1 else 1,
+            min(each.heads, 32) if each.seqlen == 1 else each.heads,
+            each.seqlen,
+            each.head_dim,
+            causal=each.causal,
+            seqlen_kv=each.keys,
+            num_heads_kv=heads_kv if each.seqlen == 1 else None,
+        )
+        assert variant.unsupported(problem, variant.default_config() | dict(each.config)) is None
+        assert each.us > 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("capability", GPUS, ids=str)
+def test_the_tables_are_of_the_kernels_that_stand_here(capability: tuple[int, int]) -> None:
+    table = read_table(capability)
+    assert table is not None
+    changed = changed_since(table, LADDER)
+    assert not changed, f"{changed} changed since {table.made}: run python -m engine auto --renew"
