@@ -1,9 +1,9 @@
 """Makes the tables of `auto`: every eligible variant and some configs, ranked by machine code.
 
 Each rung runs with its defaults first, at one head_dim; those that are nowhere within `_KEEP` of
-the fastest are left out of the rest. The others try one tunable at a time. Compiled kernels and their
-simulated times are kept in the caches on disk, so that a second run, or one after a few kernels
-changed, does only what is new.
+the fastest are left out of the rest. The others try one tunable at a time. Compiled kernels and
+their simulated times are kept in the caches on disk, so that a second run, or one after a few
+kernels changed, does only what is new.
 """
 
 from __future__ import annotations
