@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from engine.auto.table import Row, Table, code_digest, read_table
+from engine.auto.table import Row, Table, code_digest, table_for
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import AttuneError, InvalidProblem, StoreError
 from engine.evaluation import Origin
@@ -120,7 +120,7 @@ def _fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec
 def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | None]:
     """What the table of the GPU's compute capability says, and the time that is expected."""
     try:
-        table, note = read_table(device.compute_capability), ""
+        table, note = table_for(device.compute_capability), ""
     except AttuneError as error:
         table, note = None, str(error)
     for row in table.nearest(problem, device.num_sms or table.num_sms) if table else ():

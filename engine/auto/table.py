@@ -27,6 +27,7 @@ FOLDER = Path(__file__).with_name("tables")
 FORMAT = 1
 _MAX_BYTES = 4 << 20
 _COLUMNS = "head_dim causal seqlen keys heads group variant config us beside beside_us".split()
+_FILE = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)\.json")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -120,6 +121,17 @@ def _row(listed: list[object]) -> Row:
         {name: int(value) for name, value in pairs},
         *(float(str(us)), str(beside), float(str(beside_us))),
     )
+
+
+def table_for(compute_capability: tuple[int, int]) -> Table | None:
+    """The table of a compute capability, else of the next lower one; None where there is none.
+
+    Raises AttuneError as `read_table`.
+    """
+    named = (_FILE.fullmatch(path.name) for path in FOLDER.glob("sm_*.json"))
+    known = ((int(match["major"]), int(match["minor"])) for match in named if match is not None)
+    lower = [capability for capability in known if capability <= compute_capability]
+    return read_table(max(lower)) if lower else None
 
 
 def read_table(compute_capability: tuple[int, int]) -> Table | None:

@@ -87,7 +87,7 @@ def test_without_a_table_the_highest_rung_that_fits_is_taken() -> None:
     assert turing.variant.min_compute_capability <= (7, 5)
     assert "No table has a row for T4 (sm_75)" in turing.reason
     assert "on sm_75 the scalar ones" in turing.reason
-    assert "tcgen05" in choose(SMALL, find_device("B200")).reason
+    assert "tcgen05" in choose(SMALL, find_device("B200")).reason  # by the table of sm_89
 
 
 def test_a_kernel_that_changed_since_is_a_sentence(table: Callable[..., Table]) -> None:
@@ -191,7 +191,10 @@ def test_the_command_line_names_kernel_and_reason(capsys: pytest.CaptureFixture[
     assert main(["auto", "--renew", "--capability", "1.0"]) == 2
 
 
-@pytest.mark.parametrize("capability", GPUS, ids=str)
+SHIPPED = [capability for capability in GPUS if read_table(capability) is not None]
+
+
+@pytest.mark.parametrize("capability", SHIPPED, ids=str)
 def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int]) -> None:
     table = read_table(capability)
     assert table is not None
@@ -215,7 +218,7 @@ def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int])
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("capability", GPUS, ids=str)
+@pytest.mark.parametrize("capability", SHIPPED, ids=str)
 def test_the_tables_are_of_the_kernels_that_stand_here(capability: tuple[int, int]) -> None:
     table = read_table(capability)
     assert table is not None
