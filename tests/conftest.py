@@ -7,6 +7,7 @@ the variables that speak of the tests themselves are left.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -47,6 +48,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config, "workerinput"
     ):
         config.option.numprocesses = 0
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no collection of garbage walks it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

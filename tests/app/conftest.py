@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
 from app.shared import machine, runs, widgets
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# Streamlit collects garbage after each run of a page: in a test run longer than the page takes.
+config.set_option("runner.postScriptGC", False)
 
 
 @pytest.fixture(scope="session")

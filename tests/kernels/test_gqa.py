@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_cases import one_in
 
 from engine.cli import main
 from engine.evaluation import Status
-from engine.pipeline.evaluate import Evaluator, evaluate
+from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from kernels.ladder import LADDER
@@ -26,22 +29,30 @@ CASES: tuple[Problem, ...] = (
 )
 
 
-@pytest.mark.parametrize("variant", SUPPORTING)
-@pytest.mark.parametrize("problem", CASES, ids=lambda p: p.label())
-def test_right_with_shared_heads(variant: str, problem: Problem) -> None:
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator() as evaluator:
+        yield evaluator
+
+
+@pytest.mark.parametrize(
+    ("problem", "variant"),
+    one_in(4, list(itertools.product(CASES, SUPPORTING))),
+    ids=lambda value: value if isinstance(value, str) else value.label(),
+)
+def test_right_with_shared_heads(evaluator: Evaluator, variant: str, problem: Problem) -> None:
     request = EvaluationRequest(variant, problem, gpu="H100 SXM", backend="cpu")
-    made = evaluate(request).evaluation
+    made = evaluator.evaluate(request).evaluation
     assert made.status is Status.PASSED, made.reason
     assert made.correctness is not None
     assert made.correctness.baseline_name.startswith("PyTorch")
 
 
 @pytest.mark.parametrize("variant", [v for v in LADDER if not v.gqa], ids=lambda v: v.id)
-def test_the_others_are_skipped_with_a_sentence(variant: Any) -> None:
+def test_the_others_are_skipped_with_a_sentence(evaluator: Evaluator, variant: Any) -> None:
     problem = Problem(1, 32, 16, variant.head_dims[-1], num_heads_kv=8)
-    made = evaluate(
-        EvaluationRequest(variant.id, problem, gpu="H100 SXM", backend="cpu")
-    ).evaluation
+    request = EvaluationRequest(variant.id, problem, gpu="H100 SXM", backend="cpu")
+    made = evaluator.evaluate(request).evaluation
     assert made.status is Status.SKIPPED
     assert "32 query heads share 8 (GQA): choose a variant that supports GQA" in made.reason
 
@@ -84,7 +95,7 @@ def test_a_sweep_and_a_recommendation_take_them(
 )
 @pytest.mark.slow
 def test_a_kernel_with_the_wrong_kv_head_is_told(
-    tmp_path: Path, kv_head: str, status: Status, words: str
+    evaluator: Evaluator, tmp_path: Path, kv_head: str, status: Status, words: str
 ) -> None:
     shutil.copytree(KERNELS_DIR, tmp_path / "kernels")
     source = tmp_path / "kernels" / "v08_mma_sync.cu"
@@ -92,9 +103,8 @@ def test_a_kernel_with_the_wrong_kv_head_is_told(
     assert text.count("blockIdx.y / group") == 1
     source.write_text(text.replace("blockIdx.y / group", kv_head), encoding="utf-8")
     problem = Problem(2, 8, 70, 32, num_heads_kv=2)
-    with Evaluator() as evaluator:
-        request = EvaluationRequest("v08", problem, gpu="L4", backend="cpu")
-        made = evaluator.evaluate(request, source=source).evaluation
+    request = EvaluationRequest("v08", problem, gpu="L4", backend="cpu")
+    made = evaluator.evaluate(request, source=source).evaluation
     assert made.status is status
     findings = made.correctness.findings if made.correctness else ()
     assert words in " ".join([made.reason, *(f.sentence for f in findings)])

@@ -172,7 +172,7 @@ def build_runtime(toolchain: Toolchain) -> Path:
         _run_compiler(command, folder, "runtime.so", "runtime.cpp")
         return folder / "runtime.so"
 
-    return _find_or_build(name, build)[0]
+    return _find_or_build(name, build, alone=True)[0]
 
 
 def build_library(source: Path) -> Path:
@@ -200,7 +200,8 @@ def build_library(source: Path) -> Path:
         _run_compiler([*command, "-shared", str(source)], folder, "library.so", source.name)
         return folder / "library.so"
 
-    return _find_or_build(f"attune-{source.stem}-{digest.hexdigest()[:20]}", build)[0]
+    name = f"attune-{source.stem}-{digest.hexdigest()[:20]}"
+    return _find_or_build(name, build, alone=True)[0]
 
 
 def _runtime_name(toolchain: Toolchain) -> str:
@@ -320,21 +321,39 @@ _build_locks_guard = threading.Lock()
 
 @contextlib.contextmanager
 def _building(name: str) -> Iterator[None]:
-    """One build of a thing at a time in this process; two processes may both build it."""
+    """One build of a thing at a time in this process."""
     with _build_locks_guard:
         lock = _build_locks.setdefault(name, threading.Lock())
     with lock:
         yield
 
 
-def _find_or_build(name: str, build: Callable[[Path], Path]) -> tuple[Path, float]:
-    """(library, seconds it took to build, 0.0 when it was found)."""
-    with _building(name):
-        folders = [cache_root() / "cpu"]
-        if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
-            folders.append(_private_folder())
-        for folder in folders:
-            if (found := _find(folder, name)) is not None:
+@contextlib.contextmanager
+def _building_alone(name: str) -> Iterator[None]:
+    """One build of a thing at a time on this machine, if the cache can be written."""
+    folder = cache_root() / "cpu"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            if make_private(folder):
+                stack.enter_context(files.lock(folder / f"{name}.lock"))
+        yield
+
+
+def _find_or_build(
+    name: str, build: Callable[[Path], Path], *, alone: bool = False
+) -> tuple[Path, float]:
+    """(library, seconds it took to build, 0.0 when it was found).
+
+    Args:
+        alone: other processes wait for the build, as it takes longer than waiting. Without it, two
+            processes may both build the same thing.
+    """
+    with _building(name), contextlib.ExitStack() as stack:
+        if (found := _find_anywhere(name)) is not None:
+            return found, 0.0
+        if alone:
+            stack.enter_context(_building_alone(name))
+            if (found := _find_anywhere(name)) is not None:
                 return found, 0.0
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
@@ -349,6 +368,13 @@ def _find_or_build(name: str, build: Callable[[Path], Path]) -> tuple[Path, floa
                 f"that can be written."
             )
         return path, time.perf_counter() - begin
+
+
+def _find_anywhere(name: str) -> Path | None:
+    folders = [cache_root() / "cpu"]
+    if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
+        folders.append(_private_folder())
+    return next((found for folder in folders if (found := _find(folder, name)) is not None), None)
 
 
 def _find(folder: Path, name: str) -> Path | None:
