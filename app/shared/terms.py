@@ -61,6 +61,10 @@ TERMS: dict[str, str] = {
     "sm_fill": "Share of SMs that get at least one CTA. The rest of the GPU is idle.",
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
+    "roofline": "FLOPs of the launch (4·B·H·S·KV·D, half of it when causal) per byte that it "
+    "moves, and per second. The roofs are the most that the GPU can do: the math unit that the "
+    "kernel uses, and the bandwidth of L2 and DRAM. Bytes are modelled, of a warm launch: each CTA "
+    "asks L2 for its Q and K/V rows, and what L2 does not keep comes from DRAM.",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
     "memory and barriers that not every thread reaches, marks the source lines that never ran, and "
     "runs harsh inputs besides. Slower.",

@@ -52,6 +52,11 @@ def fastest(timed: pd.DataFrame, count: int) -> pd.DataFrame:
     return timed.loc[place.nsmallest(count).index.sort_values()]
 
 
+def nearest_to_roof(lines: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Of the lines of a roofline those with the largest `share`, in the frame's order."""
+    return lines.loc[lines["share"].nlargest(count).index.sort_values()]
+
+
 def table(frame: pd.DataFrame) -> pd.DataFrame:
     """The first MOST_LINES rows, failures included; the fastest first, without a time last."""
     ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MOST_LINES)

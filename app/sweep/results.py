@@ -1,4 +1,4 @@
-"""Results of a sweep: winners, parallel coordinates, importance, occupancy, table, failures."""
+"""Results of a sweep: winners, parallel coordinates, importance, charts, table, failures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.shared import known_times, tables
 from app.shared.palette import color_of
+from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import (
     empty,
@@ -23,6 +24,8 @@ from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
+from engine.devices import find_device
+from engine.model.roofline import LEVELS
 from engine.own_kernels.registry import all_variants
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.keep import configs_to_keep
@@ -32,6 +35,8 @@ from engine.search.results import (
     tunable_importance,
     winner_line,
 )
+from engine.search.roofline import COLUMNS as ROOFLINE_COLUMNS
+from engine.search.roofline import roofline_lines, roofline_table, sweep_roofs
 from engine.search.strategies import StrategyName
 from engine.tuned import TunedConfig
 
@@ -41,6 +46,7 @@ TABS = (
     "Parallel coordinates",
     "Importance",
     "Occupancy",
+    "Roofline",
     "Table",
     "Without a time",
 )
@@ -93,8 +99,10 @@ def draw(
                 _parallel(rows)
             elif title == "Importance":
                 _importance(rows)
-            else:
+            elif title == "Occupancy":
                 _occupancy(rows)
+            else:
+                _roofline(rows)
 
 
 def _nothing(is_over: bool) -> None:
@@ -289,6 +297,44 @@ def _occupancy(rows: FilteredRows) -> None:
         for sentence in outliers["sentence"].head(_OUTLIERS_SHOWN):
             st.caption(plain_markdown(sentence))
     point_links.draw(picked, rows, "scatter")
+
+
+def _roofline(rows: FilteredRows) -> None:
+    """Every point of one GPU at one level of memory beneath the GPU's roofs."""
+    frame = rows.cached("roofline", lambda: _roofline_frame(rows))
+    if frame.empty:
+        empty("nothing yet", "No roofline", "No point has a time on a GPU whose figures are known.")
+        return
+    device = _one_of_several("GPU", frame["device"].unique().tolist(), "sweep_roofline_gpu")
+    here = frame[frame["device"] == device]
+    of_level = {str(level): group for level, group in here.groupby("level")}
+    level = _one_of_several(
+        "Bytes from", [x for x in LEVELS if x in of_level], "sweep_roofline_level"
+    )
+    few = frames.nearest_to_roof(of_level[level], _MOST_DRAWN)
+    roofs = rows.cached("roofs", lambda: sweep_roofs(rows.rows))
+    shown = [r for r in roofs if r.device == find_device(device).name]
+    figure = roofline(few, shown, [level], _colors(), theme())
+    picked = point_links.chart(figure, "sweep_roofline", rows, device, level)
+    drawn = "" if len(few) == len(of_level[level]) else f"The {len(few):,} nearest to a roof. "
+    st.caption(
+        f"{drawn}Times are {' and '.join(sorted(few['origin'].unique()))}; bytes are modelled, of "
+        "a warm launch: what stays in L2 does not come from DRAM. Click a point to open it in Tune."
+    )
+    point_links.draw(picked, rows, "roofline")
+    tables.draw(roofline_table(few).frame(), rows=10)
+
+
+def _roofline_frame(rows: FilteredRows) -> pd.DataFrame:
+    each = rows.per_group(
+        "roofline", lambda _, own: list(chain.from_iterable(map(roofline_lines, own)))
+    )
+    return pd.DataFrame(list(chain.from_iterable(each.values())), columns=list(ROOFLINE_COLUMNS))
+
+
+def _one_of_several(label: str, options: list[str], key: str) -> str:
+    """A choice, where there is one."""
+    return _one_of(label, options, key) if len(options) > 1 else options[0]
 
 
 def _table(rows: FilteredRows, name: str) -> None:

@@ -151,6 +151,12 @@ class Machine:
     dram_bytes_per_us: float
     l2_bytes: int
 
+    @property
+    def l2_bytes_per_us(self) -> float:
+        """What L2 is assumed to give all SMs together."""
+        port = _L2_BYTES_PER_CYCLE * self.cycles_per_us
+        return _L2_SHARED_EFFICIENCY * port * self.num_sms
+
 
 def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
     """The device's rates.
@@ -276,24 +282,18 @@ def evaluate(
         return np.where(n > 0, np.maximum(cta_us + (n - 1) * shared_us, n * least), 0.0)
 
     whole = rounds * together(per_sm) + together(rest)
-    # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile.
-    share = np.where(launches.causal, np.minimum(1.0, 0.5 * (1.0 + rows / launches.seqlen)), 1.0)
-    # The keys that CTAs of empty splits do not visit are visited by the others all the same.
-    share = np.where(launches.causal, np.minimum(1.0, share * launches.ctas[0] / useful), share)
+    share = _visited_share(launches)
     compute_us = np.maximum(share * whole, together(np.minimum(load, 1))) + fetch_us
     peak_us, exp_us = share * load * peak_cta_us, share * load * exp_cta_us
 
-    # Each CTA reads its Q and K/V rows and writes O; partial results go through scratch.
-    cta_bytes = BYTES_PER_ELEMENT * launches.head_dim * (2 * rows + 2 * share * kv_rows)
+    moved = l2_traffic(launches)
     port = _L2_BYTES_PER_CYCLE * m.cycles_per_us * parameters.bandwidth
-    main_bytes = useful * cta_bytes + launches.scratch_bytes
+    l2_rate = parameters.bandwidth * m.l2_bytes_per_us
     l2_us = np.maximum(
-        main_bytes / (_L2_SHARED_EFFICIENCY * port * m.num_sms),
-        load * cta_bytes / (_L2_PORT_EFFICIENCY * port),
+        moved.main_bytes / l2_rate, load * moved.cta_bytes / (_L2_PORT_EFFICIENCY * port)
     )
     dram_rate = _DRAM_EFFICIENCY * m.dram_bytes_per_us * parameters.bandwidth
-    # Warm: what fits in L2 is there already.
-    spilled = np.where(launches.device_bytes > m.l2_bytes, launches.device_bytes, 0)
+    spilled = bytes_beyond_l2(launches, m)
     if curve is not None and curve.dram_bytes is not None:
         spilled = curve.dram_bytes
     dram_us = spilled / dram_rate
@@ -301,9 +301,8 @@ def evaluate(
     fuse_us = np.zeros_like(compute_us)
     num_passes = len(variant.passes)
     if num_passes > 1:
-        out_bytes = BYTES_PER_ELEMENT * launches.elements
-        fuse_bytes = launches.scratch_bytes + out_bytes
-        fuse_rate = np.where(spilled > 0, dram_rate, _L2_SHARED_EFFICIENCY * port * m.num_sms)
+        fuse_bytes = moved.fuse_bytes
+        fuse_rate = np.where(spilled > 0, dram_rate, l2_rate)
         for i in range(1, num_passes):
             fuse_rounds = -(-launches.ctas[i] // (m.num_sms * resident[i]))
             fuse_us = fuse_us + np.maximum(fuse_bytes / fuse_rate, fuse_rounds * _FUSE_CTA_US)
@@ -326,6 +325,46 @@ def evaluate(
         dram_us=dram_us,
         fuse_us=fuse_us,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class L2Traffic:
+    """Bytes that n launches ask of L2, and give it: arrays `[n]`."""
+
+    cta_bytes: FloatArray  # of one CTA of the main pass: its Q and K/V rows, and O
+    main_bytes: FloatArray  # of all of them, with the partial results that they write
+    kv_bytes: FloatArray  # the part of it that is K and V
+    fuse_bytes: IntArray  # of each later pass: partial results in, O out
+
+
+def l2_traffic(launches: Launches) -> L2Traffic:
+    """What each CTA reads and writes; nothing is kept on the SM from one CTA for the next."""
+    keys = _visited_share(launches) * np.minimum(launches.kv_rows, launches.num_keys)
+    row_bytes = 2 * BYTES_PER_ELEMENT * launches.head_dim  # of Q and O, or of K and V
+    cta_bytes = row_bytes * (launches.query_rows + keys)
+    return L2Traffic(
+        cta_bytes=cta_bytes,
+        main_bytes=launches.useful_ctas * cta_bytes + launches.scratch_bytes,
+        kv_bytes=launches.useful_ctas * row_bytes * keys,
+        fuse_bytes=launches.scratch_bytes + BYTES_PER_ELEMENT * launches.elements,
+    )
+
+
+def bytes_beyond_l2(launches: Launches, m: Machine) -> FloatArray:
+    """Bytes from DRAM where the order of CTAs is not looked at, `[n]`: each once.
+
+    Warm: what fits in L2 is there already, and none comes from DRAM.
+    """
+    return np.where(launches.device_bytes > m.l2_bytes, launches.device_bytes, 0.0)
+
+
+def _visited_share(launches: Launches) -> FloatArray:
+    """The share of its K/V rows that a CTA visits on average, `[n]`."""
+    # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile.
+    half = np.minimum(1.0, 0.5 * (1.0 + launches.query_rows / launches.seqlen))
+    # The keys that CTAs of empty splits do not visit are visited by the others all the same.
+    causal = np.minimum(1.0, half * launches.ctas[0] / launches.useful_ctas)
+    return np.where(launches.causal, causal, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from engine.model.equations import CtaCurve
 from engine.model.estimate import SimulatedOf
 from engine.model.launches import Launches
 from engine.model.occupancy import IntArray
+from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.sass import disassemble, read_cubin
@@ -40,7 +41,6 @@ from engine.sass.timing.cta_times import CtaTimes
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
-from engine.sass.timing.traffic import KvOrder, stays_in_l2, traffic
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
@@ -122,65 +122,10 @@ def known_simulated_of(
         found = _find(_path(variant, plan, compiled, device, resident, regime))
         if found is None:
             return None
-        return found.curve(launches, dram_bytes(variant, plan, device, resident))
+        moved = traffic_by_order(variant, plan, device, resident)
+        return found.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
 
     return curve
-
-
-def dram_bytes(
-    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
-) -> FloatArray | None:
-    """Bytes beyond L2 by the order in which CTAs start, `[1]`; None where it is not known."""
-    if device.l2_bytes is None or device.num_sms is None:
-        return None
-    if stays_in_l2(plan.device_bytes, device.l2_bytes):
-        return np.zeros(1)
-    if (shares := _kv_shares(variant, plan)) is None:
-        return None
-    order = KvOrder(plan.passes[0].grid, shares)
-    kv_bytes = 2 * plan.problem.kv_bytes
-    moved = traffic(
-        order,
-        kv_bytes / order.num_heads,
-        plan.device_bytes - kv_bytes,
-        resident * device.num_sms,
-        device.l2_bytes,
-    )
-    return np.array([moved.dram_bytes])
-
-
-def _kv_shares(variant: Variant, plan: LaunchPlan) -> tuple[int, int, int] | None:
-    """Along each axis of the grid, how many neighbours read the same keys; None if unclear.
-
-    An axis that grows with the number of queries walks over query tiles, one that grows with heads
-    or batch over heads.
-    """
-    problem, grid = plan.problem, plan.passes[0].grid
-    group = problem.head_group
-    small = replace(
-        problem,
-        batch=1,
-        num_heads=group,
-        num_heads_kv=1,
-        seqlen=64,
-        seqlen_kv=problem.num_keys,
-        causal=False,
-    )
-
-    def grows(larger: Problem) -> tuple[bool, ...]:
-        at = (variant.passes[0].grid(p, plan.config) for p in (small, larger))
-        return tuple(x != y for x, y in zip(*at, strict=True))
-
-    over_queries = grows(replace(small, seqlen=4096))
-    over_heads = grows(replace(small, num_heads=2 * group, num_heads_kv=2))
-    over_batch = grows(replace(small, batch=2))
-    shares = []
-    for axis in range(3):
-        by_head = over_heads[axis] or over_batch[axis]
-        if grid[axis] > 1 and by_head == over_queries[axis]:
-            return None  # a persistent grid, or tiles and heads on one axis
-        shares.append(grid[axis] if not by_head else group if over_heads[axis] else 1)
-    return shares[0], shares[1], shares[2]
 
 
 def _path(

@@ -10,7 +10,7 @@ import numpy as np
 from engine.devices import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.model.occupancy import occupancy
-from engine.model.simulated import dram_bytes
+from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import Emulator
@@ -60,8 +60,8 @@ def main_pass_dram_bytes(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
 ) -> float | None:
     """What a plan's main pass moves from DRAM by the order of its CTAs; None where unclear."""
-    moved = dram_bytes(variant, plan, device, _resident(analysis, device))
-    return None if moved is None else float(moved[0])
+    moved = traffic_by_order(variant, plan, device, _resident(analysis, device))
+    return None if moved is None else moved.dram_bytes
 
 
 def _resident(analysis: Analysis, device: DeviceSpec) -> int:

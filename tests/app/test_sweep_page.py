@@ -112,6 +112,10 @@ def test_each_tab_opens(open_app, tab):
     if tab == "Table":
         assert len(at.dataframe[0].value) == 24
         assert "latency µs" in at.dataframe[0].value.columns
+    if tab == "Roofline":
+        assert set(at.dataframe[0].value["level"]) == {"L2"}
+        points = [t for t in charts(at)["sweep_roofline"]["data"] if t["mode"] == "markers"]
+        assert sum(len(trace["customdata"]) for trace in points) == 24
 
 
 def test_filtered_to_nothing_says_so(open_app):

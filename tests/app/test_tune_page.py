@@ -151,3 +151,23 @@ def test_a_variant_with_two_passes_shows_either(open_app):
     at.segmented_control(key="pass.v05").set_value(1).run()
     assert not at.exception
     assert "4 warps" in texts(at)
+
+
+def test_the_roofline_follows_the_problem(open_app):
+    at = until(open_app(variant="v08", gpu="L4", tab="Roofline"), compiled)
+    assert "nothing comes from DRAM" in texts(at)
+    table = at.dataframe[0].value.set_index("figure")["value"]
+    assert table["K/V loaded from L2"] == "2 times"
+    for key, value in (("B", 8), ("H", 32), ("S", 2048)):
+        at.number_input(key=key).set_value(value)
+    at.run()
+    assert "order in which the CTAs start" in texts(at)
+    levels = at.dataframe[1].value
+    assert levels["level"].tolist() == ["L2", "DRAM"]
+    assert all("predicted" in time for time in levels["time"])
+    figure = charts(at)["roofline"]
+    drawn = [trace for trace in figure["data"] if trace["mode"] == "markers+text"]
+    assert sorted(trace["text"][0] for trace in drawn) == ["DRAM, predicted", "L2, predicted"]
+    names = " ".join(note["text"] for note in figure["layout"]["annotations"])
+    for roof in ("FP16 tensor cores 121 TFLOP/s", "DRAM 300 GB/s", "L2 2,650 GB/s, assumed"):
+        assert roof in names

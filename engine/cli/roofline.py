@@ -1,0 +1,140 @@
+"""`roofline`: a kernel, or every point of a sweep, beneath the GPU's roofs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from engine.cli.options import (
+    add_config,
+    add_defaults_only,
+    add_problem,
+    config_from,
+    kernel,
+    problem_from,
+)
+from engine.cli.output import print_json, print_table
+from engine.errors import InvalidProblem
+from engine.table import Table
+
+_MOST_ROWS = 40  # of a sweep, without --csv
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser(
+        "roofline", help="FLOPs, bytes from L2 and DRAM, and how near the roofs a kernel comes"
+    )
+    p.add_argument("variant", nargs="?", type=kernel, help="for instance v01, or my_kernel.cu")
+    p.add_argument(
+        "--sweep", type=Path, metavar="FILE", help="instead: every point of this sweep's journal"
+    )
+    add_problem(p)
+    add_config(p)
+    add_defaults_only(p)
+    p.add_argument("--gpu", help="the GPU, for instance L4 (default: the one in this machine)")
+    formats = p.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print one JSON object")
+    formats.add_argument("--csv", action="store_true", help="with --sweep: print points as CSV")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.variant is None) == (args.sweep is None):
+        raise InvalidProblem("Name either a variant or, with --sweep, the journal of a sweep.")
+    if args.sweep is not None:
+        return _of_sweep(args)
+    if args.csv:
+        raise InvalidProblem("--csv is for the points of a --sweep: take --json.")
+    return _of_variant(args)
+
+
+def _of_variant(args: argparse.Namespace) -> int:
+    from engine.model.estimate import compiled_footprint, launch_plan
+    from engine.model.roofline import (
+        launch_work,
+        points_table,
+        roofline_points,
+        roofs_of,
+        roofs_table,
+        work_table,
+    )
+    from engine.pipeline.evaluate import evaluate
+    from engine.pipeline.request import EvaluationRequest, resolve
+    from engine.pipeline.simulate import simulate
+    from engine.sessions.known_times import KnownTimes, taken_of
+
+    request = EvaluationRequest(
+        variant=args.variant,
+        problem=problem_from(args),
+        config=config_from(args),
+        gpu=args.gpu,
+        execute=False,
+    )
+    resolved = resolve(request)
+    if resolved.device is None:
+        raise InvalidProblem(resolved.device_reason or "Name a GPU with --gpu.")
+    simulate(request)
+    known = KnownTimes()
+    evaluation = evaluate(request, None, known.calibration_of(compiled_footprint)).evaluation
+    if evaluation.main_pass is None or evaluation.main_pass.occupancy.ctas_per_sm == 0:
+        raise InvalidProblem(evaluation.reason)
+    variant, device = resolved.variant, resolved.device
+    plan = launch_plan(variant, request.problem, resolved.config, device)
+    roofs = roofs_of(device, variant, request.problem.dtype)
+    work = launch_work(variant, plan, device, evaluation.main_pass.occupancy.ctas_per_sm)
+    taken = taken_of(known.at(request.problem, device.name), variant, resolved.config)
+    times = [x for x in (taken.latency if taken else None, evaluation.latency) if x is not None]
+    points = roofline_points(roofs, work, [(x.median_us, x.origin) for x in times])
+    if args.json:
+        print_json(
+            {
+                "variant": variant.id,
+                "problem": asdict(request.problem),
+                "config": resolved.config,
+                "roofs": asdict(roofs) | {"ridge": roofs.ridges},
+                "work": asdict(work) | {"dram_method": work.dram_method},
+                "points": [asdict(p) | {"share": p.share} for p in points],
+            }
+        )
+        return 0
+    print(f"{variant.id} on {device.name}, {request.problem.label()}")
+    for table in (roofs_table(roofs), work_table(work), points_table(points)):
+        _print(table)
+    return 0
+
+
+def _of_sweep(args: argparse.Namespace) -> int:
+    from engine.model.roofline import roofs_table
+    from engine.search.roofline import roofline_frame, roofline_table, sweep_roofs
+    from engine.search.sweep.journal import SweepJournal
+    from engine.table import csv_text
+
+    rows = list(SweepJournal.open(args.sweep).rows.values())
+    roofs = sweep_roofs(rows)
+    frame = roofline_frame(rows)
+    if args.csv:
+        sys.stdout.write(csv_text(frame))
+    elif args.json:
+        print_json(
+            {
+                "roofs": [asdict(r) | {"ridge": r.ridges} for r in roofs],
+                "points": frame.to_dict("records"),
+            }
+        )
+    else:
+        for each in roofs:
+            _print(roofs_table(each))
+        _print(roofline_table(frame.head(_MOST_ROWS)))
+        if len(frame) > _MOST_ROWS:
+            print(f"The first {_MOST_ROWS} of {len(frame):,} lines: --csv prints them all.")
+    return 0
+
+
+def _print(table: Table) -> None:
+    if table.rows:
+        print_table(table.title, table.columns, table.rows)
+    if table.remark:
+        print(table.remark)

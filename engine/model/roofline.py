@@ -1,0 +1,225 @@
+"""The roofline of a launch: its FLOPs over its bytes, beneath what the GPU can do at most.
+
+Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 2009, with a
+roof for each level of memory (hierarchical roofline, Yang et al., 2020). FLOPs are FlashAttention's
+count (`Problem.flops`), so that padding and recomputation lower a kernel's TFLOP/s instead of
+raising it. Bytes are modelled, not counted, and those of a warm launch: what fits in L2 does not
+come from DRAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from engine.devices.spec import DeviceSpec
+from engine.evaluation import Origin
+from engine.model.equations import bytes_beyond_l2, l2_traffic, machine
+from engine.model.launches import collect
+from engine.model.traffic import traffic_by_order
+from engine.plan import LaunchPlan
+from engine.table import Table
+from engine.units import format_bytes, format_count, format_us
+from kernels.variant import Dtype, Variant
+
+Level: TypeAlias = Literal["L2", "DRAM"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """What one GPU can do at most, for kernels of one math unit and number format."""
+
+    device: str
+    math_name: str  # "FP32 FMA", "FP16 tensor cores"
+    math_tflops: float  # dense, at the boost clock: the vendor's figure
+    l2_gb_per_s: float  # assumed: what all SMs together get from L2
+    dram_gb_per_s: float  # the vendor's figure
+
+    def gb_per_s(self, level: Level) -> float:
+        return self.l2_gb_per_s if level == "L2" else self.dram_gb_per_s
+
+    def ridge(self, level: Level) -> float:
+        """FLOP a byte from which on the math unit is the roof, not the level's bandwidth."""
+        return 1e3 * self.math_tflops / self.gb_per_s(level)
+
+    @property
+    def ridges(self) -> dict[Level, float]:
+        return {level: self.ridge(level) for level in LEVELS}
+
+    def attainable_tflops(self, level: Level, intensity: float) -> float:
+        """The roof above an intensity, in FLOP a byte."""
+        return min(self.math_tflops, intensity * self.gb_per_s(level) / 1e3)
+
+
+def roofs_of(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Roofs:
+    """The roofs over a variant's points.
+
+    Raises:
+        InvalidProblem: the GPU's row lacks a figure; the text names it.
+    """
+    m = machine(device, variant, dtype)
+    name = "FP16 tensor cores" if dtype == "float16" else "BF16 tensor cores"
+    return Roofs(
+        device=device.name,
+        math_name="FP32 FMA" if variant.work.math_unit == "fma" else name,
+        math_tflops=m.flops_per_us_per_sm * m.num_sms / 1e6,
+        l2_gb_per_s=m.l2_bytes_per_us / 1e3,
+        dram_gb_per_s=m.dram_bytes_per_us / 1e3,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWork:
+    """What one warm launch computes and moves, all its passes together."""
+
+    flops: int
+    l2_bytes: float
+    dram_bytes: float  # 0 where everything stays in L2
+    least_bytes: int  # Q, K, V and O once each: what a cold launch moves at least
+    kv_l2_loads: float  # how often each byte of K and V is loaded from L2
+    kv_dram_loads: float  # the same from DRAM
+    by_order: bool  # DRAM's bytes follow from the order of the CTAs; else every byte once
+    computing_threads: int  # of the main pass: those that execute the inner products
+    threads: int  # of the main pass
+
+    def bytes_from(self, level: Level) -> float:
+        return self.l2_bytes if level == "L2" else self.dram_bytes
+
+    def intensity(self, level: Level) -> float | None:
+        """FLOP a byte; None where no byte comes from there."""
+        moved = self.bytes_from(level)
+        return self.flops / moved if moved > 0 else None
+
+    @property
+    def computing_share(self) -> float:
+        """Threads that execute the inner products, of all threads; 0..1."""
+        return self.computing_threads / self.threads
+
+    @property
+    def dram_method(self) -> str:
+        """How DRAM's bytes are known: a sentence."""
+        if self.dram_bytes == 0:
+            return (
+                "Warm, everything stays in L2 and nothing comes from DRAM; a cold launch moves "
+                f"{format_bytes(self.least_bytes)} at least."
+            )
+        if self.by_order:
+            return "DRAM's bytes follow from the order in which the CTAs start."
+        return "DRAM's bytes are every byte once: the order of the CTAs is not known."
+
+
+def launch_work(
+    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
+) -> LaunchWork:
+    """FLOPs, bytes and threads of a launch.
+
+    Args:
+        resident: CTAs of the main pass on an SM.
+
+    Raises:
+        InvalidProblem: as `roofs_of`.
+    """
+    launches = collect(variant, plan.config, [plan.problem])
+    m = machine(device, variant, plan.problem.dtype)
+    moved = l2_traffic(launches)
+    ordered = traffic_by_order(variant, plan, device, resident)
+    once = float(bytes_beyond_l2(launches, m)[0])
+    later_passes = len(plan.passes) - 1
+    return LaunchWork(
+        flops=plan.problem.flops,
+        l2_bytes=float(moved.main_bytes[0]) + later_passes * float(moved.fuse_bytes[0]),
+        dram_bytes=once if ordered is None else ordered.dram_bytes,
+        least_bytes=plan.problem.io_bytes,
+        kv_l2_loads=float(moved.kv_bytes[0]) / (2 * plan.problem.kv_bytes),
+        kv_dram_loads=float(once > 0) if ordered is None else ordered.kv_reads,
+        by_order=ordered is not None,
+        computing_threads=int(launches.useful_ctas[0] * launches.math_threads[0]),
+        threads=int(launches.ctas[0, 0] * launches.threads[0, 0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """One time of a launch at one level of memory."""
+
+    level: Level
+    intensity: float  # FLOP a byte
+    tflops: float
+    origin: Origin
+    time_us: float
+    roof_tflops: float  # the lower of the two roofs above it
+
+    @property
+    def share(self) -> float:
+        """Of the roof that the launch reaches."""
+        return self.tflops / self.roof_tflops
+
+
+def roofline_points(
+    roofs: Roofs, work: LaunchWork, times: Iterable[tuple[float, Origin]]
+) -> tuple[RooflinePoint, ...]:
+    """A point for each time at each level that the launch moves bytes from.
+
+    Args:
+        times: in microseconds, with where each comes from.
+    """
+    return tuple(
+        RooflinePoint(
+            level=level,
+            intensity=intensity,
+            tflops=work.flops / time_us / 1e6,
+            origin=origin,
+            time_us=time_us,
+            roof_tflops=roofs.attainable_tflops(level, intensity),
+        )
+        for time_us, origin in times
+        for level in LEVELS
+        if (intensity := work.intensity(level)) is not None
+    )
+
+
+def roofs_table(roofs: Roofs) -> Table:
+    """The roofs as people read them."""
+    rows = [(roofs.math_name, f"{roofs.math_tflops:.3g} TFLOP/s", "", "the GPU's figure")]
+    for level in LEVELS:
+        known = "assumed: all SMs together" if level == "L2" else "the GPU's figure"
+        speed = f"{roofs.gb_per_s(level):,.0f} GB/s"
+        rows.append((level, speed, f"{roofs.ridge(level):,.3g}", known))
+    return Table(
+        f"Roofs of {roofs.device}", ("roof", "at most", "ridge, FLOP/B", "known"), tuple(rows)
+    )
+
+
+def work_table(work: LaunchWork) -> Table:
+    """What the launch computes and moves, as people read it."""
+    rows = [
+        ("FLOPs", format_count(work.flops)),
+        ("bytes from L2, modelled", format_bytes(round(work.l2_bytes))),
+        ("bytes from DRAM, modelled", format_bytes(round(work.dram_bytes))),
+        ("Q, K, V and O once", format_bytes(work.least_bytes)),
+        ("K/V loaded from L2", f"{work.kv_l2_loads:,.3g} times"),
+        ("K/V loaded from DRAM", f"{work.kv_dram_loads:,.3g} times"),
+        ("threads", format_count(work.threads)),
+        ("of them computing", f"{work.computing_share:.0%}"),
+    ]
+    return Table("Work of the launch", ("figure", "value"), tuple(rows), work.dram_method)
+
+
+def points_table(points: Iterable[RooflinePoint]) -> Table:
+    """The points as people read them."""
+    return Table.of(
+        "Against the roofs",
+        (
+            {
+                "level": p.level,
+                "FLOP/B": f"{p.intensity:,.3g}",
+                "time": f"{format_us(p.time_us)} {p.origin}",
+                "TFLOP/s": f"{p.tflops:.3g}",
+                "roof, TFLOP/s": f"{p.roof_tflops:.3g}",
+                "of the roof": f"{p.share:.1%}",
+            }
+            for p in points
+        ),
+    )
