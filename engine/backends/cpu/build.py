@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from engine.backends.base import DEFAULT_ARCH
+from engine.backends.cpu.clusters import ATTRIBUTE, place_cluster_dims
 from engine.backends.cpu.instrument import instrument
 from engine.backends.cpu.lacking import explain
 from engine.backends.cpu.ptx import has_asm, translate_asm
@@ -90,7 +91,7 @@ def build_kernels(
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
     _require_entries(files, entries)
     flags = toolchain.compile_flags(check)
-    if any("__CUDA_ARCH" in file.text for file in files):  # else one library serves every GPU
+    if any(_OF_ARCH.search(file.text) for file in files):  # else one library serves every GPU
         flags += arch_macros(arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
@@ -111,14 +112,21 @@ def build_kernels(
         headers += ["-include", str(NATIVE_DIR / "cuda_on_host.h")]
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
         uses_asm = any(has_asm(file.text) for file in files)
-        if uses_asm or check:
+        clusters = any(ATTRIBUTE in file.text for file in files)
+        if uses_asm or check or clusters:
             preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
             _run_compiler(preprocess, folder, "read.ii", source.name, files)
             text = (folder / "read.ii").read_text(encoding="utf-8")
+            cluster_exports = ""
+            if clusters:
+                kernels = place_cluster_dims(text)
+                _require_cluster_gpu(list(filter(kernels.of, entries)), source.name, arch)
+                text, cluster_exports = kernels.text, kernels.exports(entries)
             if check:
                 text = instrument(text, originals)
             if uses_asm:
                 text = translate_asm(text, originals)
+            text += cluster_exports
             (folder / "kernels.ii").write_text(text, encoding="utf-8")
             compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
         else:
@@ -138,6 +146,10 @@ def build_kernels(
     names = tuple(file.name for file in files)
     runtime = build_runtime(toolchain)
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
+
+
+# In a source: what it runs depends on the target GPU.
+_OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
 
 
 def arch_macros(arch: str) -> tuple[str, ...]:
@@ -224,6 +236,14 @@ def _require_entries(files: Sequence[TranslatedFile], entries: Sequence[str]) ->
             )
 
 
+def _require_cluster_gpu(entries: Sequence[str], source: str, arch: str) -> None:
+    if entries and int(re.sub(r"\D", "", arch)) < 90:
+        raise CompileError(
+            f"{source}: kernel {entries[0]} has {ATTRIBUTE}, and {arch} has no thread block "
+            "clusters: choose a GPU of sm_90 or newer."
+        )
+
+
 def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -> str:
     parts = [kind, toolchain.command, toolchain.version, host_cpu(), flags, _own_digest(), more]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
@@ -234,7 +254,11 @@ def _own_digest() -> str:
     """Of what turns a source into a library: the runtime, and what changes the source."""
     digest = hashlib.sha256()
     natives = (path for path in NATIVE_DIR.rglob("*") if path.is_file())
-    translators = [_PACKAGE / "instrument.py", *(_PACKAGE / "ptx").rglob("*.py")]
+    translators = [
+        _PACKAGE / "instrument.py",
+        _PACKAGE / "clusters.py",
+        *(_PACKAGE / "ptx").rglob("*.py"),
+    ]
     for file in sorted([*natives, *translators]):
         digest.update(f"{file.relative_to(_PACKAGE)}\0".encode())
         digest.update(file.read_bytes())

@@ -286,6 +286,19 @@ class _PreparedLaunch:
                     f"{_PARAMETER_NAMES[kind]} of {size} bytes"
                 )
 
+        self._cluster = self._cluster_dims()
+
+    def _cluster_dims(self) -> tuple[int, ...]:
+        asked = self._launch["cluster"]
+        export = self._launch["export"]
+        own = self._library.cluster(export, (ctypes.c_char_p * len(self._values))(*self._values))
+        if own and asked and own != tuple(asked):
+            raise _Refused(
+                f"kernel {self._launch['entry']} has __cluster_dims__{own}, but the launch asks "
+                f"for clusters of {tuple(asked)}"
+            )
+        return tuple(asked or own or (1, 1, 1))
+
     def run(
         self,
         runtime: Runtime,
@@ -321,6 +334,7 @@ class _PreparedLaunch:
             SCHEDULES[schedule],
             request["check"],
             finite_locals,
+            (ctypes.c_uint32 * 3)(*self._cluster),
             seed,
             None if ctas is None else (ctypes.c_uint64 * len(ctas))(*ctas),
             0 if ctas is None else len(ctas),

@@ -363,6 +363,7 @@ def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]
         "block": launch.block,
         "dynamic_smem_bytes": launch.dynamic_smem_bytes,
         "ctas": launch.ctas,
+        "cluster": launch.cluster,
         "args": [_encode_argument(argument) for argument in launch.args],
     }
 

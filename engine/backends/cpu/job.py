@@ -73,6 +73,8 @@ class KernelLaunch:
     args: tuple[LaunchArgument, ...]
     dynamic_smem_bytes: int = 0
     ctas: tuple[int, ...] | None = None  # linear indices of those that run; None: all
+    # CTAs of a cluster, where the launch says it; None: what the kernel's __cluster_dims__ say.
+    cluster: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ CPU_VERSION = (
 # In the line of source or in the compiler's message -> (what it is, what to do).
 _KNOWN = (
     (
-        r"__cluster_dims__|\bcluster_group\b|\bthis_cluster\b|\bcluster_\w+\(",
-        "thread block clusters",
-        "every CTA runs alone here: leave the cluster out for the CPU under "
-        "#if !defined(__CUDA_ON_HOST__)",
+        r"\bcluster_group\b|\bthis_cluster\b|\b__cluster\w+\(",
+        "thread block clusters for this target",
+        "only GPUs of sm_90 and newer have them: choose one, or leave the cluster out under "
+        "#if __CUDA_ARCH__ >= 900",
     ),
     (
         r"\bcuda/(?:std/)?\w+|\bcuda::|\bcub/|\bcub::|\bcuda_awbarrier",

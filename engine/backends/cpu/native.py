@@ -46,6 +46,7 @@ class LaunchSettings(ctypes.Structure):
         ("schedule", ctypes.c_int32),
         ("check", ctypes.c_int32),
         ("finite_locals", ctypes.c_uint32),
+        ("cluster", ctypes.c_uint32 * 3),
         ("seed", ctypes.c_uint64),
         ("ctas", ctypes.POINTER(ctypes.c_uint64)),
         ("num_ctas", ctypes.c_uint64),
@@ -123,6 +124,20 @@ class KernelLibrary:
             AttributeError: the library has no such kernel.
         """
         return ctypes.cast(self._library[f"coh_call_{number}"], ctypes.c_void_p)
+
+    def cluster(self, number: int, values: Any) -> tuple[int, int, int] | None:
+        """CTAs of the kernel's clusters by axis; None where it has no `__cluster_dims__`.
+
+        Args:
+            values: pointers to its arguments, which are not looked at.
+        """
+        try:
+            ask = self._library[f"coh_cluster_{number}"]
+        except AttributeError:
+            return None
+        dims = (ctypes.c_uint32 * 3)(1, 1, 1)
+        ask(dims, values)
+        return dims[0], dims[1], dims[2]
 
     def parameters(self, number: int) -> Sequence[tuple[int, str]]:
         """(size in bytes, kind: p pointer, i integer, f floating, s structure) of each one."""

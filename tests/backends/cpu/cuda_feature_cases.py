@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.backends.base import DEFAULT_ARCH
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.client import Client
 from engine.backends.cpu.job import Buffer, Job, KernelLaunch
@@ -31,14 +32,19 @@ class Group:
     features: Mapping[str, tuple[str, Expected]]
     top: str = ""
     relative_error: float = 2e-3
+    ctas: int = 1  # that each kernel is launched with, as one cluster; the first one's `r` counts
+    arch: str = DEFAULT_ARCH
 
     def source(self, names: list[str]) -> str:
         kernels = "".join(
-            f'extern "C" __global__ void f{i}(float *out) {{ const int t = threadIdx.x; float r = 0;\n'
-            f"{self.features[name][0]}\nout[t] = r; }}\n"
+            f'extern "C" __global__ {self._cluster()}void f{i}(float *out) {{ const int t = threadIdx.x; float r = 0;\n'
+            f"{self.features[name][0]}\nif (blockIdx.x == 0) out[t] = r; }}\n"
             for i, name in enumerate(names)
         )
         return f"{self.top}\n{kernels}"
+
+    def _cluster(self) -> str:
+        return f"__cluster_dims__({self.ctas}, 1, 1) " if self.ctas > 1 else ""
 
     def run(self, client: Client, folder: Path, check: bool = False) -> dict[str, str]:
         """ "" for every feature that computes what it must, else what went wrong."""
@@ -57,11 +63,11 @@ class Group:
         path.write_text(self.source(names))
         entries = [f"f{i}" for i in range(len(names))]
         try:
-            library = build_kernels(path, entries, check=check)
+            library = build_kernels(path, entries, check=check, arch=self.arch)
         except CompileError as error:
             return str(error)
         launches = (
-            KernelLaunch(entry, (1, 1, 1), (LANES, 1, 1), (TensorArg(entry),), 4096)
+            KernelLaunch(entry, (self.ctas, 1, 1), (LANES, 1, 1), (TensorArg(entry),), 4096)
             for entry in entries
         )
         buffers = (Buffer(entry, size_bytes=4 * LANES, returned=True) for entry in entries)
@@ -244,6 +250,18 @@ GROUPS = (
         "this_grid().sync(), as many CTAs as fit at once": ("cg::this_grid().sync(); r = cg::this_grid().size();", 32),
     }, top="#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\n#include <cooperative_groups/scan.h>\n"
            "#include <cooperative_groups/memcpy_async.h>\nnamespace cg = cooperative_groups;\n__device__ __align__(16) float constants[32] = {1};"),
+    Group("thread block clusters (sm_90)", {
+        "cluster_group: sizes and ranks": ("auto c = cg::this_cluster(); r = c.num_blocks() + 10 * c.block_rank() + 100 * c.num_threads() + c.dim_blocks().x;", 2 + 6400 + 2),
+        "map_shared_rank, sync": ("__shared__ float s[32]; auto c = cg::this_cluster(); s[t] = t + 100 * c.block_rank(); c.sync(); r = c.map_shared_rank(s, 1)[31 - t]; c.sync();", lambda t: 131 - t),
+        "barrier_arrive, barrier_wait": ("__shared__ float s[32]; auto c = cg::this_cluster(); s[t] = c.block_rank() + 1; auto token = c.barrier_arrive(); c.barrier_wait(static_cast<decltype(token) &&>(token)); r = *c.map_shared_rank(&s[t], 1); c.sync();", 2),
+        "atomics on another CTA's shared memory": ("__shared__ int s; auto c = cg::this_cluster(); if (t == 0) s = 0; c.sync(); atomicAdd(c.map_shared_rank(&s, 0), 1); c.sync(); r = s;", 64),
+        "__cluster_barrier_arrive, __cluster_map_shared_rank": ("__shared__ float s[32]; s[t] = t + __clusterRelativeBlockRank(); __cluster_barrier_arrive(); __cluster_barrier_wait(); r = ((float *)__cluster_map_shared_rank(s, 1))[t] + __clusterSizeInBlocks(); __cluster_barrier_arrive(); __cluster_barrier_wait();", lambda t: t + 3),
+        "mapa, ld.shared::cluster, barrier.cluster, %cluster_ctarank": (
+            '__shared__ float s[32]; unsigned rank, at; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)); s[t] = t + rank;\n'
+            'asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");\n'
+            'asm("mapa.shared::cluster.u32 %0, %1, 1;" : "=r"(at) : "r"((unsigned)__cvta_generic_to_shared(s + t)));\n'
+            'asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(r) : "r"(at)); cg::this_cluster().sync();', lambda t: t + 1),
+    }, top="#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;", ctas=2, arch="sm_90a"),
     Group("tensor cores (mma.h)", {
         f"wmma {shape} of {kind}": (_wmma(shape, kind, sums), lambda _t, shape=shape: 2.0 * int(shape.split("x")[2]) + 1)
         for shape, kind, sums in (
@@ -261,8 +279,7 @@ GROUPS = (
 
 # name -> (top, body, what the sentence names)
 LACKING = {
-    "thread block clusters": ("", "}\n__global__ void __cluster_dims__(2, 1, 1) g() {", "thread block clusters"),
-    "cluster_group": ("#include <cooperative_groups.h>", "cooperative_groups::this_cluster().sync();", "thread block clusters"),
+    "cluster_group below sm_90": ("#include <cooperative_groups.h>", "cooperative_groups::this_cluster().sync();", "thread block clusters"),
     "cuda::barrier, cuda::pipeline": ("#include <cuda/barrier>", "", "libcu"),
     "cub": ("#include <cub/cub.cuh>", "", "libcu"),
     "CUTLASS, CuTe": ("#include <cute/tensor.hpp>", "", "CUTLASS"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from host_kernels import KERNELS
 
 from engine.arguments import ScalarArg, TensorArg
+from engine.backends.base import DEFAULT_ARCH
 from engine.backends.cpu.build import HostLibrary, build_kernels
 from engine.backends.cpu.client import Client
 from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
@@ -24,20 +27,15 @@ def entries_of(file: str) -> list[str]:
     return [line[7 : line.index(")")] for line in lines if line.startswith("KERNEL(")]
 
 
-def library(file: str, check: bool) -> HostLibrary:
-    return build_kernels(KERNELS / file, entries_of(file), [("IS_BF16", "0")], check)
+def library(file: str, check: bool, arch: str = DEFAULT_ARCH) -> HostLibrary:
+    return build_kernels(KERNELS / file, entries_of(file), [("IS_BF16", "0")], check, arch)
 
 
-def run(
-    client: Client,
-    host_library: HostLibrary,
-    entry: str,
-    timeout_s: float = 30.0,
-    dynamic_smem_bytes: int = 1024,
-    **options,
-) -> JobResult:
+def job(
+    host_library: HostLibrary, entry: str, dynamic_smem_bytes: int = 1024, **options: Any
+) -> Job:
     """2 CTAs of 64 threads."""
-    job = Job(
+    return Job(
         library=host_library,
         buffers=(
             Buffer("in", data=INPUT, read_only=True),
@@ -48,4 +46,14 @@ def run(
         launches=(KernelLaunch(entry, (2, 1, 1), (64, 1, 1), ARGS, dynamic_smem_bytes),),
         **options,
     )
-    return client.run(job, timeout_s)
+
+
+def run(
+    client: Client,
+    host_library: HostLibrary,
+    entry: str,
+    timeout_s: float = 30.0,
+    dynamic_smem_bytes: int = 1024,
+    **options: Any,
+) -> JobResult:
+    return client.run(job(host_library, entry, dynamic_smem_bytes, **options), timeout_s)

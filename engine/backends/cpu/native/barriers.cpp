@@ -22,7 +22,7 @@ inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
     barrier.arrived = 0;
     barrier.expected = 0;
     barrier.reducing = false;
-    w->spins = w->turns_without_progress = 0;
+    note_progress(w);
 }
 
 // A thread that returns no longer counts for barriers of the whole CTA.
@@ -98,10 +98,10 @@ int barrier_reduce(int predicate, Reduction reduction, Site site) {
 // One thread of each CTA counts up; the first CTA completes the count to the highest bit, which
 // flips: nothing has to be reset.
 void grid_sync(Site site) {
-    if (launch.num_ctas > launch.num_workers) {
+    if (launch.num_ctas > launch.num_together) {
         fail_at("grid too large", site, "this_grid().sync() needs all %llu CTAs at once, and of this "
                 "size at most %llu run together on the CPU: launch fewer",
-                (unsigned long long)launch.num_ctas, (unsigned long long)launch.num_workers);
+                (unsigned long long)launch.num_ctas, (unsigned long long)launch.num_together);
     }
     barrier_sync(0, 0, site);
     if (self->linear == 0) {

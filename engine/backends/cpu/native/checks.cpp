@@ -35,13 +35,24 @@ void order_whole_cta(Worker *w) {
     w->top_clock = w->floor_clock + 1;
 }
 
+// Of another CTA of the cluster, what was before the cluster and what this thread knows of it.
+static bool happened_before_remotely(Worker *w, const Access &access, unsigned thread) {
+    const Cluster &cluster = *w->cluster;
+    return access.clock() <= cluster.start_clock ||
+           covers(w->orders[thread].acquired, cluster.workers[access.rank()]->cta, access.thread(),
+                  access.clock());
+}
+
 inline bool happened_before(Worker *w, const Access &access, unsigned thread) {
+    if (__builtin_expect(w->cluster && access.rank() != w->rank, 0)) {
+        return happened_before_remotely(w, access, thread);
+    }
     return access.clock() <= w->floor_clock || access.thread() == thread ||
            clocks_of(w, thread)[access.thread()] >= access.clock();
 }
 
 // Before a launch: the records of earlier launches stay, all of them below the floor.
-void prepare_checks(Worker *w) {
+static void prepare_records(Worker *w, bool start_over) {
     if (!w->shadow) {
         void *shadow = mmap(nullptr, WINDOW_BYTES / GRANULE_BYTES * sizeof(SharedShadow),
                             PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -49,12 +60,19 @@ void prepare_checks(Worker *w) {
         if (shadow == MAP_FAILED) abort();
         w->shadow = (SharedShadow *)shadow;
     }
-    if (w->top_clock > UINT32_MAX / 2 || w->cta_serial > UINT32_MAX / 2) {  // start over
+    if (start_over) {
         memset((void *)w->shadow, 0, WINDOW_BYTES / GRANULE_BYTES * sizeof(SharedShadow));
         w->top_clock = w->cta_serial = 0;
     }
     w->clocks.assign((size_t)w->num_threads * w->num_threads, 0);
     w->orders.assign(w->num_threads, MemoryOrder());
+}
+void prepare_checks(Worker *leader) {
+    bool start_over = false;
+    each_of_cluster(leader, [&](Worker *w) {
+        start_over |= w->top_clock > UINT32_MAX / 2 || w->cta_serial > UINT32_MAX / 2;
+    });
+    each_of_cluster(leader, [&](Worker *w) { prepare_records(w, start_over); });
 }
 
 void start_cta_checks(Worker *w) {
@@ -85,6 +103,14 @@ static const char *verb(AccessKind kind) {
     describe_shared(pointer, where, sizeof where);
     const char *earlier_verb =
         earlier.is(Access::atomic) ? "atomic" : earlier.is(Access::read) ? "read" : "write";
+    if (earlier.rank() != w->rank) {
+        const Worker *other = w->cluster->workers[earlier.rank()];
+        const uint3 &thread = other->fibers[earlier.thread()].thread_idx;
+        fail_at_two("shared memory race", place, earlier.place,
+                    "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) of CTA rank "
+                    "%u at {other}: a cluster.sync() or an mbarrier between the two is missing",
+                    verb(kind), where, earlier_verb, thread.x, thread.y, thread.z, other->rank);
+    }
     const uint3 &other = w->fibers[earlier.thread()].thread_idx;
     fail_at_two("shared memory race", place, earlier.place,
                 "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: a "
@@ -106,11 +132,11 @@ static const char *verb(AccessKind kind) {
             where);
 }
 
-static inline bool in_shared_memory(Worker *w, const char *pointer) {
+static inline bool in_shared_memory(const Worker *w, const char *pointer) {
     // Offsets below the window wrap around to large ones, which are in no dynamic memory.
     const size_t offset = pointer - w->window;
     if (offset < STATIC_WINDOW_BYTES) return launch.module->valid && launch.module->valid[offset];
-    return (size_t)(pointer - self->dynamic_smem) < self->dynamic_smem_bytes;
+    return (size_t)(pointer - w->dynamic_smem) < w->settings->dynamic_smem_bytes;
 }
 
 static inline void check_shared_bounds(Worker *w, const char *pointer, size_t bytes,
@@ -130,7 +156,11 @@ static inline void check_shared_bounds(Worker *w, const char *pointer, size_t by
 // before the last barrier, else in a random one.
 static inline void remember(Worker *w, SharedShadow &shadow, const Access &access) {
     uint32_t slot = 0;
-    while (slot < shadow.num_others && shadow.others[slot].clock() > w->floor_clock) slot++;
+    auto is_old = [w](const Access &kept) {
+        const bool is_remote = w->cluster && kept.rank() != w->rank;
+        return kept.clock() <= (is_remote ? w->cluster->start_clock : w->floor_clock);
+    };
+    while (slot < shadow.num_others && !is_old(shadow.others[slot])) slot++;
     if (slot == KEPT_ACCESSES) slot = (uint32_t)(random_bits(w) >> 20) % KEPT_ACCESSES;
     if (slot == shadow.num_others) shadow.num_others++;
     shadow.others[slot] = access;
@@ -141,7 +171,7 @@ static inline Access make_access(Worker *w, AccessKind kind, Place place) {
     uint64_t flags = 0;
     if (kind == AccessKind::read) flags = Access::read;
     if (is_atomic(kind)) flags = Access::atomic;
-    return Access(self->linear, clock_of(w, self->linear), flags, place);
+    return Access(thread_of_cluster(), clock_of(w, self->linear), flags, place);
 }
 
 static inline bool unordered(Worker *w, const Access &earlier, const Access &now) {
@@ -164,8 +194,8 @@ static inline void read_granule(Worker *w, SharedShadow &shadow, const Access &r
     if (!shadow.others[shadow.last_slot].same(read)) remember(w, shadow, read);
 }
 
-static inline void write_granule(Worker *w, SharedShadow &shadow, const Access &write,
-                                 AccessKind kind, const void *pointer) {
+static inline void write_granule(Worker *w, uint32_t cta_serial, SharedShadow &shadow,
+                                 const Access &write, AccessKind kind, const void *pointer) {
     auto conflicts = [&](const Access &earlier) {
         return !(earlier.is(Access::atomic) && write.is(Access::atomic)) &&
                unordered(w, earlier, write);
@@ -184,14 +214,15 @@ static inline void write_granule(Worker *w, SharedShadow &shadow, const Access &
         shadow.has_atomics = true;
     }
     shadow.write = write;
-    if (shadow.initialised_by != w->cta_serial) shadow.initialised_bytes = 0;
-    shadow.initialised_by = w->cta_serial;
+    if (shadow.initialised_by != cta_serial) shadow.initialised_bytes = 0;
+    shadow.initialised_by = cta_serial;
     shadow.initialised_bytes |= write.bytes();
 }
 
-static inline void check_granule(Worker *w, SharedShadow &shadow, const Access &access,
-                                 AccessKind kind, const void *pointer) {
-    const bool initialised = shadow.initialised_by == w->cta_serial &&
+// `cta_serial`: of the CTA whose memory it is.
+static inline void check_granule(Worker *w, uint32_t cta_serial, SharedShadow &shadow,
+                                 const Access &access, AccessKind kind, const void *pointer) {
+    const bool initialised = shadow.initialised_by == cta_serial &&
                              (shadow.initialised_bytes & access.bytes()) == access.bytes();
     if (needs_a_value(kind) && !initialised) {
         not_initialised(shadow, pointer, access.place);
@@ -199,7 +230,7 @@ static inline void check_granule(Worker *w, SharedShadow &shadow, const Access &
     if (kind == AccessKind::read) {
         read_granule(w, shadow, access, pointer);
     } else {
-        write_granule(w, shadow, access, kind, pointer);
+        write_granule(w, cta_serial, shadow, access, kind, pointer);
     }
 }
 
@@ -214,9 +245,9 @@ static inline void each_granule(size_t offset, size_t bytes, Visit visit) {
 }
 
 void mark_copy_pending(const void *destination, size_t bytes) {
-    Worker *w = worker;
-    each_granule((const char *)destination - w->window, bytes, [&](size_t g, size_t, uint8_t) {
-        w->shadow[g].initialised_by = COPY_PENDING;
+    Worker *owner = owner_of(destination);
+    each_granule((const char *)destination - owner->window, bytes, [&](size_t g, size_t, uint8_t) {
+        owner->shadow[g].initialised_by = COPY_PENDING;
     });
 }
 
@@ -225,14 +256,14 @@ uint32_t current_clock() { return clock_of(worker, self->linear); }
 
 void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint32_t clock,
                         Site site) {
-    Worker *w = worker;
-    each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t, uint8_t mask) {
-        SharedShadow &shadow = w->shadow[g];
+    Worker *owner = owner_of(pointer);
+    each_granule((const char *)pointer - owner->window, bytes, [&](size_t g, size_t, uint8_t mask) {
+        SharedShadow &shadow = owner->shadow[g];
         shadow.write = Access(thread, clock, Access::async, site);
         shadow.write.set_bytes(mask);
         shadow.num_others = 0;
         shadow.has_atomics = false;
-        shadow.initialised_by = w->cta_serial;
+        shadow.initialised_by = owner->cta_serial;
         shadow.initialised_bytes = mask;
     });
 }
@@ -252,7 +283,8 @@ void check_proxy_fence(const void *pointer, size_t bytes, Site site) {
     Worker *w = worker;
     each_granule((const char *)pointer - w->window, bytes, [&](size_t g, size_t byte, uint8_t) {
         const Access &write = w->shadow[g].write;
-        const uint32_t writers_fence = w->fibers[write.thread()].proxy_fence_clock;
+        const Worker *by = w->cluster ? w->cluster->workers[write.rank()] : w;
+        const uint32_t writers_fence = by->fibers[write.thread()].proxy_fence_clock;
         const uint32_t own_fence = current_fiber()->proxy_fence_floor;
         if (write.is(Access::async) || write.clock() <= std::max(writers_fence, own_fence)) return;
         char where[160];
@@ -403,26 +435,32 @@ static void check_global(Worker *w, Buffer &b, uintptr_t address, size_t bytes, 
     });
 }
 
+static bool is_in_window(const Worker *w, uintptr_t address) {
+    return address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES;
+}
+
+// `owner`: the CTA whose memory it is, `w` or another one of the cluster.
+static inline void check_shared(Worker *w, Worker *owner, uintptr_t address, size_t bytes,
+                                AccessKind kind, Place place) {
+    check_shared_bounds(owner, (const char *)address, bytes, kind, place);
+    Access access = make_access(w, kind, place);
+    each_granule(address - (uintptr_t)owner->window, bytes, [&](size_t g, size_t byte, uint8_t mask) {
+        access.set_bytes(mask);
+        check_granule(w, owner->cta_serial, owner->shadow[g], access, kind, owner->window + byte);
+    });
+}
+
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,
                   Scope scope) {
     Worker *w = worker;
-    if (!w || !w->in_cta || !w->settings->check || !bytes) return;
+    if (!w || !w->leader->in_cta || !w->settings->check || !bytes) return;
     const uintptr_t address = (uintptr_t)pointer;
     // The kernel's look at threadIdx and its like.
     if (address == (uintptr_t)&self) return;
     if (address - (uintptr_t)launch.module < sizeof *launch.module) return;  // marks
     if (address - (uintptr_t)w->fibers < sizeof(Fiber) * w->num_fibers) return;
 
-    const size_t offset = address - (uintptr_t)w->window;
-    if (address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES) {
-        check_shared_bounds(w, (const char *)address, bytes, kind, place);
-        Access access = make_access(w, kind, place);
-        each_granule(offset, bytes, [&](size_t g, size_t byte, uint8_t mask) {
-            access.set_bytes(mask);
-            check_granule(w, w->shadow[g], access, kind, w->window + byte);
-        });
-        return;
-    }
+    if (is_in_window(w, address)) return check_shared(w, w, address, bytes, kind, place);
     const uintptr_t stack = (uintptr_t)w->stacks + self->linear * FIBER_STACK_BYTES;
     if (address - stack < FIBER_STACK_BYTES) return;
     if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before
@@ -434,6 +472,13 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     if (Buffer *b = buffer_around(address)) {
         w->last_buffer = b - buffers.data();
         return check_global(w, *b, address, bytes, kind, place, scope);
+    }
+    if (w->cluster) {
+        for (Worker *owner : w->cluster->workers) {
+            if (!is_in_window(owner, address)) continue;
+            note_remote_access(owner, kind, pointer, place);
+            return check_shared(w, owner, address, bytes, kind, place);
+        }
     }
     if (address - (uintptr_t)w->stacks < FIBER_STACK_BYTES * w->num_fibers) {
         fail_at("illegal address", place, "%s of another thread's local memory", verb(kind));

@@ -77,7 +77,7 @@ void warp_collective(uint32_t mask, Collective operation, void *operand, Site si
     operation(op->operand, mask);
     op->in_use = false;
     in_use &= ~(1u << (op - slots));
-    w->spins = w->turns_without_progress = 0;
+    note_progress(w);
     const bool everyone = w->settings->schedule == random_order;
     for (unsigned lane = 0; lane < WARP; lane++) {
         if ((mask >> lane & 1) && (op->fiber[lane] != me || everyone)) {
@@ -117,7 +117,7 @@ void group_collective(int first_warp, int warps, Collective operation, void *ope
     }
     operation(op.operand.data(), 0);
     op.in_use = false;
-    w->spins = w->turns_without_progress = 0;
+    note_progress(w);
     for (Fiber *fiber : op.waiting) make_ready(w, fiber);
 }
 

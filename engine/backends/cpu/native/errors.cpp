@@ -6,10 +6,10 @@ __thread Worker *worker __attribute__((tls_model("initial-exec")));
 __thread Thread *self __attribute__((tls_model("initial-exec")));
 
 void leave_cta() {
-    Worker *w = worker;
-    w->in_cta = false;
+    Worker *leader = worker->leader;
+    leader->in_cta = false;
     void *abandoned;
-    coh_switch(&abandoned, w->scheduler_stack_pointer);
+    coh_switch(&abandoned, leader->scheduler_stack_pointer);
     __builtin_unreachable();
 }
 

@@ -20,8 +20,9 @@ struct PendingTile {
     TensorMapOnHost map;
     void *shared;
     int coordinates[5];
-    uint16_t thread;  // that issued it, and its clock then
+    uint16_t thread;  // that issued it, as thread_of_cluster(), and its clock then
     uint32_t clock;
+    KnownCtas known;  // that clock, for another CTA of the cluster that will wait for the tile
     Site site;
 };
 
@@ -29,9 +30,11 @@ struct MbarrierWaiter {
     Fiber *fiber;
     int parity;
     bool *completed;  // what its try_wait returns
+    Site site;
 };
 struct Mbarrier {
-    uint32_t address;
+    Worker *owner;    // of its CTA
+    uint32_t offset;  // in that one's window
     int arrivals, arrivals_missing;
     long long bytes_missing;
     int phase;  // parity of the phase in progress
@@ -74,11 +77,11 @@ struct HopperState {
     std::vector<Warpgroup> warpgroups;
 };
 
-inline HopperState &hopper() {
-    Worker *w = worker;
+inline HopperState &hopper_of(Worker *w) {
     if (!w->hopper) w->hopper = new HopperState;
     return *w->hopper;
 }
+inline HopperState &hopper() { return hopper_of(worker); }
 
 // tma.cpp
 void land_tiles(Mbarrier &mbarrier);

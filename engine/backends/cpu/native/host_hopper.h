@@ -22,6 +22,13 @@ void mbarrier_arrive_after_copies(void *mbarrier, bool counts, Site site);
 // shared memory at `destination` no earlier than a thread waits for it.
 void tma_load(void *destination, const void *map, void *mbarrier, int rank, const int *coordinates,
               Site site);
+// .multicast::cluster, to the CTAs of the mask; from the own to a CTA's shared memory; st.async.
+void tma_load_multicast(void *destination, const void *map, void *mbarrier, int rank,
+                        const int *coordinates, uint16_t ctas, Site site);
+void bulk_load_multicast(void *destination, const void *source, uint32_t bytes, void *mbarrier,
+                         uint16_t ctas, Site site);
+void bulk_send(void *destination, const void *source, uint32_t bytes, void *mbarrier, Site site);
+void store_async(void *destination, const void *value, uint32_t bytes, void *mbarrier, Site site);
 // Shared to global. The source is read no earlier than a bulk_wait needs it.
 void tma_store(const void *map, const void *source, int rank, const int *coordinates, Site site);
 // cp.async.bulk without a tensor map: `bytes` in a row, a multiple of 16.

@@ -18,6 +18,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __maxnreg__(n)
+#define __cluster_dims__(...) COH_CLUSTER_DIMS(__VA_ARGS__)  // engine/backends/cpu/clusters.py
 #define __align__(n) alignas(n)
 #define __grid_constant__
 #define threadIdx (coh::self->thread_idx)
@@ -47,6 +48,16 @@ struct SharedSlot {
 template <class Array>
 const uint32_t SharedSlot<Array>::offset = allocate_shared(
     &coh_module, sizeof(typename Array::type), Array::alignment(), Array::name());
+
+// Stands first in a kernel with __cluster_dims__, with what these were: a launch asks for them.
+COH_INLINE bool asked_for_cluster(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
+    uint32_t *const dims = coh_module.asks_for_cluster;
+    if (!dims) return false;
+    dims[0] = x;
+    dims[1] = y;
+    dims[2] = z;
+    return true;
+}
 
 // Named where a kernel synchronises the grid: the launch then runs all CTAs at once.
 template <int = 0>

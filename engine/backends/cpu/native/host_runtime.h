@@ -23,6 +23,8 @@ struct Site {
 struct Thread {
     uint3 thread_idx, block_idx;
     dim3 block_dim, grid_dim;
+    dim3 cluster_dim;  // 1, 1, 1 where the kernel knows of no clusters
+    uint32_t cluster_rank, cluster_size;
     uint32_t linear;  // position in its CTA
     uint32_t lane, warp;
     char *static_smem;   // static __shared__ arrays of this CTA
@@ -38,6 +40,11 @@ extern __thread Thread *self __attribute__((tls_model("initial-exec")));
 [[noreturn]] void fail(const char *kind, Site site, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+// What a fence, an atomic or a cluster's barrier orders, and for whom. .sc counts as acq_rel;
+// .cluster and .sys as gpu.
+enum class Order : uint8_t { relaxed, acquire, release, acq_rel };
+enum class Scope : uint8_t { cta, gpu };
+
 // ---- barriers ----
 // bar.sync: waits until `threads` threads have arrived at barrier `id` (0..15); 0 means every
 // thread of the CTA that has not returned. __syncthreads() is barrier_sync(0, 0).
@@ -46,6 +53,9 @@ void barrier_sync(int id, int threads, Site site);
 void barrier_arrive(int id, int threads, Site site);
 // this_grid().sync(): all threads of all CTAs, which run at once where the module needs it.
 void grid_sync(Site site);
+// barrier.cluster: all threads of all CTAs of the cluster. `order` is release or relaxed.
+void cluster_arrive(Order order, Site site);
+void cluster_wait(Site site);
 enum class Reduction { count, all, any };
 // __syncthreads_count/and/or.
 int barrier_reduce(int predicate, Reduction reduction, Site site);
@@ -71,9 +81,6 @@ uint32_t ballot(uint32_t mask, int predicate, Site site);
 uint32_t gather(uint32_t mask, uint64_t v, uint64_t *values, Site site);
 uint32_t active_lanes(Site site);  // __activemask(): the lanes of the warp that come here together
 void yield();           // lets the other threads of the CTA run (__nanosleep)
-// What a fence or an atomic orders, and for whom. .sc counts as acq_rel; .cluster and .sys as gpu.
-enum class Order : uint8_t { relaxed, acquire, release, acq_rel };
-enum class Scope : uint8_t { cta, gpu };
 void thread_fence(Scope scope = Scope::gpu, Order order = Order::acq_rel);  // __threadfence()
 
 // ---- shared memory ----
@@ -81,6 +88,13 @@ void thread_fence(Scope scope = Scope::gpu, Order order = Order::acq_rel);  // _
 constexpr size_t SHARED_WINDOW_BYTES = 512 << 10;
 uint32_t shared_address(const void *pointer, Site site = Site{});
 void *shared_pointer(uint64_t address, Site site = Site{});
+// The same for shared::cluster, which holds the window of this CTA and those of its cluster.
+void *cluster_memory(uint64_t address, Site site = Site{});
+bool is_in_cluster_memory(const void *pointer);
+// mapa: what is at `pointer`, of this or another CTA, in the CTA of rank `rank`.
+void *cluster_pointer(const void *pointer, uint32_t rank, Site site);
+uint32_t cluster_address(uint64_t address, uint32_t rank, Site site);
+uint32_t cluster_rank_of(const void *pointer, Site site);
 
 // ---- cp.async ----
 // Copies `bytes` (4, 8 or 16) to shared memory: `source_bytes` from `source`, then zeros. The copy
@@ -132,6 +146,7 @@ struct Module {
     uint8_t *valid;  // 1 for every byte that belongs to an array
     bool needs_whole_grid;  // some kernel calls grid_sync
     uint32_t grid_barrier;
+    uint32_t *asks_for_cluster;  // set: kernels write their __cluster_dims__ there and return
     SharedArray arrays[MAX_SHARED_ARRAYS];
     uint8_t ran[MAX_MARKS];  // check build: which statements did (instrument.py)
 };

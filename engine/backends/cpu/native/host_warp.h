@@ -13,6 +13,35 @@ COH_INLINE int __syncthreads_or(int predicate, COH_SITE) {
 }
 COH_INLINE void __syncwarp(uint32_t mask = 0xffffffffu, COH_SITE) { coh::warp_sync(mask, site); }
 
+#if defined(COH_CUDA_ARCH) && COH_CUDA_ARCH >= 900
+COH_INLINE void __cluster_barrier_arrive(COH_SITE) {
+    coh::cluster_arrive(coh::Order::release, site);
+}
+COH_INLINE void __cluster_barrier_arrive_relaxed(COH_SITE) {
+    coh::cluster_arrive(coh::Order::relaxed, site);
+}
+COH_INLINE void __cluster_barrier_wait(COH_SITE) { coh::cluster_wait(site); }
+COH_INLINE void *__cluster_map_shared_rank(const void *pointer, unsigned rank, COH_SITE) {
+    return coh::cluster_pointer(pointer, rank, site);
+}
+COH_INLINE unsigned __cluster_query_shared_rank(const void *pointer, COH_SITE) {
+    return coh::cluster_rank_of(pointer, site);
+}
+COH_INLINE dim3 __clusterDim() { return coh::self->cluster_dim; }
+COH_INLINE unsigned __clusterSizeInBlocks() { return coh::self->cluster_size; }
+COH_INLINE unsigned __clusterRelativeBlockRank() { return coh::self->cluster_rank; }
+COH_INLINE dim3 __clusterRelativeBlockIdx() {
+    const dim3 &dim = coh::self->cluster_dim;
+    const uint3 &at = coh::self->block_idx;
+    return {at.x % dim.x, at.y % dim.y, at.z % dim.z};
+}
+COH_INLINE dim3 __clusterIdx() {
+    const dim3 &dim = coh::self->cluster_dim;
+    const uint3 &at = coh::self->block_idx;
+    return {at.x / dim.x, at.y / dim.y, at.z / dim.z};
+}
+#endif
+
 namespace coh {
 
 template <class T>

@@ -1,4 +1,4 @@
-// One launch: CTAs are dealt to workers, each runs its CTA's fibers to the end.
+// One launch: CTAs, or clusters of them, are dealt to workers, each runs their fibers to the end.
 #if defined(__linux__)
 #include <link.h>
 #else
@@ -18,6 +18,15 @@ static std::mutex idle_mutex;
 static std::vector<Worker *> idle_workers;
 
 // ---- one fiber ----
+static void leave_cluster(Worker *w, Fiber *me) {
+    if (w->settings->check) {
+        w->known_at_exit = joined(w->known_at_exit, w->orders[me->linear].acquired);
+        if (!w->alive) check_remote_accesses(w);
+    }
+    if (!w->alive) mprotect(w->window, WINDOW_BYTES, PROT_NONE);  // it is gone for the others, too
+    note_arrival_by_leaving(me);
+}
+
 static void fiber_main() {
     launch.entry(launch.arguments);
     Worker *w = worker;
@@ -25,13 +34,13 @@ static void fiber_main() {
     if (!me->copies.empty()) land_copies(me, me->copies.size());
     finish_hopper(me);
     me->finished = true;
-    if (--w->alive == 0) leave_cta();
+    w->alive--;
+    if (w->cluster) leave_cluster(w, me);
+    if (all_have_left(w)) leave_cta();
     release_barriers_of_the_living(w);
     if (launch.aborted.load(std::memory_order_relaxed)) leave_cta();
-    Fiber *next = next_or_deadlock(w);
-    self = next;
     void *abandoned;
-    coh_switch(&abandoned, next->stack_pointer);
+    switch_to(next_or_deadlock(w), &abandoned);
     __builtin_unreachable();
 }
 
@@ -43,21 +52,11 @@ static char *map_memory(size_t bytes, int protection) {
     return (char *)memory;
 }
 
-static Worker *take_worker(const LaunchSettings *settings, unsigned num_threads) {
-    Worker *w = nullptr;
-    {
-        std::lock_guard<std::mutex> lock(idle_mutex);
-        if (!idle_workers.empty()) {
-            w = idle_workers.back();
-            idle_workers.pop_back();
-        }
-    }
-    if (!w) {
-        w = new Worker;
+static void prepare_worker(Worker *w, const LaunchSettings *settings, unsigned num_threads) {
+    if (!w->window) {
         w->window_mapping = map_memory(WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES, PROT_NONE);
         w->window = w->window_mapping + WINDOW_GUARD_BYTES;
         mprotect(w->window, WINDOW_BYTES, PROT_READ | PROT_WRITE);
-        w->signal_stack = map_memory(64 << 10, PROT_READ | PROT_WRITE);
     }
     if (w->num_fibers < num_threads) {
         if (w->stacks) munmap(w->stacks, FIBER_STACK_BYTES * w->num_fibers);
@@ -79,6 +78,40 @@ static Worker *take_worker(const LaunchSettings *settings, unsigned num_threads)
     w->warp_operations_in_use.resize(warps);
     w->group_operations.resize(warps);
     w->last_buffer = 0;
+    w->cluster = nullptr;
+}
+
+// The leader keeps the workers of the other ranks, and with them the clocks of their records.
+static void prepare_cluster(Worker *leader, unsigned num_threads) {
+    Cluster &cluster = *leader->own_cluster;
+    cluster.workers.assign(1, leader);
+    while (cluster.others.size() + 1 < launch.cluster_size) cluster.others.emplace_back(new Worker);
+    for (unsigned rank = 1; rank < launch.cluster_size; rank++) {
+        Worker *w = cluster.others[rank - 1].get();
+        prepare_worker(w, leader->settings, num_threads);
+        w->leader = leader;
+        w->rank = rank;
+        cluster.workers.push_back(w);
+    }
+    for (Worker *w : cluster.workers) w->cluster = &cluster;
+}
+
+static Worker *take_worker(const LaunchSettings *settings, unsigned num_threads) {
+    Worker *w = nullptr;
+    {
+        std::lock_guard<std::mutex> lock(idle_mutex);
+        if (!idle_workers.empty()) {
+            w = idle_workers.back();
+            idle_workers.pop_back();
+        }
+    }
+    if (!w) {
+        w = new Worker;
+        w->signal_stack = map_memory(64 << 10, PROT_READ | PROT_WRITE);
+        w->own_cluster = new Cluster;
+    }
+    prepare_worker(w, settings, num_threads);
+    if (launch.cluster_size > 1) prepare_cluster(w, num_threads);
     if (settings->check) prepare_checks(w);
     return w;
 }
@@ -91,14 +124,21 @@ static char *dynamic_smem_begin(const Worker *w) {
     return (char *)(begin & ~(uintptr_t)(DYNAMIC_SMEM_ALIGNMENT - 1));
 }
 
+static uint3 index_in(const uint32_t *dims, uint64_t index) {
+    return {(uint32_t)(index % dims[0]), (uint32_t)(index / dims[0] % dims[1]),
+            (uint32_t)(index / ((uint64_t)dims[0] * dims[1]))};
+}
+
 static void start_cta(Worker *w, uint64_t index) {
     const LaunchSettings &s = *w->settings;
-    const uint3 block_idx{(uint32_t)(index % s.grid[0]), (uint32_t)(index / s.grid[0] % s.grid[1]),
-                          (uint32_t)(index / ((uint64_t)s.grid[0] * s.grid[1]))};
+    const uint3 block_idx = index_in(s.grid, index);
     w->ready_head = w->num_ready = 0;
     w->alive = w->num_threads;
     w->random_state = (s.seed + 1) * 0x9E3779B97F4A7C15ull ^ (index + 1) * 0xD1B54A32D192ED03ull;
-    w->spins = w->turns_without_progress = 0;
+    note_progress(w);
+    w->passed_cluster_barrier = false;
+    w->remote_accesses.clear();
+    w->known_at_exit = nullptr;
     w->cta = (uint32_t)index;
     w->touching = Site{};
     for (Barrier &barrier : w->barriers) {
@@ -115,7 +155,7 @@ static void start_cta(Worker *w, uint64_t index) {
     for (GroupOperation &op : w->group_operations) op.in_use = false;
     reset_hopper(w);
     // All ones: NaN in every floating-point format.
-    char *dynamic = dynamic_smem_begin(w);
+    char *dynamic = w->dynamic_smem = dynamic_smem_begin(w);
     memset(w->window, 0xff, launch.module->end);
     memset(dynamic, 0xff, w->window + WINDOW_BYTES - dynamic);
     if (s.check) start_cta_checks(w);
@@ -126,6 +166,10 @@ static void start_cta(Worker *w, uint64_t index) {
         f.block_idx = block_idx;
         f.block_dim = dim3(s.block[0], s.block[1], s.block[2]);
         f.grid_dim = dim3(s.grid[0], s.grid[1], s.grid[2]);
+        f.cluster_dim = dim3(s.cluster[0], s.cluster[1], s.cluster[2]);
+        f.cluster_rank = w->rank;
+        f.cluster_size = launch.cluster_size;
+        f.owner = w;
         f.linear = t;
         f.lane = t % WARP;
         f.warp = t / WARP;
@@ -138,6 +182,7 @@ static void start_cta(Worker *w, uint64_t index) {
         f.copies.clear();
         f.copies_in_group.clear();
         f.proxy_fence_clock = f.proxy_fence_floor = 0;
+        f.cluster_arrivals = f.cluster_waits = 0;
         f.stack_pointer = first_frame(w->stacks + (t + 1) * FIBER_STACK_BYTES, fiber_main);
         make_ready(w, &f);
     }
@@ -157,21 +202,55 @@ static void check_dynamic_smem_end(Worker *w, uint64_t index) {
     }
 }
 
-static void run_cta(Worker *w, uint64_t index) {
-    start_cta(w, index);
+// All its CTAs: the one of rank r lies r places behind its first.
+static void start_cluster(Worker *leader, uint64_t index) {
+    const LaunchSettings &s = *leader->settings;
+    Cluster &cluster = *leader->cluster;
+    uint32_t clusters[3];
+    for (int i = 0; i < 3; i++) clusters[i] = s.grid[i] / s.cluster[i];
+    const uint3 at = index_in(clusters, index);
+    uint32_t top_clock = 0;
+    for (const Worker *w : cluster.workers) top_clock = std::max(top_clock, w->top_clock);
+    for (Worker *w : cluster.workers) {
+        w->top_clock = top_clock;  // so that all of them start at one time
+        const uint3 in = index_in(s.cluster, w->rank);
+        const uint64_t x = at.x * s.cluster[0] + in.x, y = at.y * s.cluster[1] + in.y;
+        const uint64_t z = at.z * s.cluster[2] + in.z;
+        start_cta(w, (z * s.grid[1] + y) * s.grid[0] + x);
+    }
+    cluster.alive = cluster.missing = leader->num_threads * launch.cluster_size;
+    cluster.phase = 0;
+    cluster.site = Site{};
+    cluster.waiting.clear();
+    cluster.start_clock = leader->floor_clock;
+    cluster.released = cluster.released_before = nullptr;
+}
+
+static void finish_cluster(Worker *leader) {
+    uint32_t top_clock = 0;
+    each_of_cluster(leader, [&](Worker *w) {
+        mprotect(w->window, WINDOW_BYTES, PROT_READ | PROT_WRITE);
+        top_clock = std::max(top_clock, w->top_clock);
+    });
+    leader->top_clock = top_clock;  // its records hold clocks of the others
+}
+
+// Runs a cluster, or where there are none a CTA.
+static void run_cluster(Worker *w, uint64_t index) {
+    if (w->cluster) start_cluster(w, index);
+    else start_cta(w, index);
     if (sigsetjmp(w->fault_exit, 0) == 0) {
         w->in_cta = true;
-        Fiber *first = next_ready(w);
-        self = first;
-        coh_switch(&w->scheduler_stack_pointer, first->stack_pointer);
+        switch_to(next_or_deadlock(w), &w->scheduler_stack_pointer);
     } else {
         unblock_fault_signals();
     }
     w->in_cta = false;
+    worker = w;
     self = nullptr;
-    if (!launch.aborted.load() && w->settings->dynamic_smem_bytes) {
-        check_dynamic_smem_end(w, index);
-    }
+    if (w->cluster) finish_cluster(w);
+    if (launch.aborted.load() || !w->settings->dynamic_smem_bytes) return;
+    each_of_cluster(w, [](Worker *of) { check_dynamic_smem_end(of, of->cta); });
 }
 
 static void run_worker(const LaunchSettings *settings) {
@@ -188,10 +267,11 @@ static void run_worker(const LaunchSettings *settings) {
         launch.running.push_back(w);
     }
     uint64_t position;
-    while (!launch.aborted.load() && (position = launch.next_cta.fetch_add(1)) < launch.num_ctas) {
-        const uint64_t chosen = (launch.cta_start + position * launch.cta_stride) % launch.num_ctas;
+    const uint64_t count = launch.num_clusters;
+    while (!launch.aborted.load() && (position = launch.next_cluster.fetch_add(1)) < count) {
+        const uint64_t chosen = (launch.first_cluster + position * launch.cluster_stride) % count;
         w->touched = Touched{-1, 0};
-        run_cta(w, settings->ctas ? settings->ctas[chosen] : chosen);
+        run_cluster(w, settings->ctas ? settings->ctas[chosen] : chosen);
         if (settings->touched) settings->touched[chosen] = w->touched;
     }
     {
@@ -205,19 +285,18 @@ static void run_worker(const LaunchSettings *settings) {
 }
 
 // ---- the launch ----
-// The order in which CTAs start: position p runs CTA (start + p · stride) mod n.
-static void choose_cta_order(const LaunchSettings &s) {
-    const uint64_t n = launch.num_ctas;
-    launch.cta_start = 0;
-    launch.cta_stride = 1;
+// The order in which clusters start: position p runs number (first + p · stride) mod n.
+static void choose_order(const LaunchSettings &s) {
+    const uint64_t n = launch.num_clusters;
+    launch.first_cluster = 0;
+    launch.cluster_stride = 1;
     if (s.schedule == reverse_order) {
-        launch.cta_start = n - 1;
-        launch.cta_stride = n - 1;
-        if (n == 1) launch.cta_stride = 1;
+        launch.first_cluster = n - 1;
+        launch.cluster_stride = n == 1 ? 1 : n - 1;
     } else if (s.schedule == random_order) {
         uint64_t mixed = (s.seed + 1) * 0x9E3779B97F4A7C15ull;
         mixed ^= mixed >> 31;
-        launch.cta_start = mixed % n;
+        launch.first_cluster = mixed % n;
         // Below 2^31, so that position · stride stays within 64 bits.
         uint64_t stride = (mixed >> 17) % std::min<uint64_t>(n, 1u << 31) | 1;
         auto common_divisor = [](uint64_t a, uint64_t b) {
@@ -225,7 +304,7 @@ static void choose_cta_order(const LaunchSettings &s) {
             return a;
         };
         while (common_divisor(stride, n) != 1) stride += 2;
-        launch.cta_stride = stride;
+        launch.cluster_stride = stride;
     }
 }
 
@@ -272,7 +351,18 @@ static void check_guards() {
 
 static bool acceptable(const LaunchSettings &s) {
     const uint64_t threads = (uint64_t)s.block[0] * s.block[1] * s.block[2];
-    if (threads < 1 || threads > MAX_THREADS_PER_CTA) {
+    const uint32_t *cluster = s.cluster;
+    const uint64_t cluster_size = (uint64_t)cluster[0] * cluster[1] * cluster[2];
+    if (cluster_size < 1 || cluster_size > MAX_CLUSTER_SIZE) {
+        record_fault("invalid launch", Place(), "a cluster has 1 to 8 CTAs, or 16 where the launch "
+                     "asks for it, and not %llu", (unsigned long long)cluster_size);
+    } else if (s.grid[0] % cluster[0] || s.grid[1] % cluster[1] || s.grid[2] % cluster[2]) {
+        record_fault("invalid launch", Place(), "the grid (%u,%u,%u) is no multiple of the cluster "
+                     "(%u,%u,%u)", s.grid[0], s.grid[1], s.grid[2], cluster[0], cluster[1],
+                     cluster[2]);
+    } else if (s.ctas && cluster_size > 1) {
+        record_fault("invalid launch", Place(), "a kernel with clusters runs whole, not in part");
+    } else if (threads < 1 || threads > MAX_THREADS_PER_CTA) {
         record_fault("invalid launch", Place(), "a CTA has 1 to %d threads, not %llu",
                      MAX_THREADS_PER_CTA, (unsigned long long)threads);
     } else if (!s.grid[0] || !s.grid[1] || !s.grid[2]) {
@@ -312,18 +402,22 @@ int coh_launch(coh::Module *module, void (*entry)(void **), void **values, const
     launch.serial = launch.serial == UINT16_MAX ? 1 : launch.serial + 1;
     launch.num_ctas = (uint64_t)settings->grid[0] * settings->grid[1] * settings->grid[2];
     if (settings->ctas) launch.num_ctas = settings->num_ctas;
-    launch.next_cta = 0;
+    launch.next_cluster = 0;
     if (coh::acceptable(*settings)) {
-        coh::choose_cta_order(*settings);
+        const uint32_t *cluster = settings->cluster;
+        launch.cluster_size = cluster[0] * cluster[1] * cluster[2];
+        launch.num_clusters = launch.num_ctas / launch.cluster_size;
+        coh::choose_order(*settings);
         coh::forget_locations();
         if (settings->check) coh::note_device_variables(launch.data_begin, launch.data_end);
         coh::FaultHandlers handlers;
         const unsigned threads = settings->block[0] * settings->block[1] * settings->block[2];
         uint64_t workers = (uint64_t)std::max(1, settings->workers);
-        if (module->needs_whole_grid) workers = launch.num_ctas;
-        workers = std::min<uint64_t>({workers, launch.num_ctas,
-                                      std::max(1u, coh::MAX_FIBERS / threads)});
-        launch.num_workers = workers;
+        if (module->needs_whole_grid) workers = launch.num_clusters;
+        workers = std::min<uint64_t>(
+            {workers, launch.num_clusters,
+             std::max(1u, coh::MAX_FIBERS / (threads * launch.cluster_size))});
+        launch.num_together = workers * launch.cluster_size;
         module->grid_barrier = 0;
         std::vector<std::thread> helpers;
         for (uint64_t i = 1; i < workers; i++) helpers.emplace_back(coh::run_worker, settings);

@@ -18,10 +18,15 @@ static void check_mbarrier_address(const void *pointer, Site site) {
     }
 }
 
+// Its place in the window of its CTA.
+static uint32_t offset_of(const void *mbarrier) {
+    return (uint32_t)((const char *)mbarrier - owner_of(mbarrier)->window);
+}
+
 static Mbarrier *find_mbarrier(const void *pointer) {
-    const uint32_t address = shared_address(pointer);
-    for (Mbarrier &m : hopper().mbarriers) {
-        if (m.address == address) return &m;
+    const uint32_t offset = offset_of(pointer);
+    for (Mbarrier &m : hopper_of(owner_of(pointer)).mbarriers) {
+        if (m.offset == offset) return &m;
     }
     return nullptr;
 }
@@ -50,7 +55,8 @@ void mbarrier_init(void *pointer, int arrivals, Site site) {
     if (arrivals < 1) fail_at("bad mbarrier", site, "it expects %d arrivals", arrivals);
     memset(pointer, 0, 8);
     Mbarrier mbarrier{};
-    mbarrier.address = shared_address(pointer);
+    mbarrier.offset = offset_of(pointer);
+    mbarrier.owner = w;
     mbarrier.arrivals = mbarrier.arrivals_missing = arrivals;
     mbarrier.site = site;
     if (w->settings->check) {
@@ -62,10 +68,10 @@ void mbarrier_init(void *pointer, int arrivals, Site site) {
 
 void complete_phase_if_due(Mbarrier &mbarrier) {
     if (mbarrier.arrivals_missing > 0 || mbarrier.bytes_missing != 0) return;
-    Worker *w = worker;
+    Worker *w = mbarrier.owner;
     mbarrier.phase ^= 1;
     mbarrier.arrivals_missing = mbarrier.arrivals;
-    w->spins = w->turns_without_progress = 0;
+    note_progress(w);
     if (w->settings->check) mbarrier.phase_handover = mbarrier.handover;
     auto still_waits = [&](const MbarrierWaiter &waiter) {
         if (waiter.parity == mbarrier.phase) return true;
@@ -81,6 +87,16 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
                   waiting.end());
 }
 
+// To the threads that will wait for it, which are those of its CTA.
+static void hand_over_to(Mbarrier &mbarrier) {
+    Worker *w = worker;
+    if (mbarrier.owner == w) return hand_over(w, mbarrier.handover, self->linear);
+    note_for_release(w, Scope::gpu);
+    mbarrier.owner->uses_fences = true;
+    KnownCtas &known = mbarrier.handover.order.acquired;
+    known = joined(known, w->orders[self->linear].fenced);
+}
+
 uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site site) {
     Worker *w = worker;
     Mbarrier &mbarrier = use_mbarrier(pointer, site);
@@ -93,7 +109,7 @@ uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site s
     mbarrier.arrivals_missing -= count;
     mbarrier.bytes_missing += transaction_bytes;
     if (w->settings->check) {
-        hand_over(w, mbarrier.handover, self->linear);
+        hand_over_to(mbarrier);
         advance_clock(w, self->linear);
     }
     complete_phase_if_due(mbarrier);
@@ -107,10 +123,10 @@ void mbarrier_expect(void *pointer, int transaction_bytes, Site site) {
 }
 
 void mbarrier_invalidate(void *pointer, Site site) {
-    const uint32_t address = use_mbarrier(pointer, site).address;
+    const uint32_t offset = use_mbarrier(pointer, site).offset;
     auto &all = hopper().mbarriers;
     all.erase(std::find_if(all.begin(), all.end(),
-                           [&](const Mbarrier &m) { return m.address == address; }));
+                           [&](const Mbarrier &m) { return m.offset == offset; }));
 }
 
 void mbarrier_arrive_after_copies(void *pointer, bool counts, Site site) {
@@ -141,42 +157,58 @@ bool mbarrier_try_wait(void *pointer, int parity, Site site) {
         return true;
     }
     bool completed = false;
-    mbarrier.waiting.push_back(MbarrierWaiter{me, parity, &completed});
+    mbarrier.waiting.push_back(MbarrierWaiter{me, parity, &completed, site});
     run_others(w, me);
     return completed;
+}
+
+// Those of all CTAs of the cluster.
+template <class Visit>
+static void each_mbarrier(Worker *w, Visit visit) {
+    each_of_cluster(w, [&](Worker *of) {
+        if (!of->hopper) return;
+        for (Mbarrier &mbarrier : of->hopper->mbarriers) visit(mbarrier);
+    });
 }
 
 // Nobody can run: the waiting threads get their turn, as after the hardware's time limit. They may
 // do something else and come back; when that changes nothing time after time, it is a deadlock.
 bool end_try_waits(Worker *w) {
     constexpr uint64_t MAX_TURNS = 1000;
-    if (!w->hopper || ++w->turns_without_progress > MAX_TURNS) return false;
-    for (Mbarrier &mbarrier : w->hopper->mbarriers) {
-        for (const MbarrierWaiter &waiter : mbarrier.waiting) make_ready(w, waiter.fiber);
+    if (++w->leader->turns_without_progress > MAX_TURNS) return false;
+    bool any = false;
+    each_mbarrier(w, [&](Mbarrier &mbarrier) {
+        for (const MbarrierWaiter &waiter : mbarrier.waiting) {
+            make_ready(mbarrier.owner, waiter.fiber);
+        }
+        any = any || !mbarrier.waiting.empty();
         mbarrier.waiting.clear();
-    }
-    return w->num_ready > 0;
+    });
+    return any;
 }
 
 // Copies land as late as they can: when a thread waits for them and no other can run.
 bool land_waited_copies(Worker *w) {
-    if (!w->hopper) return false;
-    for (Mbarrier &mbarrier : w->hopper->mbarriers) {
+    bool any = false;
+    each_mbarrier(w, [&](Mbarrier &mbarrier) {
         if (!mbarrier.waiting.empty() && !mbarrier.arrivals_missing) land_tiles(mbarrier);
-    }
-    return w->num_ready > 0;
+        any = any || mbarrier.owner->num_ready > 0;
+    });
+    return any;
 }
 
-size_t describe_mbarriers(Worker *w, char *text, size_t size) {
+size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first) {
     size_t used = 0;
     if (!w->hopper) return used;
     for (const Mbarrier &m : w->hopper->mbarriers) {
         if (m.waiting.empty() || used >= size) continue;
+        const Site at = m.waiting.front().site;
+        if (!first.file) first = at;
         used += snprintf(text + used, size - used,
-                         " %zu threads wait at the mbarrier of %s:%d (phase %d, %d arrivals and "
-                         "%lld bytes missing);",
-                         m.waiting.size(), m.site.file, m.site.line, m.phase, m.arrivals_missing,
-                         m.bytes_missing);
+                         " %zu threads wait at %s:%d for the mbarrier of %s:%d (phase %d, %d "
+                         "arrivals and %lld bytes missing);",
+                         m.waiting.size(), at.file, at.line, m.site.file, m.site.line, m.phase,
+                         m.arrivals_missing, m.bytes_missing);
     }
     return std::min(used, size);
 }

@@ -21,14 +21,36 @@ uint32_t allocate_shared(Module *module, size_t bytes, size_t alignment, const c
 }
 
 // Dynamic memory gets the low addresses: a wgmma descriptor holds only 18 bits.
+// Behind the own window are those of the cluster's CTAs by rank, CLUSTER_STRIDE apart.
+constexpr uint32_t CLUSTER_STRIDE = 2 * WINDOW_BYTES;
+
 uint32_t shared_address(const void *pointer, Site site) {
-    const size_t offset = (uintptr_t)pointer - (uintptr_t)worker->window;
-    if (offset >= WINDOW_BYTES) {
-        fail_at("illegal address", site, "pointer %p is not in shared memory", pointer);
+    size_t offset = (uintptr_t)pointer - (uintptr_t)worker->window;
+    uint32_t first = 0;
+    if (__builtin_expect(offset >= WINDOW_BYTES, 0)) {
+        const Worker *owner = owner_of(pointer);
+        if (!owner) fail_at("illegal address", site, "pointer %p is not in shared memory", pointer);
+        offset = (uintptr_t)pointer - (uintptr_t)owner->window;
+        first = (owner->rank + 1) * CLUSTER_STRIDE;
     }
-    return (uint32_t)((offset + DYNAMIC_WINDOW_BYTES) % WINDOW_BYTES);
+    return first + (uint32_t)((offset + DYNAMIC_WINDOW_BYTES) % WINDOW_BYTES);
 }
+void *cluster_memory(uint64_t address, Site site) {
+    if (address < CLUSTER_STRIDE) return shared_pointer(address, site);
+    const uint64_t rank = address / CLUSTER_STRIDE - 1, offset = address % CLUSTER_STRIDE;
+    if (!worker->cluster || rank >= worker->cluster->workers.size() || offset >= WINDOW_BYTES) {
+        fail_at("illegal address", site, "shared::cluster address %llu is outside of the cluster's "
+                "shared memory", (unsigned long long)address);
+    }
+    return worker->cluster->workers[rank]->window + (offset + STATIC_WINDOW_BYTES) % WINDOW_BYTES;
+}
+bool is_in_cluster_memory(const void *pointer) { return owner_of(pointer) != nullptr; }
+
 void *shared_pointer(uint64_t address, Site site) {
+    if (worker->cluster && address >= CLUSTER_STRIDE) {
+        fail_at("illegal address", site, "the address is one of shared::cluster, which this "
+                "instruction on .shared does not take: write .shared::cluster");
+    }
     if (address >= WINDOW_BYTES) {
         fail_at("illegal address", site, "shared address %llu is outside shared memory",
                 (unsigned long long)address);
@@ -37,10 +59,17 @@ void *shared_pointer(uint64_t address, Site site) {
 }
 
 void describe_shared(const void *pointer, char *text, size_t size) {
-    const size_t offset = (uintptr_t)pointer - (uintptr_t)worker->window;
+    const Worker *owner = owner_of(pointer);
+    if (!owner) owner = worker;
+    const size_t offset = (uintptr_t)pointer - (uintptr_t)owner->window;
+    if (owner != worker) {
+        const int used = snprintf(text, size, "CTA rank %u's ", owner->rank);
+        text += used;
+        size -= used;
+    }
     if (offset >= STATIC_WINDOW_BYTES) {
         snprintf(text, size, "dynamic shared memory byte %lld of %u",
-                 (long long)((char *)pointer - self->dynamic_smem), self->dynamic_smem_bytes);
+                 (long long)((char *)pointer - owner->dynamic_smem), self->dynamic_smem_bytes);
         return;
     }
     const SharedArray *nearest = nullptr;  // the array the offset lies in or behind

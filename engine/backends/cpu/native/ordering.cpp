@@ -110,6 +110,15 @@ static void acquire_observed(Worker *w, Scope scope) {
     mine.observed = nullptr;
 }
 
+// What a thread of another CTA knows when it has seen this one's last step.
+static KnownCtas known_clock(Worker *w) {
+    auto own = std::make_shared<CtaClocks>();
+    own->later.push_back({self->linear, released_clocks(w, self->linear)[self->linear]});
+    auto only = std::make_shared<std::vector<std::pair<uint32_t, CtaClocksPointer>>>();
+    only->push_back({w->cta, own});
+    return only;
+}
+
 static void note_for_release(Worker *w, Scope scope) {
     MemoryOrder &mine = w->orders[self->linear];
     auto own = std::make_shared<CtaClocks>();
@@ -183,8 +192,8 @@ std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes, 
     if (!w->settings->check) return {};
     check_access(address, bytes, kind, site, scope);
     const uintptr_t key = (uintptr_t)address;
-    if (key - (uintptr_t)w->window < WINDOW_BYTES) {
-        order_at(w, w->shared_locations[key], kind, order, scope);
+    if (Worker *owner = owner_of(address)) {
+        order_at(w, owner->shared_locations[key], kind, order, scope);
         return {};
     }
     {

@@ -6,6 +6,7 @@ namespace ptx {
 
 // ---- addresses: an offset in the shared window, or a generic (which is a global) pointer ----
 COH_INLINE char *shared(uint64_t address, Site site) { return (char *)shared_pointer(address, site); }
+COH_INLINE char *cluster(uint64_t address, Site site) { return (char *)cluster_memory(address, site); }
 COH_INLINE char *generic(uint64_t address, Site) { return (char *)address; }
 COH_INLINE bool is_in_shared_memory(uint64_t address) {
     return address - (uint64_t)self->static_smem < SHARED_WINDOW_BYTES;
@@ -69,6 +70,9 @@ constexpr Order order_of(const char *word) {
 }
 constexpr Order fence_order_of(const char *word) {
     return *word ? order_of(word) : Order::acq_rel;
+}
+constexpr Order cluster_order_of(const char *word) {
+    return same_word(word, "relaxed") ? Order::relaxed : Order::release;
 }
 constexpr Scope scope_of(const char *word) {
     return same_word(word, "cta") ? Scope::cta : Scope::gpu;

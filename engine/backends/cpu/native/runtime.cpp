@@ -1,6 +1,7 @@
 // The runtime library: one translation unit, so that the scheduler is inlined into the barriers and
 // a cold build takes one compiler run. Never instrumented; linked into every kernel library.
 #include "runtime.h"
+#include "cluster.h"
 #include "hopper.h"
 
 #include "context_switch.cpp"
@@ -12,6 +13,7 @@
 #include "places.cpp"
 #include "ordering.cpp"
 #include "checks.cpp"
+#include "cluster.cpp"
 #include "atomics.cpp"
 #include "async_copy.cpp"
 #include "matrix.cpp"

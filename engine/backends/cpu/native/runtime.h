@@ -54,6 +54,7 @@ struct LaunchSettings {
     int32_t schedule;  // a Schedule
     int32_t check;     // the library is a check build
     uint32_t finite_locals;  // numbers of local variables below: host_checks.h
+    uint32_t cluster[3];     // CTAs of a cluster; 1, 1, 1 where the kernel knows of none
     uint64_t seed;
     // A partial launch: the CTAs that run, by linear index. Null: all of them.
     const uint64_t *ctas;
@@ -94,6 +95,7 @@ constexpr size_t MAX_DYNAMIC_SMEM_BYTES = 227 << 10;  // the largest any GPU off
 constexpr size_t FIBER_STACK_BYTES = 256 << 10;
 constexpr size_t PAGE_BYTES = 4096;
 constexpr int MAX_THREADS_PER_CTA = 1024;
+constexpr unsigned MAX_CLUSTER_SIZE = 16;  // of an H100 that was asked for it; 8 is the portable size
 constexpr int NUM_BARRIERS = 16;
 constexpr unsigned WARP = 32;
 
@@ -109,11 +111,13 @@ public:
         async = 1ull << 58,  // written by TMA: needs no proxy fence before TMA or wgmma reads it
     };
     Access() = default;
+    // `thread`: its number in the CTA with the CTA's rank in its cluster, see thread_of_cluster().
     Access(unsigned thread, uint32_t clock, uint64_t flags, Place place)
         : place(place), packed_(clock | (uint64_t)thread << 32 | flags) {}
     void set_bytes(uint8_t mask) { packed_ = (packed_ & ~(0xffull << 48)) | (uint64_t)mask << 48; }
     uint32_t clock() const { return (uint32_t)packed_; }  // of the thread then; 0: no access
-    unsigned thread() const { return (uint16_t)(packed_ >> 32); }
+    unsigned thread() const { return packed_ >> 32 & (MAX_THREADS_PER_CTA - 1); }
+    unsigned rank() const { return (uint16_t)(packed_ >> 32) / MAX_THREADS_PER_CTA; }
     uint8_t bytes() const { return (uint8_t)(packed_ >> 48); }  // mask of the granule's bytes
     bool is(Flag flag) const { return packed_ & flag; }
     bool same(const Access &other) const { return packed_ == other.packed_; }  // but for the place
@@ -170,8 +174,10 @@ struct PendingCopy {
     unsigned bytes, source_bytes;
     Site site;
 };
+struct Worker;
 struct Fiber : Thread {
     void *stack_pointer;
+    Worker *owner;  // of its CTA
     bool finished;
     bool is_ready;              // in the ready queue
     Site asks_for_active{};     // where it waits for its __activemask(), which is
@@ -180,6 +186,8 @@ struct Fiber : Thread {
     std::vector<uint32_t> copies_in_group;  // of each committed group
     uint32_t proxy_fence_clock;  // its shared stores up to here are visible to TMA and wgmma
     uint32_t proxy_fence_floor;  // and so is what happened before this for everybody
+    uint64_t cluster_arrivals, cluster_waits;  // at barrier.cluster
+    Site cluster_site;                         // of the last arrival
 };
 struct Barrier {
     int expected = 0;  // 0: every thread that has not returned
@@ -212,17 +220,25 @@ struct OwnAtomic {
     uint64_t changes;  // of the location, the own one included
 };
 struct HopperState;  // mbarriers, TMA and wgmma in flight: hopper.h
+struct Cluster;      // CTAs that run together: cluster.h
 
 struct Worker {
     const LaunchSettings *settings = nullptr;
+    // The CTAs of a cluster have a worker each, and all of these take turns on one host thread:
+    // that of the leader, which has rank 0.
+    Worker *leader = this;
+    Cluster *cluster = nullptr;      // null where CTAs run alone
+    Cluster *own_cluster = nullptr;  // the leader's
+    unsigned rank = 0;
     Fiber *fibers = nullptr;
     char *stacks = nullptr;
     unsigned num_fibers = 0;  // allocated
     char *window_mapping = nullptr, *window = nullptr;
+    char *dynamic_smem = nullptr;
     char *signal_stack = nullptr;
     void *scheduler_stack_pointer = nullptr;
     sigjmp_buf fault_exit;
-    volatile bool in_cta = false;
+    volatile bool in_cta = false;  // of the leader: a CTA of its cluster runs
     Touched touched{};  // by the CTA that is probed
     pthread_t host_thread{};
 
@@ -255,10 +271,15 @@ struct Worker {
     std::vector<MemoryOrder> orders;  // of each thread
     std::unordered_map<uintptr_t, SyncLocation> shared_locations;  // atomics in shared memory
     std::unordered_map<uintptr_t, OwnAtomic> own_atomics;          // of this CTA in global memory
+    bool passed_cluster_barrier = false;  // so the other CTAs of the cluster have started
+    std::map<unsigned, Access> remote_accesses;  // to its shared memory: the last of each thread
+    KnownCtas known_at_exit;                     // by the threads that have returned
 };
 
 extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
 inline Fiber *current_fiber() { return static_cast<Fiber *>(self); }
+// As an `Access` names the running thread.
+inline unsigned thread_of_cluster() { return worker->rank * MAX_THREADS_PER_CTA + self->linear; }
 // Names the kernel's line should the runtime fault in its place.
 class Touching {
 public:
@@ -278,9 +299,12 @@ struct Launch {
     uintptr_t image_begin = 0, image_end = 0;  // the kernel library in memory
     uintptr_t data_begin = 0, data_end = 0;    // what it can write of that
     uint16_t serial = 0;                       // from 1: GlobalAccess.launch
-    uint64_t num_ctas = 0, cta_stride = 1, cta_start = 0;
-    uint64_t num_workers = 1;  // CTAs that can run at once
-    std::atomic<uint64_t> next_cta{0};
+    uint64_t num_ctas = 0;
+    // What is dealt to workers is a cluster; without clusters that is a CTA.
+    uint64_t num_clusters = 0, cluster_stride = 1, first_cluster = 0;
+    unsigned cluster_size = 1;
+    uint64_t num_together = 1;  // CTAs that can run at once
+    std::atomic<uint64_t> next_cluster{0};
     std::mutex workers_mutex;
     std::vector<Worker *> running;
 };
@@ -305,6 +329,8 @@ void record_error(const char *kind, Place place, Place other, const char *format
 
 // ---- scheduler.cpp ----
 void make_ready(Worker *w, Fiber *fiber);
+void switch_to(Fiber *next, void **save);  // saves the running fiber's stack pointer
+void note_progress(Worker *w);
 Fiber *next_ready(Worker *w);
 Fiber *next_or_deadlock(Worker *w);
 void run_others(Worker *w, Fiber *me);  // returns when `me` is picked again
@@ -323,6 +349,7 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
 // Marks shared bytes as the target of a copy that has not landed.
 void mark_copy_pending(const void *destination, size_t bytes);
 void describe_shared(const void *pointer, char *text, size_t size);
+Worker *owner_of(const void *pointer);  // whose shared window it points into, in this cluster; or null
 inline uint32_t *clocks_of(Worker *w, unsigned thread) {
     return &w->clocks[(size_t)thread * w->num_threads];
 }
@@ -357,7 +384,7 @@ void land_copies(Fiber *fiber, size_t count);
 void reset_hopper(Worker *w);
 bool land_waited_copies(Worker *w);  // true when something landed and a thread became ready
 bool end_try_waits(Worker *w);       // the same when threads that wait for an mbarrier poll again
-size_t describe_mbarriers(Worker *w, char *text, size_t size);
+size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first);
 void finish_hopper(Fiber *fiber);  // when a thread returns
 
 }  // namespace coh

@@ -90,7 +90,7 @@ struct UbsanMismatch {
 };
 
 void array_index_out_of_bounds(const void *data, uintptr_t index) {
-    if (!worker || !worker->in_cta) return;
+    if (!worker || !worker->leader->in_cta) return;
     const UbsanOutOfBounds &found = *(const UbsanOutOfBounds *)data;
     const bool is_signed = found.index->info & 1, is_32_bits = found.index->info >> 1 == 5;
     const long long value = is_signed && is_32_bits ? (int)index : (long long)index;
@@ -99,7 +99,7 @@ void array_index_out_of_bounds(const void *data, uintptr_t index) {
 }
 
 void misaligned_access(const void *data, uintptr_t address) {
-    if (!worker || !worker->in_cta) return;
+    if (!worker || !worker->leader->in_cta) return;
     const UbsanMismatch &found = *(const UbsanMismatch *)data;
     const unsigned alignment = 1u << found.log2_alignment;
     if (!address) fail_at("illegal address", found.location.site(), "null pointer access");

@@ -19,6 +19,14 @@ inline void make_ready(Worker *w, Fiber *fiber) {
     fiber->is_ready = true;
 }
 
+inline void switch_to(Fiber *next, void **save) {
+    self = next;
+    worker = next->owner;
+    coh_switch(save, next->stack_pointer);
+}
+
+void note_progress(Worker *w) { w->leader->spins = w->leader->turns_without_progress = 0; }
+
 inline Fiber *take_ready(Worker *w, unsigned slot) {
     Fiber *fiber = &w->fibers[w->ready[slot & (w->ready.size() - 1)]];
     fiber->is_ready = false;
@@ -41,14 +49,12 @@ inline Fiber *next_ready(Worker *w) {
     return take_ready(w, w->ready_head++);
 }
 
-// Says who waits where; the place is that of the first one found waiting.
-[[noreturn]] static void deadlock(Worker *w) {
-    char text[500] = "";
+// Says who of a CTA waits where; `first` becomes the place of the first one found waiting.
+static size_t describe_waiting(Worker *w, char *text, size_t size, Site &first) {
     size_t used = 0;
-    Site first{};
     auto note = [&](const char *format, auto... values) {
-        if (used >= sizeof text) return;
-        used += snprintf(text + used, sizeof text - used, format, values...);
+        if (used >= size) return;
+        used += snprintf(text + used, size - used, format, values...);
     };
     for (int id = 0; id < NUM_BARRIERS; id++) {
         const Barrier &barrier = w->barriers[id];
@@ -70,15 +76,44 @@ inline Fiber *next_ready(Worker *w) {
         note(" %d of %d threads wait in a warpgroup operation (%s:%d);", op.arrived, op.expected,
              op.site.file, op.site.line);
     }
-    if (used < sizeof text) used += describe_mbarriers(w, text + used, sizeof text - used);
+    if (used < size) used += describe_mbarriers(w, text + used, size - used, first);
+    return std::min(used, size);
+}
+
+[[noreturn]] static void deadlock(Worker *w) {
+    char text[500] = "";
+    size_t used = 0;
+    Site first{};
+    each_of_cluster(w, [&](Worker *of) {
+        char waiting[500] = "";
+        if (!describe_waiting(of, waiting, sizeof waiting, first) || used >= sizeof text) return;
+        if (w->cluster) used += snprintf(text + used, sizeof text - used, " CTA of rank %u:", of->rank);
+        if (used < sizeof text) used += snprintf(text + used, sizeof text - used, "%s", waiting);
+    });
+    if (used < sizeof text) used += describe_cluster_barrier(w, text + used, sizeof text - used);
+    if (!first.file && w->cluster) first = w->cluster->site;
     if (used && used < sizeof text) text[used - 1] = 0;  // the last semicolon
-    fail_at("deadlock", first, "no thread of the CTA can run:%s", text);
+    fail_at("deadlock", first, "no thread of the %s can run:%s", w->cluster ? "cluster" : "CTA", text);
+}
+
+// In a cluster, the next CTA that can run when this one cannot; in random order, any of them.
+static Fiber *next_of_cluster(Worker *w) {
+    const auto &workers = w->cluster->workers;
+    const size_t count = workers.size();
+    size_t first = w->rank, step = 1;
+    if (w->settings->schedule == random_order) first = random_bits(w) % count;
+    if (w->settings->schedule == reverse_order) step = count - 1;
+    for (size_t i = 0; i < count; i++) {
+        if (Fiber *fiber = next_ready(workers[(first + i * step) % count])) return fiber;
+    }
+    return nullptr;
 }
 
 Fiber *next_or_deadlock(Worker *w) {
-    Fiber *fiber = next_ready(w);
-    if (!fiber && land_waited_copies(w)) fiber = next_ready(w);
-    if (!fiber && end_try_waits(w)) fiber = next_ready(w);
+    auto next = [w] { return w->cluster ? next_of_cluster(w) : next_ready(w); };
+    Fiber *fiber = next();
+    if (!fiber && land_waited_copies(w)) fiber = next();
+    if (!fiber && end_try_waits(w)) fiber = next();
     if (!fiber) deadlock(w);
     return fiber;
 }
@@ -86,16 +121,14 @@ Fiber *next_or_deadlock(Worker *w) {
 inline void run_others(Worker *w, Fiber *me) {
     if (__builtin_expect(launch.aborted.load(std::memory_order_relaxed), 0)) leave_cta();
     Fiber *fiber = next_or_deadlock(w);
-    if (fiber == me) return;
-    self = fiber;
-    coh_switch(&me->stack_pointer, fiber->stack_pointer);
+    if (fiber != me) switch_to(fiber, &me->stack_pointer);
 }
 
 void yield() {
-    Worker *w = worker;
-    if (w->spins++ == 0) w->spinning_since = std::chrono::steady_clock::now();
-    if (w->spins % 1024 == 0 && w->spins > LIVELOCK_SPINS &&
-        std::chrono::steady_clock::now() - w->spinning_since > LIVELOCK_TIME) {
+    Worker *w = worker, *leader = w->leader;
+    if (leader->spins++ == 0) leader->spinning_since = std::chrono::steady_clock::now();
+    if (leader->spins % 1024 == 0 && leader->spins > LIVELOCK_SPINS &&
+        std::chrono::steady_clock::now() - leader->spinning_since > LIVELOCK_TIME) {
         fail_at("livelock", Place(), "the CTA's threads spin and none makes progress; CTAs that "
                 "wait for later CTAs cannot run here");
     }
@@ -107,7 +140,8 @@ void yield() {
     } else {
         make_ready(w, current_fiber());
     }
-    run_others(w, current_fiber());
+    if (w->cluster) w = w->cluster->workers[(w->rank + 1) % w->cluster->workers.size()];
+    run_others(w, current_fiber());  // what it waits for may be another CTA's to do
 }
 
 }  // namespace coh

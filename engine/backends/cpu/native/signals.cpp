@@ -27,6 +27,15 @@ static void record_fault(const char *kind, Place place, const char *format, ...)
     va_end(arguments);
 }
 
+static bool is_window_of_another_cta(Worker *w, uintptr_t address) {
+    bool found = false;
+    each_of_cluster(w, [&](Worker *of) {
+        const size_t offset = address - (uintptr_t)of->window_mapping;
+        found = found || (of != w && offset < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES);
+    });
+    return found;
+}
+
 static void explain_memory_fault(Worker *w, uintptr_t address, Place place) {
     Buffer *b = buffer_around(address);
     if (b && b->sparse && address - (uintptr_t)b->base < b->size) {
@@ -38,6 +47,10 @@ static void explain_memory_fault(Worker *w, uintptr_t address, Place place) {
         record_fault("global memory out of bounds", place,
                      "access at byte %lld of %s (%zu bytes)",
                      (long long)(address - (uintptr_t)b->base), b->name, b->size);
+    } else if (is_window_of_another_cta(w, address)) {
+        record_fault("shared memory of a CTA that has left", place,
+                     "all threads of that CTA of the cluster have returned, or the address lies "
+                     "outside of its shared memory");
     } else if (address - (uintptr_t)w->window_mapping < WINDOW_BYTES + 2 * WINDOW_GUARD_BYTES) {
         record_fault("shared memory out of bounds", place,
                      "access at byte %lld of dynamic shared memory (%u bytes)",
@@ -58,7 +71,7 @@ static void explain_memory_fault(Worker *w, uintptr_t address, Place place) {
 
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
     Worker *w = worker;
-    if (!w || !w->in_cta) {  // not the kernel's doing
+    if (!w || !w->leader->in_cta) {  // not the kernel's doing
         if (signal_number == INTERRUPT_SIGNAL) return;
         signal(signal_number, SIG_DFL);
         raise(signal_number);
@@ -86,8 +99,8 @@ static void on_fault(int signal_number, siginfo_t *info, void *context) {
         case SIGILL: record_fault("trap", place, "trap or illegal instruction"); break;
         default: explain_memory_fault(w, (uintptr_t)info->si_addr, place);
     }
-    w->in_cta = false;
-    siglongjmp(w->fault_exit, 1);
+    w->leader->in_cta = false;
+    siglongjmp(w->leader->fault_exit, 1);
 }
 
 class FaultHandlers {

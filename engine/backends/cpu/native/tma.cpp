@@ -54,7 +54,7 @@ static PendingTile make_tile(const TensorMapOnHost &map, void *shared, const int
     tile.map = map;
     tile.shared = shared;
     for (unsigned i = 0; i < map.rank; i++) tile.coordinates[i] = coordinates[i];
-    tile.thread = (uint16_t)self->linear;
+    tile.thread = (uint16_t)thread_of_cluster();
     tile.clock = checking() ? current_clock() : 0;
     tile.site = site;
     return tile;
@@ -86,7 +86,7 @@ static void each_chunk(const PendingTile &tile, Visit visit) {
             for (unsigned e = 0; e < in_chunk && inside; e++) {
                 if (first + e >= 0 && first + e < (long long)map.dims[0]) present |= 1u << e;
             }
-            visit((char *)shared_pointer(address),
+            visit((char *)cluster_memory(address),
                   (char *)map.base + offset + first * map.element_bytes, present);
         }
     }
@@ -96,8 +96,9 @@ static void load_tile(void *destination, const TensorMapOnHost &known, void *mba
                       const int *coordinates, Site site) {
     Worker *w = worker;
     Mbarrier &barrier = use_mbarrier(mbarrier, site);
-    const PendingTile tile = make_tile(known, destination, coordinates, site);
+    PendingTile tile = make_tile(known, destination, coordinates, site);
     if (w->settings->check) {
+        if (barrier.owner != w) tile.known = known_clock(w);
         check_access(destination, (size_t)tile_bytes(known), AccessKind::write, site);
         mark_copy_pending(destination, (size_t)tile_bytes(known));
     }
@@ -109,6 +110,41 @@ static void load_tile(void *destination, const TensorMapOnHost &known, void *mba
 void tma_load(void *destination, const void *map, void *mbarrier, int rank, const int *coordinates,
               Site site) {
     load_tile(destination, read_map(map, rank, site), mbarrier, coordinates, site);
+}
+// .multicast::cluster: the tile and its bytes' arrival, at the same places of every CTA of `ctas`.
+void tma_load_multicast(void *destination, const void *map, void *mbarrier, int rank,
+                        const int *coordinates, uint16_t ctas, Site site) {
+    const TensorMapOnHost &known = read_map(map, rank, site);
+    for (uint32_t rest = ctas; rest; rest &= rest - 1) {
+        const uint32_t cta = (uint32_t)__builtin_ctz(rest);
+        load_tile(cluster_pointer(destination, cta, site), known,
+                  cluster_pointer(mbarrier, cta, site), coordinates, site);
+    }
+}
+void bulk_load_multicast(void *destination, const void *source, uint32_t bytes, void *mbarrier,
+                         uint16_t ctas, Site site) {
+    for (uint32_t rest = ctas; rest; rest &= rest - 1) {
+        const uint32_t cta = (uint32_t)__builtin_ctz(rest);
+        bulk_load(cluster_pointer(destination, cta, site), source, bytes,
+                  cluster_pointer(mbarrier, cta, site), site);
+    }
+}
+// cp.async.bulk from the own to a CTA's shared memory.
+void bulk_send(void *destination, const void *source, uint32_t bytes, void *mbarrier, Site site) {
+    if (checking()) check_proxy_fence(source, bytes, site);
+    bulk_load(destination, source, bytes, mbarrier, site);
+}
+// st.async
+void store_async(void *destination, const void *value, uint32_t bytes, void *mbarrier, Site site) {
+    check_access(destination, bytes, AccessKind::write, site);
+    memcpy(destination, value, bytes);
+    Mbarrier &barrier = use_mbarrier(mbarrier, site);
+    if (checking()) {
+        hand_over_to(barrier);
+        advance_clock(worker, self->linear);
+    }
+    barrier.bytes_missing -= bytes;
+    complete_phase_if_due(barrier);
 }
 void bulk_load(void *destination, const void *source, uint32_t bytes, void *mbarrier, Site site) {
     const int start = 0;
@@ -131,8 +167,12 @@ void land_tiles(Mbarrier &mbarrier) {
             if (checking()) record_async_write(shared, 16, tile.thread, tile.clock, tile.site);
         });
         mbarrier.bytes_missing -= tile_bytes(tile.map);
-        if (checking()) {
-            uint32_t &clock = mbarrier.handover.clock[tile.thread];
+        if (checking() && tile.known) {
+            KnownCtas &known = mbarrier.handover.order.acquired;
+            known = joined(known, tile.known);
+            mbarrier.owner->uses_fences = true;
+        } else if (checking()) {
+            uint32_t &clock = mbarrier.handover.clock[tile.thread % MAX_THREADS_PER_CTA];
             clock = std::max(clock, tile.clock);
         }
     }

@@ -252,7 +252,7 @@ def _pair_operands(match: Match, texts: tuple[str, ...]) -> list[tuple[OperandFo
 
 
 def _has_shape(match: Match, form: OperandForm, text: str) -> bool:
-    if match.kind_of(form) in ("shared", "global", "tensor"):
+    if match.kind_of(form) in ("shared", "cluster", "global", "tensor"):
         return text.startswith("[")
     count = match.count(form)
     if count is None:

@@ -10,7 +10,8 @@ and is otherwise literal. `$name` in the code is what stood there ("none" when i
 
 Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of a
 group); `[n]` makes it a vector in braces, C++'s array. Other kinds:
-    a:shared, a:global  an address in brackets, `char *`; a:@space: the one the group `space` names
+    a:shared, a:cluster (shared::cluster), a:global  an address in brackets, `char *`;
+                        a:@space: the one the group `space` names
     a:imm               an integer constant
     a:tensor[n]         tensor map and coordinates `[map, {x, y}]`: `a` and `a_at`
     ~d:f32[n]           an accumulator that is written later: `float *` to the operands themselves
@@ -44,7 +45,7 @@ TYPES: dict[str, tuple[str, int]] = {
 class OperandForm:
     name: str
     direction: str  # "" (input), "=" or "~"
-    kind: str  # a type, a group's name, shared, global, @group, imm, tensor
+    kind: str  # a type, a group's name, shared, cluster, global, @group, imm, tensor
     count: str = ""  # of a vector: a number, a group's name or group/2
     default: str | None = None
     needs: str = ""  # the group without which it is not there
@@ -67,11 +68,13 @@ class Match:
         return 1 if value == "none" else int(value) // int(divisor or 1)
 
     def kind_of(self, operand: OperandForm) -> str:
-        """A type, shared, global, imm or tensor."""
+        """A type, shared, cluster, global, imm or tensor."""
         if operand.kind.startswith("@"):
             space = self.groups[operand.kind[1:]]
+            if space == "shared::cluster":
+                return "cluster"
             return "shared" if space.startswith("shared") else "global"
-        if operand.kind in (*TYPES, "shared", "global", "imm", "tensor"):
+        if operand.kind in (*TYPES, "shared", "cluster", "global", "imm", "tensor"):
             return operand.kind
         return self.groups[operand.kind]
 

@@ -58,7 +58,7 @@ class Operands:
             return [f"constexpr long long {name} = {self._constant(text)};"], []
         if kind == "tensor":
             return self._tile(match, form, text), []
-        if kind in ("shared", "global"):
+        if kind in ("shared", "cluster", "global"):
             return [f"char *const {name} = {self._address(text, kind)};"], []
         cpp = TYPES[kind][0]
         if (count := match.count(form)) is None:
@@ -111,13 +111,14 @@ class Operands:
             raise self._error(f"the address {text} is not understood")
         register = self._register(match[1])
         bits = TYPES[register.type][1] if register.type != "imm" else 64
-        if bits < (32 if space == "shared" else 64) or register.type.startswith("f"):
+        is_global = space == "global"
+        if bits < (64 if is_global else 32) or register.type.startswith("f"):
             raise self._error(
                 f"{match[1]} has {bits} bits, and a {space} address has "
-                f"{'32 or 64' if space == 'shared' else '64'}"
+                f"{'64' if is_global else '32 or 64'}"
             )
         offset = f" {match[2]} {self._get(match[3], 's64')}" if match[2] else ""
-        function = "shared" if space == "shared" else "generic"
+        function = "generic" if is_global else space
         return f"coh::ptx::{function}((uint64_t)({register.variable}{offset}), coh_here)"
 
     def _register(self, name: str) -> Register:

@@ -32,15 +32,20 @@ SPECIAL_REGISTERS = {
             ("ctaid", "block_idx"),
             ("ntid", "block_dim"),
             ("nctaid", "grid_dim"),
-            # Without clusters every CTA is one.
-            ("clusterid", "block_idx"),
-            ("nclusterid", "grid_dim"),
+            ("cluster_nctaid", "cluster_dim"),
         )
         for axis in "xyz"
     },
-    **{f"cluster_ctaid.{axis}": "0" for axis in "xyz"},
-    **{f"cluster_nctaid.{axis}": "1" for axis in "xyz"},
-    "cluster_ctarank": "0",
-    "cluster_nctarank": "1",
-    "is_explicit_cluster": "0",
+    **{
+        f"{ptx}.{axis}": f"{_SELF}{name}.{axis} {operation} {_SELF}cluster_dim.{axis}"
+        for ptx, name, operation in (
+            ("clusterid", "block_idx", "/"),
+            ("nclusterid", "grid_dim", "/"),
+            ("cluster_ctaid", "block_idx", "%"),
+        )
+        for axis in "xyz"
+    },
+    "cluster_ctarank": f"{_SELF}cluster_rank",
+    "cluster_nctarank": f"{_SELF}cluster_size",
+    "is_explicit_cluster": f"{_SELF}cluster_size > 1",
 }

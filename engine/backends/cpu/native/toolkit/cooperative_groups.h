@@ -1,5 +1,5 @@
-// Cooperative groups: blocks, tiles of a warp, coalesced threads, and the grid. Clusters and tiles
-// of several warps are not here.
+// Cooperative groups: blocks, tiles of a warp, coalesced threads, clusters, and the grid. Tiles of
+// several warps are not here.
 #pragma once
 
 namespace cooperative_groups {
@@ -165,6 +165,55 @@ private:
     coalesced_group lanes_;
     bool is_block_;
 };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+class cluster_group {
+public:
+    struct arrival_token {};
+
+    COH_METHOD static void sync(COH_SITE) {
+        coh::cluster_arrive(coh::Order::release, site);
+        coh::cluster_wait(site);
+    }
+    COH_METHOD static arrival_token barrier_arrive(COH_SITE) {
+        coh::cluster_arrive(coh::Order::release, site);
+        return {};
+    }
+    COH_METHOD static void barrier_wait(arrival_token && = {}, COH_SITE) {
+        coh::cluster_wait(site);
+    }
+    template <class T>
+    COH_METHOD static T *map_shared_rank(T *pointer, int rank, COH_SITE) {
+        return (T *)coh::cluster_pointer((const void *)pointer, (unsigned)rank, site);
+    }
+    COH_METHOD static unsigned query_shared_rank(const void *pointer, COH_SITE) {
+        return coh::cluster_rank_of(pointer, site);
+    }
+    COH_METHOD static dim3 block_index() {
+        const dim3 &dim = coh::self->cluster_dim;
+        const uint3 &at = coh::self->block_idx;
+        return {at.x % dim.x, at.y % dim.y, at.z % dim.z};
+    }
+    COH_METHOD static unsigned block_rank() { return coh::self->cluster_rank; }
+    COH_METHOD static dim3 dim_blocks() { return coh::self->cluster_dim; }
+    COH_METHOD static unsigned num_blocks() { return coh::self->cluster_size; }
+    COH_METHOD static dim3 thread_index() {
+        const dim3 &dim = coh::self->block_dim, block = block_index();
+        const uint3 &at = coh::self->thread_idx;
+        return {block.x * dim.x + at.x, block.y * dim.y + at.y, block.z * dim.z + at.z};
+    }
+    COH_METHOD static dim3 dim_threads() {
+        const dim3 &dim = coh::self->block_dim, &blocks = coh::self->cluster_dim;
+        return {blocks.x * dim.x, blocks.y * dim.y, blocks.z * dim.z};
+    }
+    COH_METHOD static unsigned num_threads() { return num_blocks() * thread_block::size(); }
+    COH_METHOD static unsigned size() { return num_threads(); }
+    COH_METHOD static unsigned thread_rank() {
+        return block_rank() * thread_block::size() + thread_block::thread_rank();
+    }
+};
+COH_INLINE cluster_group this_cluster() { return cluster_group(); }
+#endif
 
 class grid_group {
 public:

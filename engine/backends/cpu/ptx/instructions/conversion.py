@@ -110,5 +110,7 @@ FORMS = [
          "(uint64_t)coh::shared_pointer(a, coh_here)"),
     Form("cvta[.to].<global|const|param|local>.u64", "=d:u64 a:u64", "a"),
     Form("isspacep.<shared|shared::cta>", "=d:pred a:u64", "ptx::is_in_shared_memory(a)"),
-    Form("isspacep.global", "=d:pred a:u64", "!ptx::is_in_shared_memory(a)"),
+    Form("isspacep.shared::cluster", "=d:pred a:u64",
+         "coh::is_in_cluster_memory((const void *)a)"),
+    Form("isspacep.global", "=d:pred a:u64", "!coh::is_in_cluster_memory((const void *)a)"),
 ]  # fmt: skip

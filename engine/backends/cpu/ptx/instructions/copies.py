@@ -5,9 +5,10 @@ from __future__ import annotations
 from engine.backends.cpu.ptx.forms import Form
 
 _SMEM = "[.<shared|shared::cta>]"
+_ANY_SMEM = "[.<smem:shared|shared::cta|shared::cluster>]"
 _HINT = "[.L2::cache_hint]"
 _PREFETCH = "[.L2::<64B|128B|256B>]"
-_CLUSTER = "<shared::cluster|shared::cta>"
+_TO = "<to:shared::cluster|shared::cta>"
 _WAIT = "[.<acquire|relaxed>.<cta|cluster>]"
 _ARRIVE = "[.<release|relaxed>.<cta|cluster>]"
 
@@ -26,18 +27,32 @@ FORMS = [
     Form(f"cp.async.mbarrier.arrive[.noinc]{_SMEM}.b64", "a:shared",
          "coh::mbarrier_arrive_after_copies(a, $noinc, coh_here);"),
     # ---- TMA ----
-    Form(f"cp.async.bulk.tensor.<rank:1|2|3|4|5>d.{_CLUSTER}.global[.tile]"
+    Form(f"cp.async.bulk.tensor.<rank:1|2|3|4|5>d.{_TO}.global[.tile]"
          f".mbarrier::complete_tx::bytes{_HINT}",
-         "a:shared map:tensor[rank] mbar:shared hint:b64?cache_hint",
+         "a:@to map:tensor[rank] mbar:@to hint:b64?cache_hint",
          "coh::tma_load(a, map, mbar, $rank, map_at, coh_here);"),
+    Form("cp.async.bulk.tensor.<rank:1|2|3|4|5>d.shared::cluster.global[.tile]"
+         f".mbarrier::complete_tx::bytes.multicast::cluster{_HINT}",
+         "a:cluster map:tensor[rank] mbar:cluster ctas:b16 hint:b64?cache_hint",
+         "coh::tma_load_multicast(a, map, mbar, $rank, map_at, ctas, coh_here);"),
     Form(f"cp.async.bulk.tensor.<rank:1|2|3|4|5>d.global.shared::cta[.tile].bulk_group{_HINT}",
          "map:tensor[rank] a:shared hint:b64?cache_hint",
          "coh::tma_store(map, a, $rank, map_at, coh_here);"),
     Form(f"cp.async.bulk.prefetch.tensor.<rank:1|2|3|4|5>d.L2.global[.tile]{_HINT}",
          "map:tensor[rank] hint:b64?cache_hint", ";"),
-    Form(f"cp.async.bulk.{_CLUSTER}.global.mbarrier::complete_tx::bytes{_HINT}",
-         "a:shared b:global size:u32 mbar:shared hint:b64?cache_hint",
+    Form(f"cp.async.bulk.{_TO}.global.mbarrier::complete_tx::bytes{_HINT}",
+         "a:@to b:global size:u32 mbar:@to hint:b64?cache_hint",
          "coh::bulk_load(a, b, size, mbar, coh_here);"),
+    Form("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+         f"{_HINT}",
+         "a:cluster b:global size:u32 mbar:cluster ctas:b16 hint:b64?cache_hint",
+         "coh::bulk_load_multicast(a, b, size, mbar, ctas, coh_here);"),
+    Form("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
+         "a:cluster b:shared size:u32 mbar:cluster",
+         "coh::bulk_send(a, b, size, mbar, coh_here);"),
+    Form("st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.v<n:2|4>]"
+         ".<t:b32|u32|s32|f32|b64|u64|s64|f64>",
+         "a:cluster v:t[n] mbar:cluster", "coh::store_async(a, v, sizeof v, mbar, coh_here);"),
     Form(f"cp.async.bulk.global.shared::cta.bulk_group{_HINT}",
          "a:global b:shared size:u32 hint:b64?cache_hint",
          "coh::bulk_store(a, b, size, coh_here);"),
@@ -52,11 +67,13 @@ FORMS = [
          "coh::mbarrier_arrive(a, (int)n, 0, coh_here)"),
     Form(f"mbarrier.arrive.expect_tx{_ARRIVE}{_SMEM}.b64", "=d:b64 a:shared bytes:u32",
          "coh::mbarrier_arrive(a, 1, (int)bytes, coh_here)"),
-    Form("mbarrier.arrive[.release.cluster].shared::cluster.b64", "=d:b64 a:shared n:u32=1",
-         "coh::mbarrier_arrive(a, (int)n, 0, coh_here)"),
-    Form(f"mbarrier.expect_tx[.relaxed.<cta|cluster>]{_SMEM}.b64", "a:shared bytes:u32",
+    Form("mbarrier.arrive[.<release|relaxed>.cluster].shared::cluster.b64",
+         "=d:b64 a:cluster n:u32=1", "coh::mbarrier_arrive(a, (int)n, 0, coh_here)"),
+    Form("mbarrier.arrive.expect_tx[.<release|relaxed>.cluster].shared::cluster.b64",
+         "=d:b64 a:cluster bytes:u32", "coh::mbarrier_arrive(a, 1, (int)bytes, coh_here)"),
+    Form(f"mbarrier.expect_tx[.relaxed.<cta|cluster>]{_ANY_SMEM}.b64", "a:@smem bytes:u32",
          "coh::mbarrier_expect(a, (int)bytes, coh_here);"),
-    Form(f"mbarrier.complete_tx[.relaxed.<cta|cluster>]{_SMEM}.b64", "a:shared bytes:u32",
+    Form(f"mbarrier.complete_tx[.relaxed.<cta|cluster>]{_ANY_SMEM}.b64", "a:@smem bytes:u32",
          "coh::mbarrier_expect(a, -(int)bytes, coh_here);"),
     Form(f"mbarrier.<test_wait|try_wait>.parity{_WAIT}{_SMEM}.b64",
          "=p:pred a:shared parity:u32 time:u32=0",

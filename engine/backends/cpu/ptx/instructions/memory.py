@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.backends.cpu.ptx.forms import Form
 
 _TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|b64|u64|s64|b128|f32|f64"
-_SPACE = "[.<space:shared|shared::cta|global|const>]"
+_SPACE = "[.<space:shared|shared::cta|shared::cluster|global|const>]"
 _SCOPE = "<s:cta|cluster|gpu|sys>"
 _ORDERED = 'ptx::order_of("$o"), ptx::scope_of("$s")'
 _LEVELS = (
@@ -79,5 +79,15 @@ FORMS = [
     Form("membar.<gl|sys>", "", "coh::thread_fence();"),
     Form("fence.proxy.async[.<global|shared::cta|shared::cluster>]", "", "coh::proxy_fence();"),
     Form("fence.proxy.alias", "", ";"),
-    Form("fence.mbarrier_init.release.cluster", "", ";"),
+    Form("fence.mbarrier_init.release.cluster", "",
+         "coh::thread_fence(coh::Scope::gpu, coh::Order::release);"),
+    # ---- other CTAs of the cluster ----
+    Form("mapa.shared::cluster.<t:u32|u64>", "=d:t a:t rank:u32",
+         "coh::cluster_address(a, rank, coh_here)"),
+    Form("mapa.u64", "=d:u64 a:u64 rank:u32",
+         "(uint64_t)coh::cluster_pointer((const void *)a, rank, coh_here)"),
+    Form("getctarank.shared::cluster.<t:u32|u64>", "=d:u32 a:t",
+         "coh::cluster_rank_of(coh::cluster_memory(a, coh_here), coh_here)"),
+    Form("getctarank.u64", "=d:u32 a:u64",
+         "coh::cluster_rank_of((const void *)a, coh_here)"),
 ]  # fmt: skip

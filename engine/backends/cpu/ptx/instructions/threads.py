@@ -20,6 +20,9 @@ FORMS = [
          "coh::barrier_sync((int)id, (int)count, coh_here);"),
     Form("<bar|barrier>[.cta].arrive[.aligned]", "id:u32 count:u32",
          "coh::barrier_arrive((int)id, (int)count, coh_here);"),
+    Form("barrier.cluster.arrive[.<o:release|relaxed>][.aligned]", "",
+         'coh::cluster_arrive(ptx::cluster_order_of("$o"), coh_here);'),
+    Form("barrier.cluster.wait[.acquire][.aligned]", "", "coh::cluster_wait(coh_here);"),
     Form("bar.warp.sync", "mask:b32", "coh::warp_sync(mask, coh_here);"),
     # ---- warps ----
     Form("shfl.sync.<m:up|down|bfly|idx>.b32", "=d:b32|p:pred a:b32 b:u32 c:u32 mask:b32",

@@ -1,0 +1,127 @@
+"""Thread block clusters: CTAs that run together and use each other's shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import planted
+import pytest
+from host_kernels import KERNELS, line_of
+from slow_cases import one_in
+
+from engine.backends.cpu.build import build_kernels
+from engine.backends.cpu.clusters import place_cluster_dims
+from engine.errors import CompileError
+from engine.evaluation import Status
+
+FILE = "clusters.cu"
+SCHEDULES = ("in_order", "random", "reverse")
+_OWN, _OTHERS = planted.INPUT[:128], planted.INPUT[:128].reshape(2, 64)[::-1].reshape(-1)
+RIGHT = {
+    "exchange": _OTHERS,
+    "exchange_ptx": _OTHERS,
+    "split_barrier": _OTHERS + np.tile(planted.INPUT[128:192], 2),
+    "remote_atomics": np.array([128.0]),
+    "remote_mbarrier": np.concatenate([_OWN[:64][::-1] + i for i in range(4)]),
+    "multicast": np.tile(_OWN[:64], 2),
+    "send": _OTHERS + 1,
+    "global_handover": _OTHERS,
+}
+WRONG = {
+    "no_sync_after_writes": "shared memory race",
+    "only_a_block_barrier": "shared memory race",
+    "relaxed_arrival": "shared memory race",
+    "past_the_others_array": "shared memory out of bounds",
+    "leaves_too_early": "shared memory of a CTA that has left",
+    "before_it_started": "shared memory of a CTA that may not have started",
+    "arrives_twice": "cluster barrier",
+    "waits_only": "cluster barrier",
+    "rank_too_high": "bad cluster rank",
+    "remote_address_on_shared": "illegal address",
+    "one_cta_waits_elsewhere": "deadlock",
+    "overwritten_while_it_reads": "shared memory race",
+    "message_not_waited_for": "shared memory",
+}
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return {}
+
+
+def _library(kernels, check):
+    if check not in kernels:
+        kernels[check] = planted.library(FILE, check, "sm_90a")
+    return kernels[check]
+
+
+def test_every_kernel_has_an_expectation():
+    assert planted.entries_of(FILE) == [*RIGHT, *WRONG]
+
+
+# The check build finds nothing wrong in them either; the fast one is the slow tier's.
+@pytest.mark.parametrize("check", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_right_kernels(client, kernels, check):
+    for entry, expected in RIGHT.items():
+        for schedule in SCHEDULES:
+            result = planted.run(client, _library(kernels, check), entry, schedule=schedule)
+            assert result.status is Status.PASSED, result.reason
+            out = result.returned["out"].view(np.float32)[: expected.size]
+            np.testing.assert_array_equal(out, expected.astype(np.float32), err_msg=entry)
+
+
+@pytest.mark.parametrize(
+    ("entry", "schedule"),
+    one_in(len(SCHEDULES), [(e, s) for e in WRONG for s in SCHEDULES], slow=1),
+)
+def test_mistakes_are_named_with_their_line(client, kernels, entry, schedule):
+    result = planted.run(client, _library(kernels, True), entry, schedule=schedule)
+    assert result.status is Status.LAUNCH_ERROR
+    assert WRONG[entry] in result.reason
+    assert f"{FILE}:{line_of(KERNELS / FILE, f'BUG {entry}')}" in result.reason
+
+
+def test_a_deadlock_names_both_sides(client, kernels):
+    result = planted.run(client, _library(kernels, True), "one_cta_waits_elsewhere")
+    line = line_of(KERNELS / FILE, "BUG one_cta_waits_elsewhere")
+    assert f"64 threads wait at {FILE}:{line - 1} for the mbarrier" in result.reason
+    assert f"threads of the cluster wait at its barrier ({FILE}:{line})" in result.reason
+
+
+def test_a_gpu_without_clusters_is_one_sentence():
+    with pytest.raises(CompileError, match=r"^clusters\.cu: kernel exchange has __cluster_dims__"):
+        build_kernels(KERNELS / FILE, ["exchange"], arch="sm_89")
+
+
+@pytest.mark.parametrize(
+    ("grid", "cluster", "named"),
+    [
+        ((3, 1, 1), None, "the grid (3,1,1) is no multiple of the cluster (2,1,1)"),
+        ((4, 1, 1), (4, 1, 1), "has __cluster_dims__(2, 1, 1), but the launch asks"),
+    ],
+)
+def test_launches_that_do_not_fit(client, kernels, grid, cluster, named):
+    def changed(job):
+        launch = replace(job.launches[0], grid=grid, cluster=cluster)
+        return replace(job, launches=(launch,))
+
+    library = _library(kernels, True)
+    result = client.run(changed(planted.job(library, "exchange")), 30.0)
+    assert result.status is Status.LAUNCH_ERROR
+    assert named in result.reason
+
+
+def test_dimensions_are_read_behind_the_preprocessor():
+    text = (
+        "namespace a { template <int N> void COH_CLUSTER_DIMS((N > 2 ? 2 : 1), 1)\n"
+        "fwd(const float *q, int (*f)(int)) { q[0]; } }\n"
+        "void COH_CLUSTER_DIMS(2) declared(int);\nvoid alone(int n) { if (n) return; }\n"
+    )
+    placed = place_cluster_dims(text)
+    assert "{ if (coh::asked_for_cluster((N > 2 ? 2 : 1), 1)) return; q[0]; }" in placed.text
+    assert placed.text.count("asked_for_cluster") == 1
+    assert placed.text.count("\n") == text.count("\n")
+    assert placed.of("a::fwd<4>")
+    assert not placed.of("alone")
+    assert placed.exports(["alone", "a::fwd<4>"]).count("coh_cluster_") == 1
