@@ -215,10 +215,9 @@ def _on_this_machine(
 
     if not on_gpu:  # kernels on the CPU already run in a process of their own
         from engine.pipeline.evaluate import Evaluator
-        from engine.search.evaluation_process import evaluate_point
 
         with Evaluator() as evaluator:
-            end = run_sweep(spec, partial(evaluate_point, evaluator), book, reporter)
+            end = run_sweep(spec, evaluator.evaluate, book, reporter)
         return end, problem_results(_rows(book, points))
     from engine.search.evaluation_process import EvaluationProcess
 

@@ -11,15 +11,14 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
 from engine.errors import AttuneError
-from engine.evaluation import Evaluation
-from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.records.predictions import keep_prediction
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
 from engine.search.rows import SweepRow
@@ -50,14 +49,14 @@ class EvaluationProcess:
             self._process.close()
         self._process = self._connection = None
 
-    def evaluate(self, request: EvaluationRequest) -> Evaluation:
-        """One evaluation.
+    def evaluate(self, request: EvaluationRequest) -> EvaluationOutcome:
+        """One evaluation, without its error maps.
 
         Raises:
             BrokenExecutor: the process died of it.
             AttuneError: as `Evaluator.evaluate`.
         """
-        answer: Evaluation = self._call(evaluate_point, request)
+        answer: EvaluationOutcome = self._call(_evaluate, request)
         return answer
 
     def final(self, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
@@ -114,11 +113,8 @@ def _serve(connection: Connection) -> None:
             connection.send((answer, evaluator.gpu_error is None))
 
 
-def evaluate_point(evaluator: Evaluator, request: EvaluationRequest) -> Evaluation:
-    """One point, its prediction kept for the ledger."""
-    outcome = evaluator.evaluate(request)
-    keep_prediction(outcome.evaluation, outcome.predicted)
-    return outcome.evaluation
+def _evaluate(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+    return replace(evaluator.evaluate(request), maps=())
 
 
 def _final(evaluator: Evaluator, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:

@@ -55,7 +55,7 @@ def attune(variant: Variant, problem: Problem, folder: Path) -> tuple[float, Con
 
         def evaluate(request: Any) -> Any:
             ahead.next_point()
-            return evaluator.evaluate(request).evaluation
+            return evaluator.evaluate(request)
 
         run_sweep(spec, evaluate, book, on_gpu=True)
         (result,) = problem_results(list(book.rows.values()), gpu_candidates(evaluator))

@@ -50,7 +50,7 @@ def on_the_cpu(folder: Path) -> None:
         with Evaluator() as evaluator:
 
             def evaluate(request: Any, evaluator: Evaluator = evaluator) -> Any:
-                return evaluator.evaluate(request).evaluation
+                return evaluator.evaluate(request)
 
             book = SweepJournal(folder / f"{what}.jsonl")
             run_sweep(spec, evaluate, book, told.append)
@@ -78,7 +78,7 @@ def on_two_workers(folder: Path) -> None:
         with connect(local.address, points[0].request) as cluster:
 
             def evaluate(request: Any) -> Any:
-                return evaluator.evaluate(request).evaluation
+                return evaluator.evaluate(request)
 
             for turn in range(ROUNDS + 1):
                 for what, rates in per_minute.items():

@@ -22,6 +22,7 @@ from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
 from engine.model.occupancy import occupancy
 from engine.names import find_variant
+from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.location import UNKNOWN_LOCATION, Location
@@ -135,11 +136,12 @@ class Landscape:
         self.time_us, self.status, self.origin = time_us, status, origin
         self.asked: list[EvaluationRequest] = []
 
-    def __call__(self, request: EvaluationRequest) -> Evaluation:
+    def __call__(self, request: EvaluationRequest) -> EvaluationOutcome:
         self.asked.append(request)
         status = self.status(request)
         time_us = self.time_us(request) if status is Status.PASSED else None
-        return evaluation(request, time_us, status=status, origin=self.origin)
+        made = evaluation(request, time_us, status=status, origin=self.origin)
+        return EvaluationOutcome(made)
 
 
 def bowl(request: EvaluationRequest) -> float:

@@ -23,6 +23,7 @@ from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.predictions import predictions
 from engine.search.autotune import ProblemResult
 from engine.search.cluster.address import is_loopback, parse_address
 from engine.search.cluster.executor import Cluster, connect, sweep_on
@@ -106,7 +107,7 @@ def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> 
 
     alone = SweepJournal(tmp_path / "alone.jsonl")
     with Evaluator() as evaluator:
-        run_sweep(TINY, lambda request: evaluator.evaluate(request).evaluation, alone)
+        run_sweep(TINY, evaluator.evaluate, alone)
     together = SweepJournal.open(path)
     for point, row in together.rows.items():
         same = alone.rows[point]
@@ -115,6 +116,9 @@ def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> 
         error, expected = row.result["correctness"], same.result["correctness"]
         assert error["max_abs_err"] == expected["max_abs_err"]
     assert {r.origin for r in results} == {"predicted"}
+    kept = [(p.problem, dict(p.config), p.latency.median_us) for p in predictions()]
+    for row in together.rows.values():
+        assert (row.problem, dict(row.config), row.median_us) in kept
 
 
 def test_cancelling_releases_what_is_on_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -291,7 +295,7 @@ def test_a_lost_scheduler_ends_the_sweep_and_nothing_is_lost(tmp_path: Path) -> 
     assert 3 <= len(kept) < POINTS
     with Evaluator() as evaluator:
         again = SweepJournal.open(path)
-        run_sweep(TINY, lambda request: evaluator.evaluate(request).evaluation, again)
+        run_sweep(TINY, evaluator.evaluate, again)
     assert Counter(line["point"] for line in lines_of(path)) == dict.fromkeys(again.rows, 1)
     assert len(again.rows) == POINTS
     assert all(again.rows[point] == row for point, row in kept.items())

@@ -20,8 +20,10 @@ import pytest
 from search_data import SMALL, Landscape, bowl
 
 from engine.errors import StoreError, ToolMissing
-from engine.evaluation import Evaluation, Execution, Origin, Status
+from engine.evaluation import Execution, Latency, Origin, Status
+from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
+from engine.records.predictions import predictions
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
 from engine.search.sweep import Budget, Progress, SweepJournal, SweepSpec, run_sweep
@@ -81,7 +83,7 @@ def test_failures_and_constraints_are_rows_with_reasons(tmp_path: Path) -> None:
 
 
 def test_an_exception_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    def evaluate(request: EvaluationRequest) -> Evaluation:
+    def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         if request.config["num_splits"] == 1:
             raise ToolMissing("No compiler: install one.")
         if request.config["num_splits"] == 2:
@@ -144,7 +146,7 @@ def test_results_that_may_come_out_better_are_made_again(tmp_path: Path) -> None
 
 
 def test_a_budget_of_seconds_ends_it(tmp_path: Path) -> None:
-    def slow(request: EvaluationRequest) -> Evaluation:
+    def slow(request: EvaluationRequest) -> EvaluationOutcome:
         time.sleep(0.02)
         return Landscape(bowl)(request)
 
@@ -211,7 +213,7 @@ def test_a_reader_follows_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_an_estimate_learns_from_the_first_points(tmp_path: Path) -> None:
-    def slow(request: EvaluationRequest) -> Evaluation:
+    def slow(request: EvaluationRequest) -> EvaluationOutcome:
         time.sleep(0.01)
         return Landscape(bowl)(request)
 
@@ -230,7 +232,7 @@ def test_an_estimate_learns_from_the_first_points(tmp_path: Path) -> None:
 def test_several_evaluations_at_once(tmp_path: Path) -> None:
     together = threading.Barrier(4, timeout=20)
 
-    def evaluate(request: EvaluationRequest) -> Evaluation:
+    def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         together.wait()  # passes only when four are under way
         return Landscape(bowl)(request)
 
@@ -248,11 +250,12 @@ def test_where_a_row_was_measured_survives_the_journal(
     gpus = {128: "GPU-a", 512: "GPU-b"}
     now = ""
 
-    def evaluate(request: EvaluationRequest) -> Evaluation:
+    def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         nonlocal now
         now = gpus[request.problem.seqlen]
         on_gpu = Execution("cuda", "device", "device", 0, None)
-        return replace(Landscape(bowl)(request), execution=on_gpu)
+        made = Landscape(bowl)(request).evaluation
+        return EvaluationOutcome(replace(made, execution=on_gpu))
 
     monkeypatch.setattr("engine.search.location.local_gpu_id", lambda: now)
     path = tmp_path / "s.jsonl"
@@ -268,7 +271,7 @@ def test_where_a_row_was_measured_survives_the_journal(
 
 
 def test_a_measurement_is_better_than_any_prediction(tmp_path: Path) -> None:
-    def evaluate(request: EvaluationRequest) -> Evaluation:
+    def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         measured = request.config["num_splits"] == 1
         origin: Origin = "measured" if measured else "predicted"
         return Landscape(lambda r: bowl(r) * (9 if measured else 1), origin=origin)(request)
@@ -293,7 +296,7 @@ def test_problems_side_by_side(tmp_path: Path) -> None:
 def test_when_the_time_is_up_what_has_not_begun_is_let_go(tmp_path: Path) -> None:
     began: list[EvaluationRequest] = []
 
-    def slow(request: EvaluationRequest) -> Evaluation:
+    def slow(request: EvaluationRequest) -> EvaluationOutcome:
         began.append(request)
         time.sleep(0.05)
         return Landscape(bowl)(request)
@@ -307,13 +310,27 @@ def test_when_the_time_is_up_what_has_not_begun_is_let_go(tmp_path: Path) -> Non
 
 
 def test_a_broken_executor_is_a_crashed_row(tmp_path: Path) -> None:
-    def evaluate(_: EvaluationRequest) -> Evaluation:
+    def evaluate(_: EvaluationRequest) -> EvaluationOutcome:
         raise BrokenExecutor("3 workers died.")
 
     book = SweepJournal(tmp_path / "s.jsonl")
     run_sweep(replace(SPEC, budget=Budget(evaluations=1)), evaluate, book)
     (row,) = book.rows.values()
     assert (row.status, row.reason) == (Status.CRASHED, "3 workers died.")
+
+
+def test_what_was_predicted_is_kept_wherever_it_was_evaluated(tmp_path: Path) -> None:
+    def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
+        made = replace(Landscape(bowl)(request).evaluation, source_sha256="ab" * 32)
+        return EvaluationOutcome(made, predicted=Latency("predicted", 5.0, 4.0, 6.0, "made up"))
+
+    before = len(predictions())
+    spec = replace(SPEC, budget=Budget(evaluations=3))
+    with ThreadPoolExecutor(2) as elsewhere:
+        run_sweep(spec, evaluate, SweepJournal(tmp_path / "s.jsonl"), executor=elsewhere)
+    new = predictions()[before:]
+    assert [p.latency.median_us for p in new] == [5.0] * 3
+    assert {p.variant for p in new} == {"v05"}
 
 
 def test_several_workers_share_the_time_that_is_left(
@@ -338,7 +355,7 @@ def test_several_workers_share_the_time_that_is_left(
 def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
     release = threading.Event()
 
-    def stuck(request: EvaluationRequest) -> Evaluation:
+    def stuck(request: EvaluationRequest) -> EvaluationOutcome:
         release.wait(20)
         return Landscape(bowl)(request)
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Status
 from engine.jobs.runner import JobRunner
 from engine.jobs.status import JobProgress, JobStatus
 from engine.jobs.sweep.ahead import CompileAhead
+from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.records import files
 from engine.records.encoding import encode
 from engine.search.autotune import ProblemResult, problem_result, result_with_final
-from engine.search.evaluation_process import evaluate_point
 from engine.search.gpu_final import gpu_candidates
 from engine.search.ranking import by_problem
 from engine.search.rows import without_result
@@ -159,20 +159,21 @@ class _PointEvaluator:
         self._marker = marker
         self._fatal, self._deaths = _read_marker(marker)
 
-    def evaluate(self, request: EvaluationRequest) -> Evaluation:
+    def evaluate(self, request: EvaluationRequest) -> EvaluationOutcome:
         self._ahead.next_point()
         point = point_id(request)
         deaths = self._deaths if point == self._fatal else 0
         if deaths >= MAX_DEATHS:
-            return without_result(
+            crashed = without_result(
                 request,
                 Status.CRASHED,
                 f"The worker process died {MAX_DEATHS} times while it ran this point (a crash of "
                 "the compiler or driver, or out of memory): run it alone to see the log.",
             )
+            return EvaluationOutcome(crashed)
         _write_marker(self._marker, point, deaths + 1)
         try:
-            return evaluate_point(self._runner.evaluator, request)
+            return self._runner.evaluator.evaluate(request)
         finally:
             self._marker.unlink(missing_ok=True)
 

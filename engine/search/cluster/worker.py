@@ -18,8 +18,7 @@ from pathlib import Path
 
 from engine.compile.nvrtc import toolchain
 from engine.errors import ClusterError, ToolMissing
-from engine.evaluation import Evaluation
-from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
@@ -107,7 +106,7 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-def evaluate(expected: str, request: EvaluationRequest) -> Evaluation:
+def evaluate(expected: str, request: EvaluationRequest) -> EvaluationOutcome:
     """One evaluation. On a GPU it holds that GPU's lock, as everywhere.
 
     Args:
@@ -120,7 +119,7 @@ def evaluate(expected: str, request: EvaluationRequest) -> Evaluation:
     """
     _check_sources(expected)
     with _exclusive_evaluator() as evaluator:
-        return evaluator.evaluate(request).evaluation
+        return evaluator.evaluate(request)
 
 
 def final(device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:

@@ -10,13 +10,16 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
 from engine.errors import AttuneError
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Status
+from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.records.predictions import keep_prediction
 from engine.search.location import UNKNOWN_LOCATION, Location, location_of
 from engine.search.rows import SweepRow, skipped_row, without_result
 from engine.search.space import SweepPoint
@@ -25,8 +28,8 @@ from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.search.sweep.progress import Progress, Tally
 
-Evaluate: TypeAlias = Callable[[EvaluationRequest], Evaluation]
-Timed: TypeAlias = tuple[Evaluation, float, Location]  # with the seconds it took, and where
+Evaluate: TypeAlias = Callable[[EvaluationRequest], EvaluationOutcome]
+Timed: TypeAlias = tuple[EvaluationOutcome, float, Location]  # with the seconds it took, and where
 SweepEnd: TypeAlias = Literal["finished", "budget", "cancelled"]
 
 # What a resumed sweep does again: it came to no result, and may now.
@@ -63,7 +66,8 @@ def run_sweep(
     """Run a sweep, or go on with the one whose rows the journal holds.
 
     Args:
-        evaluate: runs one evaluation; an exception from it becomes a row as well.
+        evaluate: runs one evaluation; an exception from it becomes a row as well. What it predicts
+            is kept here, wherever it runs.
         on_progress: called after every row.
         should_stop: asked before every evaluation and ten times a second while waiting; what is
             done stays.
@@ -109,7 +113,7 @@ class _Pool:
     def start(self, point: SweepPoint) -> None:
         self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
 
-    def finished(self) -> list[tuple[SweepPoint, Evaluation, float, Location]]:
+    def finished(self) -> list[tuple[SweepPoint, EvaluationOutcome, float, Location]]:
         """Those that came to an end, after a short wait for the first."""
         done, _ = wait(self._points, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
@@ -128,8 +132,8 @@ class _Pool:
 
 def _timed(evaluate: Evaluate, request: EvaluationRequest) -> Timed:
     began = time.monotonic()
-    evaluation = evaluate(request)
-    return evaluation, time.monotonic() - began, location_of(evaluation)
+    outcome = replace(evaluate(request), maps=())  # it may be sent to another machine
+    return outcome, time.monotonic() - began, location_of(outcome.evaluation)
 
 
 def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
@@ -143,7 +147,8 @@ def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
     except Exception as error:
         status, log = Status.CRASHED, traceback.format_exc()
         reason = f"Attune itself failed ({type(error).__name__}: {error}); see the log."
-    return without_result(request, status, reason, log), 0.0, UNKNOWN_LOCATION
+    failed = without_result(request, status, reason, log)
+    return EvaluationOutcome(failed), 0.0, UNKNOWN_LOCATION
 
 
 def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint]:
@@ -215,9 +220,10 @@ class _Sweep:
                 return "budget" if limited else "finished"
             # With room left, first ask for more; then wait.
             if point is None or not pool.has_room:
-                for done, evaluation, elapsed_s, location in pool.finished():
-                    row = SweepRow.make(done, evaluation, elapsed_s, location)
+                for done, outcome, elapsed_s, location in pool.finished():
+                    row = SweepRow.make(done, outcome.evaluation, elapsed_s, location)
                     self.journal.add(done, row)
+                    keep_prediction(outcome.evaluation, outcome.predicted)
                     self.ends.append(time.monotonic())
                     self._take(done, row)
 
