@@ -27,7 +27,7 @@ def page() -> None:
     tables.draw(
         frame,
         height="content",
-        placeholder="unknown",
+        placeholder="–",
         columns={
             "memory": st.column_config.TextColumn(width=150),
             "memory GB/s": st.column_config.NumberColumn(format="%,.0f"),

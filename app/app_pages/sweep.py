@@ -23,7 +23,7 @@ _RESULTS_S = 2.0
 
 
 def page() -> None:
-    selection = sidebar.draw()
+    selection = sidebar.draw_target()
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(f"### Sweep  :small[:gray[on {selection.gpu_name}]]", width="stretch")
         start = st.container(width="content")

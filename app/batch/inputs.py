@@ -193,7 +193,7 @@ def price_table() -> None:
         hide_index=True,
         key="price_editor",
         on_change=_take_prices,
-        placeholder="unknown",
+        placeholder="–",
         column_config={"$ per hour": st.column_config.NumberColumn(min_value=0.0, format="%.2f")},
     )
 

@@ -114,7 +114,7 @@ def _alternatives(question: Question, result: BatchResult) -> tuple[JobStatus, .
         with st.container(horizontal=True, vertical_alignment="center"):
             busy(f"{len(answer.waiting)} kernels are still to be compiled; the table fills up.")
             st.button("Stop", key="stop_rank", on_click=_stop_ranking)
-    tables.draw(frames.options(answer.result.options), numbers="%.3g", placeholder="unknown")
+    tables.draw(frames.options(answer.result.options), numbers="%.3g", placeholder="–")
     notes = [n for n in answer.result.notes if "not compiled yet" not in n]
     for note in notes:
         st.caption(plain_markdown(note))
@@ -136,7 +136,7 @@ def _cost(question: Question) -> None:
     if saving is None:
         return
     st.success(plain_markdown(saving.reason), icon=":material/savings:")
-    tables.draw(frames.costs(saving), numbers="%.4g", placeholder="unknown")
+    tables.draw(frames.costs(saving), numbers="%.4g", placeholder="–")
     if saving.usd_per_day is None:
         st.caption(f"No list price of {question.device.name} is known: enter one to see dollars.")
     with st.expander("Prices of every GPU", icon=":material/sell:"):

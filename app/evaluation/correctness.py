@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.evaluation import charts, frames
+from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
@@ -17,7 +18,8 @@ _TITLES = {
 }
 
 
-def draw(view: EvaluationView) -> None:
+def draw(view: EvaluationView, *, tabs_key: str) -> None:
+    """`tabs_key`: of the tabs of which one shows the source."""
     evaluation = view.evaluation
     if evaluation is None:
         empty(
@@ -34,14 +36,17 @@ def draw(view: EvaluationView) -> None:
         )
     if evaluation.correctness is None:
         failure(evaluation.status, evaluation.reason, evaluation.log)
+        line_links(view, f"{evaluation.reason} {evaluation.log}", "reason", tabs_key)
         return
     _verdict(evaluation)
-    for warning in evaluation.correctness.warnings:
+    line_links(view, evaluation.reason, "verdict", tabs_key)
+    for i, warning in enumerate(evaluation.correctness.warnings):
         st.warning(plain_markdown(warning), icon=":material/warning:")
+        line_links(view, warning, f"warning_{i}", tabs_key)
     # Of a wrong output what went wrong comes first, of a right one the figures.
     parts = [_figures, _maps]
     if not evaluation.correctness.passed:
-        _findings(view, evaluation.correctness)
+        _findings(view, evaluation.correctness, tabs_key)
         parts.reverse()
     for part in parts:
         part(view, evaluation.correctness)
@@ -92,28 +97,18 @@ def _execution(evaluation: Evaluation) -> None:
         st.caption(f"{counts[:1].upper()}{counts[1:]}: the rest was not executed.")
 
 
-def _findings(view: EvaluationView, correctness: Correctness) -> None:
+def _findings(view: EvaluationView, correctness: Correctness, tabs_key: str) -> None:
     st.markdown("**Where it is wrong**")
-    for finding in correctness.findings:
+    for i, finding in enumerate(correctness.findings):
         st.markdown(f"- {plain_markdown(finding.sentence)} :gray[{finding.share:.0%}]")
-        _source_line(view, finding.place)
+        names = f"{finding.sentence} {finding.place}"
+        if not line_links(view, names, f"finding_{i}", tabs_key) and finding.place:
+            st.caption(f"See {plain_markdown(finding.place)}.")
     if not correctness.findings and (correctness.bad_count or correctness.nonfinite_count):
         st.markdown("It fits no known pattern: look at the maps.")
     if correctness.first_bad_index is not None:
         batch, head, row, column = correctness.first_bad_index
         st.caption(f"First wrong element: batch {batch}, head {head}, row {row}, column {column}.")
-
-
-def _source_line(view: EvaluationView, place: str) -> None:
-    """`file.cu:line` with the line itself, where the source is at hand and still the same."""
-    name, _, number = place.rpartition(":")
-    if not name or not number.isdecimal():
-        return
-    lines = view.source.splitlines()
-    if name == view.source_name and not view.is_stale and 0 < int(number) <= len(lines):
-        st.code(f"{name}:{number}   {lines[int(number) - 1].strip()}", language=None)
-    else:
-        st.caption(f"See {plain_markdown(place)}.")
 
 
 def _maps(view: EvaluationView, correctness: Correctness) -> None:

@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
 import streamlit as st
 
+from app.evaluation.editor import editor_link
 from app.evaluation.view import EvaluationView
 from app.shared import tables
 from app.shared.widgets import empty, plain_markdown, show_log
 from engine.backends.executed import LEGEND, format_ranges, marked_source
 from engine.evaluation import LineCoverage
 from engine.sessions.tables import passes_table
+
+TITLE = "Source and resources"
+_SHOWN = "source_line"  # in the session
+_CODE = "source_code"
+_JS = Path(__file__).with_name("source_line.js").read_text(encoding="utf-8")
+_MOST_LINKS = 3
+_MOST_CHARACTERS = 100
+
+_mark = st.components.v2.component("attune.source_line", js=_JS, isolate_styles=False)
+
+
+class ShownLine(NamedTuple):
+    """The line of a source that was asked for last."""
+
+    file: str
+    line: int
+    request: int  # counts up, so that the page goes there once
+
+
+def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool:
+    """A button for each line of this very source that the text names as `file.cu:line`.
+
+    Pressed, it opens the source tab of the tabs with that key, at the line.
+
+    Returns:
+        Whether there is one.
+    """
+    if view.is_stale or not view.source:
+        return False
+    lines = view.source.splitlines()
+    named = re.findall(rf"(?<![\w/]){re.escape(view.source_name)}[:(](\d{{1,7}})", text)
+    numbers = [n for n in dict.fromkeys(map(int, named)) if 0 < n <= len(lines)][:_MOST_LINKS]
+    for line in numbers:
+        words = lines[line - 1].strip().replace("`", "'")[:_MOST_CHARACTERS]
+        st.button(
+            f"{plain_markdown(view.source_name)}:{line} `{words or ' '}`",
+            key=f"{key}_{line}",
+            type="tertiary",
+            icon=":material/code:",
+            help="Open this line of the source.",
+            on_click=_open,
+            args=(view.source_name, line, tabs_key),
+        )
+    return bool(numbers)
+
+
+def _open(file: str, line: int, tabs_key: str) -> None:
+    """A button's callback."""
+    before = st.session_state.get(_SHOWN)
+    st.session_state[_SHOWN] = ShownLine(file, line, before.request + 1 if before else 1)
+    st.session_state[tabs_key] = TITLE
 
 
 def draw(view: EvaluationView) -> None:
@@ -28,7 +85,10 @@ def draw(view: EvaluationView) -> None:
             "Edit this file in your editor. With Rerun on change switched on, every save is "
             "compiled and run."
         )
-    st.code(view.source_path or view.source_name, language=None)
+    shown: ShownLine | None = st.session_state.get(_SHOWN)
+    if shown is not None and shown.file != view.source_name:
+        shown = None
+    _path(view, shown.line if shown else 1)
     source = view.source
     coverage = view.evaluation.line_coverage if view.evaluation is not None else ()
     if coverage:
@@ -37,7 +97,31 @@ def draw(view: EvaluationView) -> None:
         _headers(coverage)
     elif not view.is_recorded:
         st.caption("Run it in the check build to see which lines ran.")
-    st.code(source, language="cpp", line_numbers=True, height=620)
+    with st.container(key=_CODE):
+        st.code(source, language="cpp", line_numbers=True, height=620)
+    if shown is not None:
+        # `source`: another text is laid out anew, and marked anew.
+        data = {
+            "line": shown.line,
+            "request": shown.request,
+            "code": _CODE,
+            "source": crc32(source.encode()),
+        }
+        _mark(key="source_line_mark", data=data)
+
+
+def _path(view: EvaluationView, line: int) -> None:
+    """Where the file is, and a link that opens it in an editor, where there can be one."""
+    if not view.source_path:
+        st.code(view.source_name, language=None)
+        return
+    link = editor_link(Path(view.source_path), line)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.code(view.source_path, language=None)
+        if link.url:
+            st.link_button("Open in editor", link.url, icon=":material/edit_document:")
+    if link.error:
+        st.caption(f":material/error: {plain_markdown(link.error)}")
 
 
 def _headers(coverage: tuple[LineCoverage, ...]) -> None:

@@ -11,13 +11,6 @@ from app.evaluation import correctness, latency, occupancy, source
 from app.evaluation.view import EvaluationView
 from app.shared.widgets import errors_as_sentences
 
-_DRAW = {
-    "Latency": latency.draw,
-    "Occupancy": occupancy.draw,
-    "Correctness": correctness.draw,
-    "Source and resources": source.draw,
-}
-
 
 def draw(
     view: EvaluationView,
@@ -26,7 +19,13 @@ def draw(
     more: Mapping[str, Callable[[EvaluationView], None]] | None = None,
 ) -> None:
     """The tabs of one evaluation, and `more`. `bind` keeps the open one in the URL."""
-    draws = {**_DRAW, **(more or {})}
+    draws = {
+        "Latency": latency.draw,
+        "Occupancy": occupancy.draw,
+        "Correctness": lambda view: correctness.draw(view, tabs_key=key),
+        source.TITLE: source.draw,
+        **(more or {}),
+    }
     tabs = st.tabs(list(draws), key=key, on_change="rerun", bind=bind)
     for tab, draw_tab in zip(tabs, draws.values(), strict=True):
         if tab.open:

@@ -55,7 +55,7 @@ STATUS_ICON: dict[Status, str] = {
 
 
 def variant_color(index: int) -> str:
-    """The colour of the `index`-th variant, the same on every page."""
+    """The colour of the `index`-th variant, the same on every page; or of another kind of name."""
     return CATEGORICAL[index % len(CATEGORICAL)]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -33,45 +35,91 @@ from engine.errors import UnknownName
 from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
+from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Variant
+
+
+class _Subject(NamedTuple):
+    """What is run: the kernel and its problem, which is None where it is invalid."""
+
+    variant: Variant
+    config: dict[str, int]
+    problem: Problem | None
+    error: str
+    choice: Choice | None  # of `auto`
+
 
 _FEW = 4  # this many values of a tunable still stand side by side
 
 
 def draw(draggable: tuple[str, ...] = ()) -> Selection:
     """Draw the sidebar and return what is selected. `draggable` sizes get sliders."""
+    return _draw(partial(_kernel_and_problem, draggable))
+
+
+def draw_target() -> Selection:
+    """The sidebar of a page that has variants and problems of its own: the GPU and the execution.
+
+    The variant, in its default config, and the problem are those that other pages selected.
+    """
+    return _draw(_remembered)
+
+
+def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
     url_state.follow_link()
     _note_unknown_links()
     with st.sidebar:
         notes = st.container()
         gpu, gpu_name = _gpu()
-        above = st.container()  # of the problem, which `auto` has to know
-        problem, error = _problem(draggable)
-        choice = auto.choice_for(problem, gpu, gpu_name)
-        with above:
-            variant, is_auto = _variant(choice)
-        if is_auto and choice is not None:
-            config = choice.config
-            auto.draw(choice, problem, gpu_name)
-        else:
-            choice = None
-            config = _config(variant)
-            tuned_config.draw(variant, config, problem, gpu_name)
+        subject = select(gpu, gpu_name)
         execution = _execution()
         _link()
     with notes:
         _link_notes()
     return Selection(
-        variant=variant,
-        config=config,
+        variant=subject.variant,
+        config=subject.config,
         gpu=gpu,
         gpu_name=gpu_name,
-        problem=problem,
-        error=error,
-        choice=choice,
+        problem=subject.problem,
+        error=subject.error,
+        choice=subject.choice,
         **execution,
     )
+
+
+def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: str) -> _Subject:
+    above = st.container()  # of the problem, which `auto` has to know
+    problem, error = _problem(draggable)
+    choice = auto.choice_for(problem, gpu, gpu_name)
+    with above:
+        variant, is_auto = _variant(choice)
+    if is_auto and choice is not None:
+        auto.draw(choice, problem, gpu_name)
+        return _Subject(variant, choice.config, problem, error, choice)
+    config = _config(variant)
+    tuned_config.draw(variant, config, problem, gpu_name)
+    return _Subject(variant, config, problem, error, None)
+
+
+def _remembered(gpu: str | None, gpu_name: str) -> _Subject:
+    variants = {v.id: v for v in all_variants()}
+    kept = url_state.remembered
+    name = kept("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
+    values: dict[str, Any] = {
+        **{name: kept(name, size, url_state.whole) for name, size in SIZES.items()},
+        **{name: kept(name, None, url_state.whole) for name in ("KV", "HKV")},
+        "dtype": kept("dtype", DTYPES[0], {name: name for name in DTYPES}.get),
+        "causal": kept("causal", False, url_state.TRUTH.get),
+    }
+    problem, error = make_problem(values)
+    choice = auto.choice_for(problem, gpu, gpu_name) if name == AUTO else None
+    if choice is not None:
+        return _Subject(choice.variant, choice.config, problem, error, choice)
+    variant = variants.get(name, LADDER[0])
+    config = {tunable.name: tunable.default for tunable in variant.tunables}
+    return _Subject(variant, config, problem, error, None)
 
 
 def _note_unknown_links() -> None:
@@ -160,7 +208,7 @@ def _apply_preset() -> None:
         st.session_state.update(problem_values(preset.problem))
 
 
-def _problem(draggable: tuple[str, ...]) -> tuple[Any, str]:
+def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
     container = st.container()
     values: dict[str, Any] = {}
     typed = [name for name in SIZES if name not in draggable]

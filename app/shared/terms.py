@@ -93,10 +93,11 @@ TERMS: dict[str, str] = {
     "on the curve.",
     "rerun_on_change": "Run again whenever the problem, the config or the kernel's files on disk "
     "change.",
-    "sweep_axis": "A list 1,2,4, a range 64:512:64, or factors 64:1024:x2. Empty: the value shown.",
-    "sweep_variants": "Every variant has its own tunables. Empty: the sidebar's variant.",
+    "sweep_axis": "A list 1,2,4, a range 64:512:64, or factors 64:1024:x2. Empty: the value shown, "
+    "which is the one selected on Tune.",
+    "sweep_variants": "Every variant has its own tunables. Empty: the variant selected on Tune.",
     "sweep_presets": "Shapes of real models. With all axes empty, only these problems are tried.",
-    "sweep_causal": "Empty: the sidebar's value.",
+    "sweep_causal": "Empty: as selected on Tune.",
     "sweep_own_values": "What tunables take that are left empty here: every value that the variant "
     "offers, or its default.",
     "sweep_strategy": "Exhaustive tries every point in order, random in shuffled order. Coordinate "

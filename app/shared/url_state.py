@@ -19,7 +19,7 @@ MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _NOTES = "link_notes"
-_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
 
@@ -153,9 +153,16 @@ def text(container: Any, label: str, key: str, **options: Any) -> str:
 
 def toggle(container: Any, label: str, key: str, *, default: bool = False, **options: Any) -> bool:
     """A switch, off by default."""
-    seed(key, default, _TRUTH.get)
+    seed(key, default, TRUTH.get)
     value = container.toggle(label, key=key, **options, **_KEPT)
     return keep(key, bool(value), default, _text)
+
+
+def remembered(key: str, default: T, parse: Callable[[str], T | None]) -> T:
+    """The value of a widget that other pages draw; it stands in this page's URL too."""
+    seed(key, default, parse)
+    value: T | None = st.session_state[key]
+    return keep(key, value, default, _text)
 
 
 def several(

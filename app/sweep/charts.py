@@ -27,17 +27,19 @@ from engine.units import format_us
 
 LACKS = "–"  # a tunable that a variant does not have
 MAX_LABELS = 12  # of one axis of the parallel coordinates
+_LEVEL_LABELS = 5  # this many names of axes fit side by side
 _MAX_CELL_TEXTS = 160
 _MANY_POINTS = 2000
 _TIE = " ="
-_ON_CELL = "#0b1216"  # legible on every variant's colour, whatever the page's is
+_ON_CELL = "#000000"  # legible on every variant's colour, whatever the page's is
 
 
 def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> go.Figure:
-    """Which variant wins where: sequence length across, batch and heads down.
+    """Which variant or config wins where: sequence length across, batch and heads down.
 
-    Columns: `batch`, `num_heads`, `seqlen`, `winner`, `runner_up`, `margin` (NaN: no other),
-    `tied_with`, `label`, `median_us`, `origin`, `point`, `problem`. One line per cell.
+    Columns: `batch`, `num_heads`, `seqlen`, `winner` (what `colors` name), `runner_up`, `margin`
+    (NaN: no other), `tied_with`, `label`, `median_us`, `origin`, `point`, `problem`. One line per
+    cell.
     """
     lengths = sorted(frame["seqlen"].unique())
     heads = sorted(set(zip(frame["batch"], frame["num_heads"], strict=True)))
@@ -113,7 +115,7 @@ def _win(row: Mapping[str, object]) -> str:
 
 
 def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Theme) -> go.Figure:
-    """Every axis that varies, and the time, with one line per point.
+    """Every axis that varies, and the time, with one line per point of one problem.
 
     `frame` and `labels` are those of `engine.search.results.parallel_coordinates`. Values stand at
     equal distances whatever they are; a tunable that a variant lacks is its axis' lowest place.
@@ -125,16 +127,19 @@ def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Th
         if name != "median_us"
     ]
     low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
-    ticks = [t for t in log_ticks(low, high) if low * 0.9 <= t <= high * 1.1]
+    near = (high / low) ** 0.06  # a label is this far from the next one at least
+    between = [t for t in log_ticks(low, high) if low * near < t < high / near]
+    ticks = [low, *between, high]
     dimensions.append(
         {
             "label": "latency",
             "values": logs,
             "range": [np.log10(low) - 0.02, np.log10(high) + 0.02],
-            "tickvals": np.log10(ticks) if ticks else [logs[0]],
-            "ticktext": [format_us(t) for t in ticks] or [format_us(low)],
+            "tickvals": np.log10(ticks),
+            "ticktext": [format_us(t) for t in ticks],
         }
     )
+    halo = f"0 0 3px {theme.paper}"  # labels stand on the lines
     lines: Trace = {
         "type": "parcoords",
         "dimensions": dimensions,
@@ -145,8 +150,9 @@ def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Th
             "cmax": float(logs.max()) + 1e-6,
         },
         "labelfont": {"color": theme.text, "size": 12},
-        "labelangle": -16,  # names of tunables are wider than the space between narrow axes
-        "tickfont": {"color": theme.text, "size": 11, "shadow": "none"},
+        # Names of tunables are wider than the space between many axes.
+        "labelangle": -16 if len(dimensions) > _LEVEL_LABELS else 0,
+        "tickfont": {"color": theme.text, "size": 12, "shadow": ", ".join([halo] * 4)},
         "rangefont": {"color": "rgba(0,0,0,0)"},
         "unselected": {"line": {"color": theme.muted, "opacity": 0.08}},
     }

@@ -45,11 +45,30 @@ def filtered(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) 
 
 
 def fastest(timed: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Of very many points those that come first in their own problem, in the frame's order."""
-    if len(timed) <= count:
-        return timed
-    place = timed.groupby("problem", sort=False)["median_us"].rank(pct=True)
-    return timed.loc[place.nsmallest(count).index.sort_values()]
+    """Of very many points of one problem the fastest, in the frame's order."""
+    return timed.loc[timed["median_us"].nsmallest(count).index.sort_values()]
+
+
+def winners_by_config(
+    winners: pd.DataFrame, rows: Mapping[str, SweepRow]
+) -> tuple[pd.DataFrame, list[str]]:
+    """Winners of one variant, in the order of their configs and named by them.
+
+    Args:
+        winners: lines of `engine.search.results.winner_line`, all of one variant.
+        rows: by point.
+
+    Returns:
+        The lines whose `winner` is the values of the tunables that differ among them, and the names
+        of these tunables; the lines as they are and no name where all configs are the same.
+    """
+    configs = pd.DataFrame([dict(rows[point].config) for point in winners["point"]], winners.index)
+    differ = [name for name in configs if configs[name].nunique() > 1]
+    if not differ:
+        return winners, []
+    ordered = configs[differ].sort_values(differ)
+    names = ordered.astype(str).agg(" · ".join, axis=1)
+    return winners.loc[ordered.index].assign(winner=names), differ
 
 
 def nearest_to_roof(lines: pd.DataFrame, count: int) -> pd.DataFrame:

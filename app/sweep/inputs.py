@@ -1,6 +1,6 @@
 """What a sweep tries and how: axes over problems, variants and tunables, strategy, budget.
 
-An axis that is left empty takes the sidebar's value: the sidebar is the starting point.
+An axis that is left empty takes the value selected on the Tune page.
 Everything here is kept in the URL: a link or a reload describes the same sweep. The one exception
 is a cluster's address: what a scheduler sends is unpickled, so that a link must not name it.
 """
@@ -38,19 +38,20 @@ _AS_Q = {"seqlen_kv": "as S", "num_heads_kv": "as H"}
 
 
 class Axis(NamedTuple):
-    """A size of the problem: its letter in the sidebar and its name in the engine."""
+    """A size of the problem: its letter, its word and its name in the engine."""
 
     letter: str
+    word: str
     name: str
 
 
 _AXES = (
-    Axis("B", "batch"),
-    Axis("H", "num_heads"),
-    Axis("S", "seqlen"),
-    Axis("KV", "seqlen_kv"),
-    Axis("HKV", "num_heads_kv"),
-    Axis("D", "head_dim"),
+    Axis("B", "batch", "batch"),
+    Axis("H", "heads", "num_heads"),
+    Axis("S", "seqlen", "seqlen"),
+    Axis("KV", "keys", "seqlen_kv"),
+    Axis("HKV", "K/V heads", "num_heads_kv"),
+    Axis("D", "head dim", "head_dim"),
 )
 
 
@@ -78,23 +79,14 @@ def draw(selection: Selection) -> SweepRequest:
         InvalidProblem, UnknownName: An input is invalid.
     """
     chosen = _variant_names(selection)
-    widths = [*[1.0] * len(_AXES), 2.0, 1.1]  # causal, with its three words, and the formats
-    columns = st.columns(widths, gap="small", vertical_alignment="bottom")
-    texts = {
-        axis.name: url_state.text(
-            column,
-            f"{axis.letter}, {axis.name.replace('_', ' ')}",
-            f"sweep_{axis.letter}",
-            placeholder=_sidebar_value(selection.problem, axis.name),
-            help=TERMS["sweep_axis"],
-        )
-        for column, axis in zip(columns, _AXES, strict=False)
-    }
+    texts = _sizes(selection.problem)
+    # Wide enough for the three words and for two formats in a window of 1024.
+    left, middle, right = st.columns([2.2, 2, 4], gap="small", vertical_alignment="bottom")
     causal = url_state.one_or_none(
-        columns[-2], "Causal", "sweep_causal", list(_CAUSAL), help=TERMS["sweep_causal"]
+        left, "Causal", "sweep_causal", list(_CAUSAL), help=TERMS["sweep_causal"]
     )
     dtypes = url_state.several(
-        columns[-1],
+        middle,
         "Formats",
         "sweep_dtypes",
         DTYPES,
@@ -102,8 +94,8 @@ def draw(selection: Selection) -> SweepRequest:
         placeholder=FORMATS[selection.problem.dtype] if selection.problem else "",
     )
     names = url_state.several(
-        st,
-        "Presets, added to the problems of the axes",
+        right,
+        "Presets, added to these problems",
         "sweep_presets",
         [p.name for p in presets()],
         placeholder="none",
@@ -137,7 +129,22 @@ def draw(selection: Selection) -> SweepRequest:
     return SweepRequest(spec, search.cluster)
 
 
-def _sidebar_value(problem: Problem | None, name: str) -> str:
+def _sizes(selected: Problem | None) -> dict[str, str]:
+    """Text per size of the problem."""
+    columns = st.columns([1, 1, 1, 1, 1.4, 1.1], gap="small", vertical_alignment="bottom")
+    return {
+        axis.name: url_state.text(
+            column,
+            f"{axis.letter}, {axis.word}",
+            f"sweep_{axis.letter}",
+            placeholder=_selected_value(selected, axis.name),
+            help=TERMS["sweep_axis"],
+        )
+        for column, axis in zip(columns, _AXES, strict=True)
+    }
+
+
+def _selected_value(problem: Problem | None, name: str) -> str:
     """The value of an axis that is left empty, as text."""
     value = getattr(problem, name, None)
     return str(value) if value is not None else _AS_Q.get(name, "")
@@ -152,7 +159,7 @@ def _variant_names(selection: Selection) -> tuple[str, ...]:
         "sweep_variants",
         list(titles),
         format_func=titles.__getitem__,
-        placeholder=f"{selection.variant.id}, the sidebar's",
+        placeholder=f"{selection.variant.id}, as on Tune",
         help=TERMS["sweep_variants"],
     )
     return ids or (selection.variant.id,)

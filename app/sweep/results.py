@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.shared import known_times, tables
-from app.shared.palette import color_of
+from app.shared.palette import color_of, variant_color
 from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import (
@@ -210,9 +210,16 @@ def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     name = next(iter(groups))
     if len(groups) > 1:
         name = _one_of("Map of", list(groups), "sweep_slice")
-    figure = rows.cached(("map", name), lambda: charts.winner_map(groups[name], _colors(), theme()))
+    group, colors, words = groups[name], _colors(), ""
+    if frame["winner"].nunique() == 1:
+        group, differ = frames.winners_by_config(group, {row.point: row for row in rows.rows})
+        if differ:
+            colors = {name: variant_color(i) for i, name in enumerate(group["winner"].unique())}
+            words = f" All are {frame['winner'].iloc[0]}; the cells name the config that wins: "
+            words += plain_markdown(" · ".join(n.replace("_", " ") for n in differ)) + "."
+    figure = rows.cached(("map", name), lambda: charts.winner_map(group, colors, theme()))
     picked = point_links.chart(figure, "sweep_winners", rows, name)
-    st.caption("= marks a tie. Click a cell to open its winner in Tune.")
+    st.caption(f"= marks a tie. Click a cell to open its winner in Tune.{words}")
     point_links.draw(picked, rows, "map")
 
 
@@ -232,28 +239,28 @@ def _one_of(label: str, options: list[str], key: str) -> str:
 
 
 def _parallel(rows: FilteredRows) -> None:
-    few = rows.cached("few", lambda: frames.fastest(rows.timed, _MOST_DRAWN))
-    frame, labels = rows.cached("axes", lambda: parallel_coordinates(few))
+    name, here = _of_one_problem(rows, "Lines of", "sweep_lines")
+    few = rows.cached(("few", name), lambda: frames.fastest(here, _MOST_DRAWN))
+    frame, labels = rows.cached(("axes", name), lambda: parallel_coordinates(few))
     if len(frame.columns) < 2:
         empty("filtered", "Nothing varies", "All matching points are the same: change the filters.")
         return
-    figure = rows.cached("parallel", lambda: charts.parallel(frame, labels, theme()))
-    point_links.chart(figure, "sweep_parallel", rows)
+    figure = rows.cached(("parallel", name), lambda: charts.parallel(frame, labels, theme()))
+    point_links.chart(figure, "sweep_parallel", rows, name)
+    drawn = f": the {len(few):,} fastest of {len(here):,}" if len(few) < len(here) else ""
     st.caption(
-        f"{_drawn(few, rows)}, the fastest in the accent colour; {_origin_words(rows)}. Drag along "
-        f"an axis to keep only the lines that pass there. {charts.LACKS}: the variant lacks this "
-        "tunable."
+        f"One line per point{drawn}, the fastest in the accent colour; times are {rows.origin}. "
+        f"Drag along an axis to keep only the lines that pass there. {charts.LACKS}: the variant "
+        "lacks this tunable."
     )
 
 
-def _drawn(few: pd.DataFrame, rows: FilteredRows) -> str:
-    if len(few) == len(rows.timed):
-        return "One line per point"
-    return f"One line per point: the {len(few):,} fastest of their problem, of {len(rows.timed):,}"
-
-
-def _origin_words(rows: FilteredRows) -> str:
-    return "times are " + " and ".join(sorted(rows.timed["origin"].unique()))
+def _of_one_problem(rows: FilteredRows, label: str, key: str) -> tuple[str, pd.DataFrame]:
+    """One problem, to be chosen where there are several, and its points: others do not compare."""
+    problems = rows.timed["problem"].unique().tolist()
+    name = _one_of(label, problems, key) if len(problems) > 1 else problems[0]
+    timed = rows.timed
+    return name, timed[(timed["problem"] == name) & (timed["origin"] == rows.origin)]
 
 
 def _importance(rows: FilteredRows) -> None:
@@ -272,11 +279,7 @@ def _importance(rows: FilteredRows) -> None:
 
 
 def _occupancy(rows: FilteredRows) -> None:
-    problems = rows.timed["problem"].unique().tolist()
-    name = problems[0]
-    if len(problems) > 1:  # times of different problems do not compare
-        name = _one_of("Scatter of", problems, "sweep_scatter")
-    here = rows.timed[(rows.timed["problem"] == name) & (rows.timed["origin"] == rows.origin)]
+    name, here = _of_one_problem(rows, "Scatter of", "sweep_scatter")
     frame = rows.cached(("occupancy", name), lambda: occupancy_frame(here))
     if frame.empty or rows.origin is None:
         empty("nothing yet", "No occupancy", "No point of this problem was compiled for a GPU.")

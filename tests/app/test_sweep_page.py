@@ -174,18 +174,42 @@ def test_charts_draw_the_engine_frames():
     cells = sweep_charts.winner_map(winners, COLORS, DARK)
     assert cells.data[0].z.shape == (1, 2)
     assert [list(cells.data[1].customdata)] == [winners["point"].to_list()]
-    lines = sweep_charts.parallel(*parallel_coordinates(timed), DARK)
+    one_problem = timed[timed["problem"] == timed["problem"].iloc[0]]
+    lines = sweep_charts.parallel(*parallel_coordinates(one_problem), DARK)
     assert [d.label for d in lines.data[0].dimensions][-1] == "latency"
     splits = next(d for d in lines.data[0].dimensions if d.label == "num splits")
     assert splits.ticktext[0] == sweep_charts.LACKS  # v01 has no such tunable
     bars = sweep_charts.importance(tunable_importance(frame), COLORS, DARK)
     assert any("num_splits" in name for name in bars.data[0].y)
-    scattered = occupancy_frame(timed[timed["problem"] == timed["problem"].iloc[0]])
+    scattered = occupancy_frame(one_problem)
     assert scattered["outlier"].any()
     points = sweep_charts.occupancy(scattered, COLORS, "predicted", DARK)
     assert "predicted" in points.layout.yaxis.title.text
     assert len(points.data[-1].x) == scattered["outlier"].sum()
     assert json.loads(points.to_json())
+
+
+def test_winners_of_one_variant_are_named_by_what_differs_in_their_configs():
+    rows = {row.point: row for row in rows_of(spec()) if row.variant == "v05"}
+    lines = DataFrame({"point": list(rows), "winner": "v05"})
+    named, differ = frames.winners_by_config(lines, rows)
+    assert "num_splits" in differ
+    for line in named.itertuples():
+        config = rows[line.point].config
+        assert line.winner == " · ".join(str(config[name]) for name in differ)
+    same, nothing = frames.winners_by_config(lines[:1], rows)
+    assert (list(same["winner"]), nothing) == (["v05"], [])
+
+
+def test_parallel_coordinates_are_of_one_problem(open_app):
+    at = swept(open_app, sweep_tab="Parallel coordinates")
+    offered = at.selectbox(key="sweep_lines").options
+    assert len(offered) == 2
+    first = charts(at)["sweep_parallel"]["data"][0]
+    assert "seqlen" not in [d["label"] for d in first["dimensions"]]
+    at.selectbox(key="sweep_lines").set_value(offered[1]).run()
+    second = charts(at)["sweep_parallel"]["data"][0]
+    assert second["dimensions"][-1]["ticktext"] != first["dimensions"][-1]["ticktext"]
 
 
 def test_a_chosen_row_is_taken_to_tune(open_app):
@@ -318,7 +342,8 @@ def test_the_best_is_kept_taken_and_forgotten(open_app):
     kept = next(e for e in load_tuned() if e.problem_class.startswith("D64 fp16 S33-64 "))
     assert kept.origin == "predicted"
     assert "Kept now" in texts(at)
-    # The sidebar offers it, and takes it only when asked to.
+    # Tune's sidebar offers it, and takes it only when asked to.
+    at.switch_page("app_pages/tune.py").run()
     assert "**tuned**" in texts(at)
     at.button(key="tuned_use").click().run()
     assert at.select_slider(key="v05.num_splits").value == kept.config["num_splits"]
@@ -327,6 +352,20 @@ def test_the_best_is_kept_taken_and_forgotten(open_app):
     assert "Forgotten for v05 on L4" in texts(at)
     assert kept not in load_tuned()
     assert not at.exception
+
+
+def test_the_problem_selected_on_tune_is_where_axes_begin(open_app):
+    at = open_app("tune", gpu="L4", variant="v05", S="128")
+    at.number_input(key="S").set_value(96).run()
+    at.switch_page("app_pages/sweep.py").run()
+    assert not at.exception
+    assert at.text_input(key="sweep_S").placeholder == "96"
+    assert at.multiselect(key="sweep_variants").placeholder == "v05, as on Tune"
+    drawn = {widget.key for widget in (*at.sidebar.number_input, *at.sidebar.selectbox)}
+    assert "gpu" in drawn
+    assert not drawn & {"B", "H", "S", "D", "KV", "HKV", "variant"}
+    at.switch_page("app_pages/tune.py").run()
+    assert at.number_input(key="S").value == 96
 
 
 def test_a_prediction_does_not_replace_a_measurement(open_app):
@@ -349,7 +388,6 @@ def test_a_damaged_file_of_tuned_configs_is_one_sentence(open_app):
     at.run()
     assert not at.exception
     assert "does not hold tuned configs" in at.error[0].value
-    assert "does not hold tuned configs" in "".join(c.value for c in at.sidebar.caption)
 
 
 def test_the_csv_of_a_large_table_is_made_first(open_app, monkeypatch):

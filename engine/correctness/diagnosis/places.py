@@ -25,7 +25,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     "tail_mask": _MASK,
     "causal_mask": _MASK,
     "causal_diagonal": _MASK,
-    "softmax_scale": (r"\*\s*softmax_scale", *_MASK),
+    "softmax_scale": (r"\*=?\s*softmax_scale", *_MASK),
     "not_normalised": _SUM,
     "row_factor": _SUM,
     "online_rescale": (r"\bcorrection\b.*=", _EXP),
