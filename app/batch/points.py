@@ -13,17 +13,19 @@ from app.shared.snapshots import open_snapshot
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError
+from engine.errors import AttuneError, StoreError
 from engine.evaluation import Evaluation
 from engine.model.batch.validate import from_evaluations
 from engine.model.measurements import TEMPLATE, Measurement, parse_measurements
 from engine.problem import Problem
+from engine.records.kept_csv import is_csv_name, keep_csv, kept_csv
 from engine.sessions.known_times import source_match, times_of
 from engine.sessions.store.store import Store, default_store
 
 _NONE = "none"
 _UPLOAD = "csv"
 _MEASURED_HERE = "here"
+_FILE = "points_file"  # in the URL: the name of the uploaded file
 _TITLES = {_NONE: "none", _UPLOAD: "a CSV file", _MEASURED_HERE: "measured here"}
 
 
@@ -48,7 +50,7 @@ class MeasuredPoints:
 
 
 def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
-    """Select where measured points come from. The URL names the snapshot."""
+    """Select where measured points come from. The URL names the snapshot or the kept CSV file."""
     own = measured_here()
     mine = from_evaluations(own, selection.variant, selection.config, device)
     try:
@@ -99,16 +101,50 @@ def _uploaded() -> MeasuredPoints:
         key="points_csv",
     )
     tables.download("Template, CSV", TEMPLATE, "measurements.csv", key="points_template")
-    title = _TITLES[_UPLOAD]
-    if upload is None:
-        return MeasuredPoints(title, (), "Upload a CSV file of measurements.")
+    url_state.seed(_FILE, "", lambda text: text if is_csv_name(text) else None)
+    if upload is not None:
+        st.session_state[_FILE] = _kept(upload.getvalue())
+        points = _parsed(upload.getvalue(), upload.name)
+    elif st.session_state[_FILE]:
+        points = _from_link(st.session_state[_FILE])
+    else:
+        points = MeasuredPoints(_TITLES[_UPLOAD], (), "Upload a CSV file of measurements.")
+    if url_state.keep(_FILE, st.session_state[_FILE], "") and points.measurements:
+        st.caption(
+            "A link to this page opens this file too: it is kept on this machine, and only here."
+        )
+    return points
+
+
+def _kept(data: bytes) -> str:
+    """The name under which an uploaded file is kept; empty where it cannot be."""
     try:
-        text = upload.getvalue().decode("utf-8-sig")
-        return MeasuredPoints(upload.name, parse_measurements(text, upload.name), "")
+        return keep_csv(data)
+    except StoreError as error:
+        st.caption(plain_markdown(str(error)))
+        return ""
+
+
+def _from_link(name: str) -> MeasuredPoints:
+    """The points of a file that was uploaded before."""
+    st.button("Forget this file", key="points_forget", on_click=_forget, type="tertiary")
+    try:
+        return _parsed(kept_csv(name), _TITLES[_UPLOAD])
+    except StoreError as error:
+        return MeasuredPoints(_TITLES[_UPLOAD], (), str(error))
+
+
+def _forget() -> None:
+    st.session_state[_FILE] = ""
+
+
+def _parsed(data: bytes, name: str) -> MeasuredPoints:
+    try:
+        return MeasuredPoints(name, parse_measurements(data.decode("utf-8-sig"), name), "")
     except UnicodeDecodeError:
-        return MeasuredPoints(upload.name, (), f"{upload.name} is not UTF-8 text: save it as CSV.")
+        return MeasuredPoints(name, (), f"{name} is not UTF-8 text: save it as CSV.")
     except AttuneError as error:
-        return MeasuredPoints(upload.name, (), str(error))
+        return MeasuredPoints(name, (), str(error))
 
 
 def _from_snapshot(

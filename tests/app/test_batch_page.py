@@ -188,7 +188,7 @@ def test_the_shipped_l4_study_is_offered_for_its_variant(open_app):
 def test_the_study_s_kernel_is_another_one_and_a_link_restores_it(open_app):
     """No source was recorded with it: calibrated on it, the page answers for that kernel."""
     at = open_batch(open_app, batch_tab="Validate")
-    follow(at, points=STUDY)
+    until(follow(at, points=STUDY), ready)
     assert not at.exception
     words = texts(at)
     assert "are of another kernel than the file of v01 here: the figures below are that" in words
@@ -277,3 +277,27 @@ def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     assert {"Accept it", "Use a T4"} <= set(frame["option"])
     assert any(option.startswith("Use v02") for option in frame["option"])
     assert frame["$ per 10⁹ queries"].dropna().is_monotonic_increasing
+
+
+def test_a_link_carries_the_uploaded_points(open_app):
+    at = upload(open_batch(open_app), SERIES)
+    until(at, ready)
+    assert "A link to this page opens this file too" in texts(at)
+    link = at.query_params["points_file"]
+    opened = open_batch(open_app, points="csv", points_file=link)
+    assert "Calibrated on 4 measured points" in texts(opened)
+    assert metric(opened, "Recommended") == metric(at, "Recommended")
+    opened.button(key="points_forget").click().run()
+    until(opened, ready)
+    assert "Upload a CSV file of measurements" in texts(opened)
+    assert "points_file" not in opened.query_params
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("0" * 16, "not kept on this machine: upload it"), ("../secret", "points\\_file=../secret")],
+)
+def test_a_link_to_points_that_are_not_here_says_so(open_app, name, words):
+    at = open_batch(open_app, points="csv", points_file=name)
+    assert words in texts(at)
+    assert not at.exception
