@@ -8,8 +8,8 @@ from typing import Any
 
 from engine.cli.output import print_table
 from engine.devices import DeviceSpec
-from engine.pipeline.machine_code import TimedLaunch
-from engine.sass.advice import advise
+from engine.pipeline.machine_code import TimedLaunch, advise_launch
+from engine.sass.advice import Advice
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.sass.instruction import NO_BARRIER, Instruction, SourceLine
@@ -35,7 +35,7 @@ class Result:
 
 def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
     """One object: the whole call, and each pass of it."""
-    passes = [_pass_as_json(r, device.num_sms if device else None) for r in results]
+    passes = [_pass_as_json(r, device) for r in results]
     main = max(passes, key=lambda p: p["counted"]["warp_instructions"])
     merged: dict[str, int] = {}
     for one in passes:
@@ -74,12 +74,20 @@ def _added(passes: Sequence[dict[str, Any]], group: str) -> dict[str, int]:
     return {key: sum(one[group][key] for one in passes) for key in passes[0][group]}
 
 
-def _pass_as_json(result: Result, num_sms: int | None) -> dict[str, Any]:
-    advice = [
-        {"waste": a.waste, "line": _line(a.source), "share": a.share, "sentence": a.sentence}
-        for a in advise(result.analysis, num_sms)
-    ]
+def _pass_as_json(result: Result, device: DeviceSpec | None) -> dict[str, Any]:
+    advice = [_advice_as_json(a) for a in advise_launch(result.analysis, device, result.timed)]
     return _counts_as_json(result.analysis) | _time_as_json(result) | {"advice": advice}
+
+
+def _advice_as_json(advice: Advice) -> dict[str, Any]:
+    gain = advice.gain
+    return {
+        "kind": advice.kind,
+        "line": _line(advice.source) if advice.source else None,
+        "share": advice.share,
+        "gain": {"low": gain.low, "high": gain.high, "origin": "simulated"} if gain else None,
+        "sentence": advice.sentence,
+    }
 
 
 def _time_as_json(result: Result) -> dict[str, Any]:
@@ -178,9 +186,10 @@ def print_results(
             _print_time(result, device)
         if listing:
             _print_listing(result.analysis)
-        for advice in advise(result.analysis, device.num_sms if device else None):
+        for advice in advise_launch(result.analysis, device, result.timed):
             where = f"{_line(advice.source)}: " if advice.source else ""
-            print(f"Advice ({advice.share:.0%}): {where}{advice.sentence}")
+            gain = f" (gains {advice.gain} of the time, simulated)" if advice.gain else ""
+            print(f"Advice{gain}: {where}{advice.sentence}")
         for note in notes(result.analysis):
             print(f"Note: {note}")
     if device is None:

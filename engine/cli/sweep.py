@@ -81,8 +81,9 @@ def add_parser(commands: Any) -> None:
     search = p.add_argument_group("search")
     search.add_argument(
         "--strategy",
-        choices=("exhaustive", "random", "coordinate", "bayesian"),
+        choices=("exhaustive", "random", "coordinate", "bayesian", "simulated"),
         default="exhaustive",
+        help="which points come first; simulated: by machine code, the fastest first",
     )
     search.add_argument("--budget-evaluations", type=positive_int, metavar="N")
     search.add_argument("--budget-seconds", type=positive_float, metavar="SECONDS")
@@ -215,9 +216,10 @@ def _on_this_machine(
 
     if not on_gpu:  # kernels on the CPU already run in a process of their own
         from engine.pipeline.evaluate import Evaluator
+        from engine.search.evaluation_process import evaluate_point
 
         with Evaluator() as evaluator:
-            end = run_sweep(spec, evaluator.evaluate, book, reporter)
+            end = run_sweep(spec, partial(evaluate_point, evaluator), book, reporter)
         return end, problem_results(_rows(book, points))
     from engine.search.evaluation_process import EvaluationProcess
 

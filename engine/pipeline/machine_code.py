@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,11 +12,12 @@ from engine.errors import InvalidProblem
 from engine.model.occupancy import occupancy
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan
+from engine.sass.advice import Advice, Rerun, advise
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import Emulator
-from engine.sass.footprint import touched_bytes
+from engine.sass.footprint import SharedBytes, shared_bytes, touched_bytes
 from engine.sass.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch
-from engine.sass.timing.traffic import Traffic, stays_in_l2
+from engine.sass.timing.traffic import launch_traffic
 from engine.sass.trace import CtaTrace
 from kernels.variant import Variant
 
@@ -29,6 +30,7 @@ class TimedLaunch:
 
     simulated: SimulatedLaunch
     touched_bytes: int  # of global memory, each sector once
+    shared: tuple[SharedBytes, ...]  # the same, by which CTAs touch it
 
 
 def time_launch(
@@ -46,14 +48,25 @@ def time_launch(
     program, launch = analysis.program, analysis.launch
     emulator = Emulator(program, analysis.entry, launch)
     classes = _classes(analysis, emulator)
-    touched = touched_bytes(emulator, max((c.trace for c in classes), key=_length))
-    moved = touched if moved_bytes is None else moved_bytes
-    in_l2 = device.l2_bytes is not None and stays_in_l2(touched, device.l2_bytes)
-    traffic = Traffic(0.0, 0.0) if in_l2 else Traffic(float(moved), 1.0)
-    simulated = simulate_launch(
-        program, classes, launch, device, _resident(analysis, device), traffic
-    )
-    return TimedLaunch(simulated, touched)
+    groups = shared_bytes(emulator, max((c.trace for c in classes), key=_length))
+    resident = _resident(analysis, device)
+    traffic = None
+    if device.l2_bytes is not None and device.num_sms is not None:
+        running = resident * device.num_sms
+        traffic = launch_traffic(groups, launch.grid, running, device.l2_bytes)
+        if traffic.dram_bytes and moved_bytes is not None:
+            traffic = replace(traffic, dram_bytes=moved_bytes)
+    simulated = simulate_launch(program, classes, launch, device, resident, traffic)
+    return TimedLaunch(simulated, touched_bytes(groups, launch.grid), groups)
+
+
+def advise_launch(
+    analysis: Analysis, device: DeviceSpec | None = None, timed: TimedLaunch | None = None
+) -> tuple[Advice, ...]:
+    """What the launch wastes; with what mending it would gain where it was timed on `device`."""
+    if device is None or timed is None:
+        return advise(analysis)
+    return advise(analysis, Rerun(analysis, device, timed.simulated), timed.shared)
 
 
 def main_pass_dram_bytes(

@@ -17,6 +17,11 @@ def simulate(request: EvaluationRequest) -> bool:
         Whether there is a simulated time: not without a GPU, a compiler, nvdisasm or figures of the
         GPU, and not of code that cannot be run.
     """
+    return simulated_us(request) is not None
+
+
+def simulated_us(request: EvaluationRequest) -> float | None:
+    """The request's time by machine code; None where there is none, as `simulate` says."""
     from engine.compile import compile_plan, resources
     from engine.model.simulated import simulated_of
 
@@ -24,12 +29,11 @@ def simulate(request: EvaluationRequest) -> bool:
         resolved = resolve(request)
         variant, device = resolved.variant, resolved.device
         if device is None:
-            return False
+            return None
         plan = launch_plan(variant, request.problem, resolved.config, device)
         compiled = compile_plan(plan, device.arch)
         simulated = simulated_of(variant, plan, compiled, device)
-        return estimate(
-            variant, plan, resources(plan, compiled), device, simulated_of=simulated
-        ).by_machine_code
+        found = estimate(variant, plan, resources(plan, compiled), device, simulated_of=simulated)
     except AttuneError:  # evaluating the request says what is wrong with it
-        return False
+        return None
+    return found.latency.median_us if found.by_machine_code and found.latency else None

@@ -57,6 +57,8 @@ class _Request(ctypes.Structure):
         ("local_bytes", ctypes.c_uint32),
         ("max_steps", ctypes.c_int64),
         ("keep_trace", ctypes.c_int32),
+        ("left_out", ctypes.c_void_p),
+        ("find_hazards", ctypes.c_int32),
     )
 
 
@@ -116,9 +118,43 @@ class Emulator:
         finally:
             self._library.sass_free(handle)
 
-    def _run(self, cta: tuple[int, int, int], keep_trace: bool) -> ctypes.c_void_p:
+    def idle_barriers(
+        self, wanted: NDArray[np.bool_], cta: tuple[int, int, int] = (0, 0, 0)
+    ) -> NDArray[np.bool_]:
+        """Barriers that the CTA could leave out, all of them at once: `[instructions]`.
+
+        They order no two warps' accesses to memory. None are named where mbarriers, bulk copies,
+        wgmma or barriers of some warps order accesses too. Raises as `totals`.
+
+        Args:
+            wanted: which ones are asked about; the others stay.
+        """
+        left_out = np.zeros(len(self.program.instructions), np.uint8)
+        while True:
+            idle = np.flatnonzero(self._idle_barriers(cta, left_out) & wanted)
+            if len(idle) == 0:
+                return left_out.astype(np.bool_)
+            left_out[idle[-1]] = 1  # without it the next one may be needed
+
+    def _idle_barriers(
+        self, cta: tuple[int, int, int], left_out: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Those that could be left out one by one, beside those that are."""
+        self._request.left_out = left_out.ctypes.data
+        handle = self._run(cta, keep_trace=False, find_hazards=True)
+        try:
+            use = np.zeros(len(self.program.instructions), np.uint8)
+            is_known = self._library.sass_barriers(handle, *_pointers([use]))
+            return np.asarray((use == 1) & bool(is_known), np.bool_)
+        finally:
+            self._library.sass_free(handle)
+
+    def _run(
+        self, cta: tuple[int, int, int], keep_trace: bool, find_hazards: bool = False
+    ) -> ctypes.c_void_p:
         self._request.cta[:] = cta
         self._request.keep_trace = keep_trace
+        self._request.find_hazards = find_hazards
         handle = ctypes.c_void_p(self._library.sass_emulate(ctypes.byref(self._request)))
         error = self._library.sass_error(handle)
         if error is None:
@@ -213,6 +249,7 @@ def _library() -> ctypes.CDLL:
     library = load_library(_SOURCE)
     library.sass_emulate.restype = ctypes.c_void_p
     library.sass_error.restype = ctypes.c_char_p
+    library.sass_barriers.restype = ctypes.c_bool
     return library
 
 

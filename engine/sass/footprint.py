@@ -1,10 +1,10 @@
-"""How much memory a launch touches: lines that neighbouring CTAs share are counted once.
-
-A line that the CTA and its neighbour along an axis both touch is taken to be common to the whole
-axis, as the tiles of a matrix product are.
-"""
+"""How much memory a launch touches, and which CTAs touch the same: by running few of them."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +16,70 @@ _SECTOR_BYTES = 32
 _LOCAL = (AccessKind.LOCAL_LOAD, AccessKind.LOCAL_STORE)
 
 
-def touched_bytes(emulator: Emulator, trace: CtaTrace) -> int:
-    """Distinct bytes of global memory, in whole sectors, that all CTAs together touch.
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """Bytes of global memory that CTAs beside each other have in common.
+
+    Along axis a, `shares[a]` neighbours touch the same ones: 1 where each has its own, the grid's
+    size where all have.
+    """
+
+    unit_bytes: int  # of one such group of CTAs, in whole sectors
+    shares: tuple[int, int, int]
+
+    def units(self, grid: Sequence[int]) -> int:
+        """How many different ones there are."""
+        return math.prod(-(-n // share) for n, share in zip(grid, self.shares, strict=True))
+
+
+def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]:
+    """What a CTA touches, by which others touch it too.
 
     Args:
         trace: of a CTA of the launch.
     """
     grid, own = emulator.launch.grid, _sectors(trace)
-    times = np.ones(len(own), np.int64)
+    shares = np.ones((len(own), 3), np.int64)
     for axis in range(3):
         if grid[axis] == 1:
             continue
-        beside = list(trace.cta)
-        beside[axis] += 1 if beside[axis] + 1 < grid[axis] else -1
-        x, y, z = beside
-        neighbour = _sectors(emulator.trace((x, y, z))[0])
-        times[~np.isin(own, neighbour, assume_unique=True)] *= grid[axis]
-    return int(times.sum()) * _SECTOR_BYTES
+        at = trace.cta[axis]
+        beside = _also_touched(
+            emulator, trace, own, axis, at + 1 if at + 1 < grid[axis] else at - 1
+        )
+        if not beside.any():
+            continue
+        far = 0 if 2 * at >= grid[axis] else grid[axis] - 1
+        by_all = beside & _also_touched(emulator, trace, own, axis, far)
+        shares[by_all, axis] = grid[axis]
+        some, share = beside & ~by_all, 2
+        while some.any():  # groups of neighbours: where does this one end?
+            shares[some, axis] = share
+            other = at + 2 * share - 1 if far > at else at - 2 * share + 1
+            if not 0 <= other < grid[axis]:
+                break
+            some, share = some & _also_touched(emulator, trace, own, axis, other), 2 * share
+    kinds, counts = np.unique(shares, axis=0, return_counts=True)
+    return tuple(
+        SharedBytes(int(count) * _SECTOR_BYTES, (int(x), int(y), int(z)))
+        for (x, y, z), count in zip(kinds.tolist(), counts.tolist(), strict=True)
+    )
+
+
+def touched_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
+    """Distinct bytes of global memory, in whole sectors, that all CTAs together touch."""
+    return sum(g.unit_bytes * g.units(grid) for g in groups)
+
+
+def _also_touched(
+    emulator: Emulator, trace: CtaTrace, own: NDArray[np.uint64], axis: int, at: int
+) -> NDArray[np.bool_]:
+    """Which of the CTA's own sectors the CTA at another place along the axis touches."""
+    cta = list(trace.cta)
+    cta[axis] = at
+    x, y, z = cta
+    other = _sectors(emulator.trace((x, y, z))[0])
+    return np.isin(own, other, assume_unique=True)
 
 
 def _sectors(trace: CtaTrace) -> NDArray[np.uint64]:

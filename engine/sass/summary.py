@@ -111,6 +111,12 @@ def outer_line(instruction: Instruction) -> SourceLine | None:
     return instruction.source[-1] if instruction.source else None
 
 
+def is_conversion(instruction: Instruction) -> bool:
+    """Whether it changes a value's type; HADD2.F32 does, from half to float."""
+    to_float = instruction.opcode == "HADD2" and "F32" in instruction.modifiers
+    return to_float or instruction.opcode in _CONVERSIONS
+
+
 def useful_math(figures: Figures) -> float:
     """The share of instructions that multiply and add: tensor ones where there are any."""
     useful = figures.tensor_math or figures.scalar_math
@@ -132,9 +138,7 @@ def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
         return np.isin(opcodes, list(names))
 
     local, shared = among(_LOCAL), ~among(_SHUFFLES)
-    to_float = np.array(
-        [i.opcode == "HADD2" and "F32" in i.modifiers for i in instructions], np.bool_
-    )
+    conversions = np.array([is_conversion(i) for i in instructions], np.bool_)
 
     def total(column: int, where: NDArray[np.bool_]) -> int:
         return int(totals[where, column].sum())
@@ -152,7 +156,7 @@ def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
         local_sectors=total(SECTORS, local),
         barriers=total(ACCESSES, among(_BARRIERS)),
         mufu=total(EXECUTED, among({"MUFU"})),
-        conversions=total(EXECUTED, among(_CONVERSIONS) | to_float),
+        conversions=total(EXECUTED, conversions),
         scalar_math=total(EXECUTED, among(_SCALAR_MATH)),
         tensor_math=total(EXECUTED, among(_TENSOR_MATH)),
     )

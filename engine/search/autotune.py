@@ -20,7 +20,7 @@ from engine.problem import Problem
 from engine.schema import Stored
 from engine.search.race import Candidates, RaceResult, race
 from engine.search.ranking import RankedPoint, by_problem, rank_rows, ranking_origin
-from engine.search.rows import SweepRow
+from engine.search.rows import RANKING_ERROR, SweepRow
 
 # Makes the kernels of correct rows ready to be timed side by side; points are their names there.
 OpenCandidates: TypeAlias = Callable[[Sequence[SweepRow]], AbstractContextManager[Candidates]]
@@ -134,7 +134,10 @@ def _how_raced(result: RaceResult) -> str:
 def _without_final(origin: Origin, count: int) -> str:
     points = "1 point" if count == 1 else f"{count} points"
     if origin == "predicted":
-        return f"Predicted by the model for {points}, not measured."
+        return (
+            f"Predicted for {points}, not measured: what differs by less than "
+            f"{RANKING_ERROR:.0%} is a tie."
+        )
     return (
         f"{origin.capitalize()} one after another ({points}): what differs by less than "
         "3 % is a tie."

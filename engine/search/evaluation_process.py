@@ -19,9 +19,11 @@ from typing import Any, Self
 from engine.errors import AttuneError
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.simulate import simulate
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.gpu_final import gpu_candidates
 from engine.search.rows import SweepRow
+from engine.search.sweep.estimate import runs_on_gpu
 
 
 class EvaluationProcess:
@@ -113,8 +115,15 @@ def _serve(connection: Connection) -> None:
             connection.send((answer, evaluator.gpu_error is None))
 
 
+def evaluate_point(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+    """One point of a sweep; where it is not measured it is predicted by machine code."""
+    if not runs_on_gpu(request):
+        simulate(request)
+    return evaluator.evaluate(request)
+
+
 def _evaluate(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
-    return replace(evaluator.evaluate(request), maps=())
+    return replace(evaluate_point(evaluator, request), maps=())
 
 
 def _final(evaluator: Evaluator, device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:

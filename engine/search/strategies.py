@@ -7,16 +7,23 @@ never asked for.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from engine.errors import ToolMissing
 from engine.names import find_variant
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
 from engine.search.space import SweepPoint
 
-StrategyName: TypeAlias = Literal["exhaustive", "random", "coordinate", "bayesian"]
+StrategyName: TypeAlias = Literal["exhaustive", "random", "coordinate", "bayesian", "simulated"]
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+# The time in µs that a request is expected to come to, None where nothing is known of it.
+Expected: TypeAlias = Callable[[EvaluationRequest], float | None]
 
 # One search: yields points, receives their times in µs (None: no time), ends when it has no more.
 Search: TypeAlias = Generator[SweepPoint, float | None, None]
@@ -37,8 +44,16 @@ class Strategy(Protocol):
         ...
 
 
-def make_strategy(name: StrategyName, points: Sequence[SweepPoint], seed: int = 0) -> Strategy:
+def make_strategy(
+    name: StrategyName,
+    points: Sequence[SweepPoint],
+    seed: int = 0,
+    expected_us: Expected = lambda _: None,
+) -> Strategy:
     """The strategy of this name over the points that can run.
+
+    Args:
+        expected_us: what "simulated" goes by.
 
     Raises:
         ToolMissing: "bayesian" without optuna.
@@ -49,6 +64,8 @@ def make_strategy(name: StrategyName, points: Sequence[SweepPoint], seed: int = 
     if name == "random":
         random.Random(seed).shuffle(runnable)
         return InOrder(runnable)
+    if name == "simulated":
+        return InOrder(by_expected_time(runnable, expected_us))
     if name == "bayesian":
         _import_optuna()  # now, and not when the sweep has begun
     search = _SEARCHES[name]
@@ -57,6 +74,20 @@ def make_strategy(name: StrategyName, points: Sequence[SweepPoint], seed: int = 
         group = groups.setdefault((point.request.variant, point.request.problem), {})
         group[_key(point)] = point
     return TakingTurns([search(Group(g), seed + i) for i, g in enumerate(groups.values())])
+
+
+def by_expected_time(points: Sequence[SweepPoint], expected_us: Expected) -> list[SweepPoint]:
+    """What is expected to be fastest first, one problem after the other in turns.
+
+    Points of which nothing is known come behind the others, as they are given.
+    """
+    groups: dict[Problem, list[tuple[float, SweepPoint]]] = {}
+    for point in points:
+        time_us = expected_us(point.request)
+        key = math.inf if time_us is None else time_us
+        groups.setdefault(point.request.problem, []).append((key, point))
+    ordered = [sorted(group, key=lambda item: item[0]) for group in groups.values()]
+    return [item[1] for turn in zip_longest(*ordered) for item in turn if item is not None]
 
 
 class InOrder:

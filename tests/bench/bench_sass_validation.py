@@ -40,14 +40,17 @@ from engine.devices.spec import DeviceSpec, limits_for
 from engine.model.occupancy import occupancy
 from engine.sass import Cubin, disassemble, read_cubin
 from engine.sass.emulation import emulate
+from engine.sass.footprint import SharedBytes
 from engine.sass.instruction import Program
 from engine.sass.launch import Launch, buffer_address
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.simulate import CtaClass, measured_ctas, simulate_launch
-from engine.sass.timing.sm import gpu_rates
+from engine.sass.timing.sm import GpuRates, gpu_rates
+from engine.sass.timing.traffic import launch_traffic
 
 KERNELS = Path(__file__).resolve().parents[1] / "sass" / "kernels"
-SIZE = 4096
+# Rows and columns of the matrices, as published; rows of 4092 floats begin in the middle of a line.
+SIZES = {"RTX A6000": 4096, "RTX 4090": 4096, "A100 40GB SXM": 4092}
 
 # GFLOP/s as published, steps 1 to 10.
 SGEMM = {
@@ -185,33 +188,60 @@ def sgemm_gflops(gpu: str, step: int) -> float:
         defines += [("BLOCK_M", "64"), ("WARP_M", "32"), ("STEPS_N", "1"), ("THREAD_M", "4")]
         rows = 64
     program, cubin = program_of("sgemm.cu", device.arch, "sgemm", tuple(sorted(defines)))
-    grid, block = (SIZE // columns, SIZE // rows, 1), (threads, 1, 1)
-    depths = (256, 512)
+    size = SIZES[gpu]
+    block, depths = (threads, 1, 1), (256, 512)
     if step <= 3:
-        grid, block = (SIZE // 32, SIZE // 32, 1), (32, 32, 1) if step == 1 else (1024, 1, 1)
-        depths = (32, 64)
+        rows = columns = 32
+        block, depths = (32, 32, 1) if step == 1 else (1024, 1, 1), (64, 96)
+    # Rows of A are as long as the sum: they begin where those of the full size do in a line.
+    cut_off = -size % 32
+    tile = 1 if step <= 2 else 32  # the depth that a loop of the kernel rounds up to, or a multiple
+    grid = -(-size // columns), -(-size // rows), 1
     traces = []
-    for depth in depths:
+    for depth in (depths[0] - cut_off, depths[1] - cut_off):
         arguments = (
-            *packed(SIZE, SIZE, depth, 1.0),
+            *packed(size, size, depth, 1.0),
             *pointers(3)[:2],
             *packed(0.0),
             pointers(3)[2],
         )
         launch = Launch(grid, block, 0, arguments)
         traces.append(emulate(program, cubin.entries["sgemm"], launch))
+    held = resident(program, launch, device)
     times = measured_ctas(
         program,
         rates,
         device,
-        "streaming",  # two operands of 64 MiB: of the GPUs here none keeps them
+        "streaming",
         program.static_smem_bytes,
         (traces[0], traces[1]),
-        depths,
-        resident(program, launch, device),
+        (_rounded(depths[0] - cut_off, tile), _rounded(depths[1] - cut_off, tile)),
+        held,
+        miss_share=miss_share(step, grid, rows, columns, size, rates, held),
     )
-    cycles = times.of(-(-launch.ctas // rates.num_sms), SIZE)
-    return 2 * SIZE**3 / (LAUNCH_FLOOR_US + cycles / rates.cycles_per_us) / 1e3
+    cycles = times.of(-(-launch.ctas // rates.num_sms), _rounded(size, tile))
+    return 2 * size**3 / (LAUNCH_FLOOR_US + cycles / rates.cycles_per_us) / 1e3
+
+
+def _rounded(depth: int, tile: int) -> float:
+    return float(-(-depth // tile) * tile)
+
+
+def miss_share(
+    step: int,
+    grid: tuple[int, int, int],
+    rows: int,
+    columns: int,
+    size: int,
+    gpu: GpuRates,
+    held: int,
+) -> float:
+    """Of A's rows and B's columns, what is not in L2 when the CTAs that run together need it."""
+    along_x, along_y = (grid[0], 1, 1), (1, grid[1], 1)
+    # Steps 1 to 3 have rows along blockIdx.x, the others columns.
+    of_a, of_b = (along_y, along_x) if step <= 3 else (along_x, along_y)
+    panels = SharedBytes(rows * size * 4, of_a), SharedBytes(columns * size * 4, of_b)
+    return launch_traffic(panels, grid, held * gpu.num_sms, gpu.l2_bytes).miss_share
 
 
 def sgemm_points(gpu: str) -> Iterator[Point]:

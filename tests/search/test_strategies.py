@@ -100,6 +100,25 @@ def test_problems_share_a_budget_evenly(name: StrategyName) -> None:
     assert sum(p.request.problem == SMALL for p in asked) == 10
 
 
+def test_by_simulated_time_the_fastest_comes_first_and_the_unknown_last() -> None:
+    among = points(SMALL, LARGE)
+    unknown = among[3].request
+
+    def expected_us(request: EvaluationRequest) -> float | None:
+        return None if request is unknown else bowl(request)
+
+    strategy = make_strategy("simulated", among, expected_us=expected_us)
+    asked = [strategy.ask() for _ in among]
+    small = [p.request for p in asked if p is not None and p.request.problem == SMALL]
+    times = [bowl(request) for request in small[:-1]]
+    assert times == sorted(times)
+    assert small[-1] is unknown
+    first, second = asked[:2]
+    assert first is not None
+    assert second is not None
+    assert first.request.problem != second.request.problem  # a budget is shared evenly
+
+
 def test_several_points_can_be_out_at_once() -> None:
     strategy = make_strategy("coordinate", points(SMALL, LARGE))
     one, two = strategy.ask(), strategy.ask()

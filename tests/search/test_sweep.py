@@ -38,6 +38,7 @@ def sweep(
 ) -> tuple[str, SweepJournal, list[Progress]]:
     told: list[Progress] = []
     book = SweepJournal(path)
+    how = {"expected_us": bowl} | how
     state = run_sweep(spec, evaluate, book, told.append, **how)  # type: ignore[arg-type]
     return state, book, told
 

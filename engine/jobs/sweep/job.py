@@ -24,6 +24,7 @@ from engine.records import files
 from engine.records.encoding import encode
 from engine.search.autotune import ProblemResult, problem_result, result_with_final
 from engine.search.gpu_final import gpu_candidates
+from engine.search.evaluation_process import evaluate_point
 from engine.search.ranking import by_problem
 from engine.search.rows import without_result
 from engine.search.space import SweepPoint, point_id
@@ -173,7 +174,7 @@ class _PointEvaluator:
             return EvaluationOutcome(crashed)
         _write_marker(self._marker, point, deaths + 1)
         try:
-            return self._runner.evaluator.evaluate(request)
+            return evaluate_point(self._runner.evaluator, request)
         finally:
             self._marker.unlink(missing_ok=True)
 

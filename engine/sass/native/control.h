@@ -17,6 +17,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         bar.expected = static_cast<int>(threads);
         bar.arrived += __builtin_popcount(on);
         if (i.has(MOD_RED) && !(i.pd.empty() && i.ps.empty())) {
+            bar.votes = true;
             const uint32_t value = predicate(i.pd.empty() ? i.ps[0] : i.pd[0]) & on;
             bar.any |= value != 0, bar.every &= value == on, bar.count += __builtin_popcount(value);
         }
@@ -34,11 +35,13 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         }
         return -1;
     case OP_LDGDEPBAR:
+        copy_groups.push_back(copies.size());
         row.kind = ASYNC_COMMIT;
         return cta.add(row);
     case OP_DEPBAR:
         if (i.s.empty()) return -1;
         row.kind = ASYNC_WAIT, row.amount = static_cast<int32_t>(i.s.back().kind == Kind::IMM ? i.s.back().imm : 0);
+        copies_land(row.amount);
         return cta.add(row);
     case OP_UTMACMDFLUSH:
         row.kind = ASYNC_COMMIT;
@@ -51,6 +54,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         row.kind = SET_REGISTERS, row.amount = static_cast<int32_t>(number(i.s.size() - 1, 0));
         return cta.add(row);
     case OP_HGMMA: {
+        cta.hazards.unclear = true;
         // m64nNkK: N / 2 accumulator registers in FP32, half of that in FP16; B, and A unless it
         // is in registers, come from shared memory.
         const int columns = std::max(8, i.count);
@@ -64,6 +68,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
     }
     case OP_ARRIVES:  // cp.async.mbarrier.arrive: the copies are there at once
     case OP_SYNCS: {
+        cta.hazards.unclear = true;
         if (i.has(MOD_CCTL)) return -1;
         const Operand& o = address_of(i);
         addresses(o, false, where);
@@ -103,6 +108,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         return cta.add(row);
     }
     case OP_UTMALDG: case OP_UBLKCP: {
+        cta.hazards.unclear = true;
         const Operand& o = address_of(i);
         row.kind = BULK_LOAD;
         if (o.ureg >= 0) {
@@ -115,6 +121,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         return cta.push(row);
     }
     case OP_UTMASTG:
+        cta.hazards.unclear = true;
         row.kind = BULK_STORE;
         return cta.push(row);
     default:

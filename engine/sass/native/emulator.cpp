@@ -58,6 +58,7 @@ struct Trace {
 struct Barrier {
     int arrived = 0, expected = 0;  // threads; expected 0: all of the CTA that have not exited
     int any = 0, every = 1, count = 0;
+    bool votes = false;  // it carries a value
 };
 
 struct MBarrier {
@@ -76,6 +77,8 @@ struct Request {
     uint32_t local_bytes;         // a power of two, per thread
     int64_t max_steps;            // warp instructions
     int32_t keep_trace;
+    const uint8_t* left_out;      // [n] barriers taken as not there, to see which others are needed
+    int32_t find_hazards;         // which barriers order accesses
 };
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {
@@ -83,6 +86,8 @@ struct Request {
     std::snprintf(where, sizeof where, " at 0x%llx ", static_cast<unsigned long long>(i.address));
     throw std::runtime_error(i.name + where + what);
 }
+
+#include "hazards.h"
 
 struct Cta;
 
@@ -105,6 +110,9 @@ struct Warp {
     std::vector<uint8_t> local;
     std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
     Trace trace;
+    // cp.async: (address, bytes) of each copy; those that are committed end at these.
+    std::vector<std::pair<uint64_t, int>> copies;
+    std::vector<size_t> copy_groups;
     // Of the instruction that is executing:
     Marks marks = {};           // of its sources so far
     uint32_t on = 0;            // lanes that execute it
@@ -239,6 +247,15 @@ struct Warp {
     void doubles(const Instruction& i);
     int memory(const Instruction& i);  // row, -1: none
     int barriers(const Instruction& i, bool& moves);
+    void copies_land(int32_t open_groups) {  // what cp.async wrote is there: a write of now
+        const size_t open = static_cast<size_t>(std::max(0, open_groups));
+        if (copy_groups.size() <= open) return;
+        const size_t done = copy_groups[copy_groups.size() - open - 1];
+        land(done);
+        copy_groups.erase(copy_groups.begin(), copy_groups.end() - static_cast<std::ptrdiff_t>(open));
+        for (size_t& end : copy_groups) end -= done;
+    }
+    void land(size_t count);
     void sync(int b) {  // frees the lanes of a convergence barrier that is complete
         if (at_sync[b] && (B[b] & alive & ~at_sync[b]) == 0) {
             for (int l = 0; l < 32; l++)
@@ -266,6 +283,7 @@ struct Cta {
     std::vector<uint8_t> data_branch, data_address, stand_in;
     uint8_t control_axes = 0;     // axes of blockIdx on which control flow or predicates depend
     int64_t steps = 0;
+    Hazards hazards;
     std::string error;
     std::map<std::pair<uint64_t, int>, uint32_t> expected_bytes;  // of a barrier's phase
     std::vector<std::pair<int, std::pair<uint64_t, int>>> bulk_loads;  // row, barrier and phase
@@ -296,14 +314,23 @@ struct Cta {
         for (int b = 0; b < 16; b++) {
             Barrier& bar = bars[b];
             if (bar.arrived == 0 || bar.arrived < (bar.expected ? bar.expected : living())) continue;
+            const bool whole = bar.arrived == living();
+            int site = -1;
             for (Warp* w : warps) {
                 const uint32_t lanes = w->at_bar[b];
                 if (!lanes) continue;
+                site = w->pc[__builtin_ctz(lanes)];
                 w->bar_result = bar.any << 1 | bar.every << 2 | bar.count << 3;
                 for (int l = 0; l < 32; l++)
                     if (lanes >> l & 1) w->pc[l]++;
                 w->blocked &= ~lanes;
                 w->at_bar[b] = 0;
+            }
+            if (!hazards.wanted) {
+            } else if (whole && site >= 0 && !bar.votes) {
+                if (!request.left_out[site]) hazards.separate(site);
+            } else {
+                hazards.unclear = true;
             }
             bar = Barrier();
         }
@@ -343,6 +370,11 @@ Warp::Warp(Cta& c, int n) : cta(c), number(n) {
         if (n * 32 + l < threads) alive |= 1u << l;
     local.assign(static_cast<size_t>(c.request.local_bytes) * 32, 0);
     local_data.assign(c.request.local_bytes / 4, 0);
+}
+
+void Warp::land(size_t count) {
+    for (size_t k = 0; k < count; k++) cta.hazards.shared(copies[k].first, copies[k].second, number, true);
+    copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
 void Warp::steered() {
@@ -415,6 +447,8 @@ void Cta::run() {
     decode_all();
     smem.assign(request.smem_bytes, 0);
     smem_marks.assign(request.smem_bytes / 4 + 1, 0);
+    hazards.wanted = request.find_hazards;
+    if (hazards.wanted) hazards.begin(request.smem_bytes, code.size());
     const auto& b = request.block;
     const int threads = static_cast<int>(b[0] * b[1] * b[2]);
     for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));
@@ -493,6 +527,12 @@ void sass_rows(const Cta* cta, uint8_t* kind, uint16_t* wavefronts, uint16_t* id
     std::copy(cta->line_start.begin(), cta->line_start.end(), line_start);
     std::copy(cta->line.begin(), cta->line.end(), line);
     std::copy(cta->line_sectors.begin(), cta->line_sectors.end(), line_sectors);
+}
+
+// 0 where a barrier never ran, 1 where it orders nothing, 2 where it does; false: not known.
+bool sass_barriers(const Cta* cta, uint8_t* out) {
+    std::copy(cta->hazards.barrier.begin(), cta->hazards.barrier.end(), out);
+    return !cta->hazards.unclear;
 }
 
 void sass_free(Cta* cta) { delete cta; }

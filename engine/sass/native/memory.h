@@ -174,7 +174,10 @@ int Warp::memory(const Instruction& i) {
         row.size_bytes = static_cast<uint32_t>(matrices * 128);
         for (int m = 0; m < matrices; m++) {
             uint64_t rows[8];
-            for (int r = 0; r < 8; r++) rows[r] = shared_at(cta, i, where[8 * m + r], 16);
+            for (int r = 0; r < 8; r++) {
+                rows[r] = shared_at(cta, i, where[8 * m + r], 16);
+                cta.hazards.shared(rows[r], 16, number, op == OP_STSM);
+            }
             row.wavefronts = static_cast<uint16_t>(row.wavefronts + busiest_bank(rows, 8, 16));
             row.ideal_wavefronts++;
             if (op == OP_STSM) {
@@ -222,6 +225,7 @@ int Warp::memory(const Instruction& i) {
         Marks loaded[8] = {};
         for (int k = 0; k < a.n; k++) {
             const uint64_t from = shared_at(cta, i, a.address[k], i.width);
+            cta.hazards.shared(from, i.width, number, false);
             for (int w = 0; w < words; w++) {
                 uint32_t value = 0;
                 std::memcpy(&value, &cta.smem[from + 4 * static_cast<uint64_t>(w)], static_cast<size_t>(std::min(4, i.width)));
@@ -242,6 +246,7 @@ int Warp::memory(const Instruction& i) {
         locate(address_of(i), generic);
         count_wavefronts(a, i.width, false, row);
         const Marks of_address = marks;
+        for (int k = 0; k < a.n; k++) cta.hazards.shared(a.address[k] & (SHARED_WINDOW - 1), i.width, number, true);
         for (int w = 0; w < words; w++) {
             marks = of_address;
             const Lanes& v = read(i.s.back(), t, w);
@@ -256,6 +261,7 @@ int Warp::memory(const Instruction& i) {
     }
     case OP_ATOMS: {
         if (i.has(MOD_ARRIVE)) {  // mbarrier of sm_80
+            cta.hazards.unclear = true;
             locate(address_of(i), false);
             MBarrier& bar = cta.mbarriers[shared_at(cta, i, a.address[0], 8)];
             row.kind = MBARRIER_ARRIVE, row.address = a.address[0], row.amount = a.n;
@@ -270,6 +276,7 @@ int Warp::memory(const Instruction& i) {
         for (int k = 0; k < a.n; k++) {  // one lane after the other
             const int l = a.lane[k];
             const uint64_t to = shared_at(cta, i, a.address[k], 4);
+            cta.hazards.shared(to, 4, number, true);
             uint32_t value;
             std::memcpy(&value, &cta.smem[to], 4);
             old[l] = value;
@@ -301,6 +308,7 @@ int Warp::memory(const Instruction& i) {
     case OP_LDG: case OP_ATOMG: {
         locate(address_of(i), true);
         row.kind = op == OP_LDG ? GLOBAL_LOAD : GLOBAL_ATOMIC;
+        if (op == OP_ATOMG || i.name.find(".CONSTANT") == std::string::npos) cta.hazards.global(number, op == OP_ATOMG);
         count_sectors(cta, a, i.width, row, false);
         marks = Marks{FULL, 0, 0, 0};
         // Ones in the type that the width suggests; an atomic counter's first value is 0.
@@ -312,6 +320,7 @@ int Warp::memory(const Instruction& i) {
     case OP_STG: case OP_RED:
         locate(address_of(i), true);
         row.kind = op == OP_STG ? GLOBAL_STORE : GLOBAL_ATOMIC;
+        cta.hazards.global(number, true);
         count_sectors(cta, a, i.width, row, false);
         return cta.push(row);
     case OP_LDL: case OP_STL: {
@@ -361,6 +370,8 @@ int Warp::memory(const Instruction& i) {
         for (int k = 0; k < into.n; k++) {
             const uint64_t to = shared_at(cta, i, into.address[k], i.width);
             const bool loaded = loads >> into.lane[k] & 1;
+            cta.hazards.shared(to, i.width, number, true);
+            if (cta.hazards.wanted) copies.emplace_back(to, i.width);
             for (int w = 0; w < words; w++) {
                 const uint32_t value = loaded ? ONE : 0;
                 std::memcpy(&cta.smem[to + 4 * static_cast<uint64_t>(w)], &value, 4);

@@ -47,6 +47,7 @@ class SimulatedLaunch:
     sm_cycles: float  # the busiest SM, start to end
     dram_us: float
     round: SmTiming  # the resident CTAs together: busy pipes and stalls
+    longest: CtaTrace  # of a CTA that executes most
     latency: SimulatedLatency
 
     def busy(self) -> dict[str, float]:
@@ -72,10 +73,13 @@ def measured_ctas(
     resident: int,
     most: int | None = None,
     quick: bool = False,
+    miss_share: float = 1.0,
 ) -> CtaTimes:
     """`CtaTimes` of a program; `smem_bytes` is one CTA's, static and dynamic."""
     taken = resident * allocated_smem(device, smem_bytes)
-    kernels = [sm_kernel(program, gpu, regime, taken, fetches) for fetches in (False, True)]
+    kernels = [
+        sm_kernel(program, gpu, regime, taken, fetches, miss_share) for fetches in (False, True)
+    ]
     return measure(kernels[0], kernels[1], traces, lengths, resident, most, quick)
 
 
@@ -103,6 +107,7 @@ def simulate_launch(
     gpu = gpu_rates(device, program.arch)
     smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
     regime = regime_of(launch.ctas, gpu, traffic)
+    miss_share = traffic.miss_share if traffic is not None else 0.0
     by_length = sorted(classes, key=lambda c: len(c.trace.instruction))
     ends = by_length[0].trace, by_length[-1].trace
     per_sm = -(-launch.ctas // gpu.num_sms)
@@ -116,11 +121,12 @@ def simulate_launch(
         (float(len(ends[0].instruction)), float(len(ends[1].instruction))),
         resident,
         per_sm,
+        miss_share=miss_share,
     )
     lengths = [float(len(c.trace.instruction)) for c in classes for _ in range(c.count)]
     cycles = grid_cycles(times, lengths, 1, gpu.num_sms)
     taken = resident * allocated_smem(device, smem_bytes)
-    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False, miss_share=miss_share)
     dram_us = 0.0
     if traffic is not None:
         dram_us = traffic.dram_bytes / (DRAM_EFFICIENCY * gpu.dram_bytes_per_us)
@@ -133,5 +139,6 @@ def simulate_launch(
         sm_cycles=cycles,
         dram_us=dram_us,
         round=steady_state(kernel, ends[1], min(resident, per_sm)),
+        longest=ends[1],
         latency=SimulatedLatency(median, low, high),
     )

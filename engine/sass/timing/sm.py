@@ -80,14 +80,18 @@ def sm_kernel(
     regime: Regime,
     smem_bytes: int,
     fetches_code: bool,
+    miss_share: float = 1.0,
 ) -> Kernel:
     """The program on one SM.
 
     Args:
         smem_bytes: shared memory of all resident CTAs; L1 has the rest.
         fetches_code: whether the code is still to come, as in the first CTAs of a launch.
+        miss_share: of what L1 lacks, how much comes from DRAM where it streams: what a load waits
+            is the mean of both.
     """
     c = gpu.constants
+    from_dram = miss_share if regime == "streaming" else 0.0
     l1_bytes = max(0, c.l1_kib * 1024 - smem_bytes)
     per_cycle = c.l2_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
     machine = MachineRow(
@@ -97,7 +101,7 @@ def sm_kernel(
         dispatch_cycles=c.dispatch_cycles,
         barrier_cycles=c.barrier_cycles,
         l1_cycles=c.l1_cycles,
-        l2_cycles=c.dram_cycles if regime == "streaming" else c.l2_cycles,
+        l2_cycles=round(c.l2_cycles + from_dram * (c.dram_cycles - c.l2_cycles)),
         l1_lines=l1_bytes // _LINE_BYTES,
         fetch_cycles=c.fetch_cycles if fetches_code else 0,
         cta_start_cycles=c.cta_start_cycles,

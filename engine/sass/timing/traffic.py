@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from engine.sass.footprint import SharedBytes, touched_bytes
+
+# The grid's axes, the one that changes fastest between CTAs first: 0 is blockIdx.x.
+AxisOrder: TypeAlias = tuple[int, int, int]
+AS_LAUNCHED: AxisOrder = (0, 1, 2)
 
 _USABLE = 0.9  # of L2: the rest holds what else passes through
 _MOST_WAVES = 256  # enough to see what a longer launch repeats
@@ -23,12 +32,12 @@ class Traffic:
     """One launch's bytes beyond L2, warm: what fits was there before."""
 
     dram_bytes: float
-    kv_reads: float  # how often each byte of K and V is read from DRAM
+    miss_share: float  # of what CTAs read together, how much is not in L2 then: 0 to 1
 
     @property
     def streams(self) -> bool:
-        """Whether the keys come from DRAM while CTAs wait for them."""
-        return self.kv_reads > 0
+        """Whether data comes from DRAM while CTAs wait for it."""
+        return self.miss_share > 0
 
 
 def stays_in_l2(all_bytes: float, l2_bytes: int) -> bool:
@@ -94,11 +103,12 @@ def traffic(
     heads = order.first(looked_at * running)
     kept: OrderedDict[int, None] = OrderedDict()
     room = int(capacity // head_bytes)
-    misses = 0
+    misses = uses = 0
     for wave in range(looked_at):
         used = np.unique(heads[wave * running : (wave + 1) * running])
         # More than L2 holds at a time: what a wave leaves behind is gone before the next needs it.
         thrashes = len(used) > room
+        uses += len(used)
         for head in used.tolist():
             if not thrashes and head in kept:
                 kept.move_to_end(head)
@@ -108,4 +118,41 @@ def traffic(
         while len(kept) > room:
             kept.popitem(last=False)
     reads = max(misses * waves / looked_at, distinct)
-    return Traffic(reads * head_bytes + other_bytes, reads / distinct)
+    return Traffic(reads * head_bytes + other_bytes, misses / uses)
+
+
+def launch_traffic(
+    groups: Sequence[SharedBytes],
+    grid: tuple[int, int, int],
+    running: int,
+    l2_bytes: int,
+    axes: AxisOrder = AS_LAUNCHED,
+) -> Traffic:
+    """Bytes from and to DRAM of one warm launch of any kernel.
+
+    Args:
+        groups: what its CTAs have in common (`shared_bytes`).
+        running: CTAs that all SMs hold together.
+        axes: another order of the grid's axes, to see what it would change.
+    """
+    if stays_in_l2(touched_bytes(groups, grid), l2_bytes):
+        return Traffic(0.0, 0.0)
+    x, y, z = axes
+    width = grid[x], grid[y], grid[z]
+    dram_bytes = missing = read = 0.0
+    for group in groups:
+        shares = group.shares[x], group.shares[y], group.shares[z]
+        own = traffic(KvOrder(width, shares), group.unit_bytes, 0.0, running, l2_bytes)
+        # A group that fits by itself does not stay beside the others until the next launch.
+        dram_bytes += max(own.dram_bytes, group.unit_bytes * group.units(grid))
+        missing += own.miss_share * group.unit_bytes
+        read += group.unit_bytes
+    return Traffic(dram_bytes, missing / read)
+
+
+def best_order(
+    groups: Sequence[SharedBytes], grid: tuple[int, int, int], running: int, l2_bytes: int
+) -> AxisOrder:
+    """The order of the grid's axes that moves least from DRAM; as launched where none is better."""
+    orders: list[AxisOrder] = [(a, b, c) for a, b, c in permutations(range(3))]
+    return min(orders, key=lambda o: launch_traffic(groups, grid, running, l2_bytes, o).dram_bytes)

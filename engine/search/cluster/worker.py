@@ -21,6 +21,7 @@ from engine.errors import ClusterError, ToolMissing
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.autotune import ProblemResult, problem_result
+from engine.search.evaluation_process import evaluate_point
 from engine.search.gpu_final import gpu_candidates
 from engine.search.location import local_gpu_id
 from engine.search.rows import SweepRow
@@ -119,7 +120,7 @@ def evaluate(expected: str, request: EvaluationRequest) -> EvaluationOutcome:
     """
     _check_sources(expected)
     with _exclusive_evaluator() as evaluator:
-        return evaluator.evaluate(request)
+        return evaluate_point(evaluator, request)
 
 
 def final(device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:

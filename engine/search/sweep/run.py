@@ -18,12 +18,13 @@ from engine.errors import AttuneError
 from engine.evaluation import Status
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.simulate import simulated_us
 from engine.problem import Problem
 from engine.records.predictions import keep_prediction
 from engine.search.location import UNKNOWN_LOCATION, Location, location_of
 from engine.search.rows import SweepRow, skipped_row, without_result
 from engine.search.space import SweepPoint
-from engine.search.strategies import make_strategy
+from engine.search.strategies import Expected, Strategy, make_strategy
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.search.sweep.progress import Progress, Tally
@@ -62,6 +63,7 @@ def run_sweep(
     workers: Callable[[], int] = lambda: 1,
     problems_at_once: int = 1,
     on_gpu: bool = False,
+    expected_us: Expected = simulated_us,
 ) -> SweepEnd:
     """Run a sweep, or go on with the one whose rows the journal holds.
 
@@ -76,6 +78,8 @@ def run_sweep(
         workers: how many it runs beside each other, for the estimate and to be shown.
         problems_at_once: how many problems an exhaustive sweep goes through side by side.
         on_gpu: whether evaluations measure on a GPU, for the estimate alone.
+        expected_us: what the strategy "simulated" orders the points by: kernels are compiled and
+            simulated for it before the first evaluation.
 
     Raises:
         StoreError: the journal cannot be written, or another process runs this sweep.
@@ -87,7 +91,14 @@ def run_sweep(
     with sweep_journal.claim():
         sweep_journal.poll()
         sweep_journal.begin(spec)
-        run = _Sweep(spec, points, sweep_journal, on_progress or (lambda _: None), workers, on_gpu)
+        strategy = make_strategy(
+            spec.strategy,
+            points,
+            spec.seed,
+            lambda request: None if should_stop() else expected_us(request),
+        )
+        report = on_progress or (lambda _: None)
+        run = _Sweep(spec, points, strategy, sweep_journal, report, workers, on_gpu)
         pool = _Pool(evaluate, executor or InlineExecutor(), in_flight)
         state = run.run(pool, should_stop)
         sweep_journal.end(state)
@@ -173,13 +184,14 @@ class _Sweep:
         self,
         spec: SweepSpec,
         points: Sequence[SweepPoint],
+        strategy: Strategy,
         sweep_journal: SweepJournal,
         on_progress: Callable[[Progress], None],
         workers: Callable[[], int],
         on_gpu: bool,
     ) -> None:
         self.budget = spec.budget
-        self.strategy = make_strategy(spec.strategy, points, spec.seed)
+        self.strategy = strategy
         self.journal = sweep_journal
         self.on_progress = on_progress
         self.workers = workers
