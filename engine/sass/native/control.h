@@ -51,6 +51,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         row.kind = TENSOR_WAIT, row.amount = static_cast<int32_t>(i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : i.s.back().imm);
         return cta.add(row);
     case OP_SETMAXREG:
+        for (const Operand& p : i.pd) write_predicate(p, FULL);  // the registers are there: no retry
         row.kind = SET_REGISTERS, row.amount = static_cast<int32_t>(number(i.s.size() - 1, 0));
         return cta.add(row);
     case OP_HGMMA: {
@@ -76,11 +77,11 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         const uint64_t address = shared_at(cta, i, where[first], 8);
         row.address = address;
         MBarrier& bar = cta.mbarriers[address];
-        if (i.has(MOD_EXCH)) {  // mbarrier.init writes the count's complement into the upper half
+        if (i.has(MOD_EXCH)) {  // mbarrier.init writes 2^20 less the count, from bit 1 on
             const Operand& value = i.s.back();
             Wide bits;
             read_wide(value, bits);
-            const int needed = static_cast<int>(~(bits[first] >> 1) & 0xfffff);
+            const int needed = static_cast<int>((0x100000 - (bits[first] >> 1 & 0xfffff)) & 0xfffff);
             bar = MBarrier();
             bar.needed = bar.pending = std::max(1, needed);
             row.kind = MBARRIER_INIT, row.amount = bar.needed;
@@ -101,8 +102,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         row.kind = MBARRIER_ARRIVE;
         row.amount = i.has(MOD_A0T1) ? 0 : __builtin_popcount(on);
         if (expects) row.size_bytes = read(i.s.back(), t)[first] & 0xfffff;
-        const int phase = bar.phase;
-        if (row.size_bytes) cta.expected_bytes[{address, phase}] += row.size_bytes;
+        if (row.size_bytes) cta.expected_bytes[address].push_back(row.size_bytes);
         if (row.amount) cta.arrive(bar, row.amount);
         if (i.s.size() > 1 && i.s[0].kind == Kind::REG) write(i.s[0], Lanes{});
         return cta.add(row);
@@ -113,8 +113,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         row.kind = BULK_LOAD;
         if (o.ureg >= 0) {
             row.address = U[o.ureg + 1] & (SHARED_WINDOW - 1);
-            const int phase = cta.mbarriers[row.address].phase;
-            cta.bulk_loads.push_back({static_cast<int>(cta.rows.size()), {row.address, phase}});
+            cta.begin_bulk_load(row.address);
         }
         // The size of a bulk copy is given in units of 16 bytes.
         if (i.op == OP_UBLKCP && i.s.size() > 2) row.size_bytes = (number(2, 0) & 0xfffff) * 16;

@@ -285,8 +285,13 @@ struct Cta {
     int64_t steps = 0;
     Hazards hazards;
     std::string error;
-    std::map<std::pair<uint64_t, int>, uint32_t> expected_bytes;  // of a barrier's phase
-    std::vector<std::pair<int, std::pair<uint64_t, int>>> bulk_loads;  // row, barrier and phase
+    std::map<uint64_t, std::vector<uint32_t>> expected_bytes;  // by mbarrier, one after the other
+    std::map<uint64_t, bool> copies_first;  // whether an mbarrier's copies begin before they are expected
+    struct BulkLoad {
+        int row;
+        std::pair<uint64_t, size_t> expectation;  // mbarrier, and which one of it
+    };
+    std::vector<BulkLoad> bulk_loads;
 
     explicit Cta(const Request& r) : request(r) {}
     ~Cta() { for (Warp* w : warps) delete w; }
@@ -345,12 +350,19 @@ struct Cta {
             w->at_mbar = 0;
         }
     }
+    void begin_bulk_load(uint64_t mbarrier) {
+        const size_t so_far = expected_bytes[mbarrier].size();
+        const bool ahead = copies_first.try_emplace(mbarrier, so_far == 0).first->second;
+        bulk_loads.push_back({static_cast<int>(rows.size()), {mbarrier, ahead ? so_far : so_far - 1}});
+    }
     void share_bulk_bytes() {  // a tensor map hides a copy's size: the barrier expects the sum
-        std::map<std::pair<uint64_t, int>, uint32_t> copies;
-        for (const auto& [row, phase] : bulk_loads) copies[phase]++;
-        for (const auto& [row, phase] : bulk_loads) {
-            Row& r = rows[static_cast<size_t>(row)];
-            if (!r.size_bytes) r.size_bytes = expected_bytes[phase] / copies[phase];
+        std::map<std::pair<uint64_t, size_t>, uint32_t> copies;
+        for (const BulkLoad& load : bulk_loads) copies[load.expectation]++;
+        for (const BulkLoad& load : bulk_loads) {
+            Row& r = rows[static_cast<size_t>(load.row)];
+            const auto& expected = expected_bytes[load.expectation.first];
+            if (!r.size_bytes && load.expectation.second < expected.size())
+                r.size_bytes = expected[load.expectation.second] / copies[load.expectation];
             r.sectors = r.ideal_sectors = static_cast<uint16_t>(std::min(65535u, r.size_bytes / 32));
         }
     }

@@ -29,7 +29,7 @@ class MachineRow(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("dispatch_cycles", "barrier_cycles", "l1_cycles")),
         *((name, ctypes.c_int32) for name in ("l2_cycles", "l1_lines", "fetch_cycles")),
         *((name, ctypes.c_int32) for name in ("cta_start_cycles", "bulk_copy_cycles")),
-        ("warpgroup_cycles", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("registers", "warpgroup_cycles")),
         ("cycles_per_sector", ctypes.c_float),
         ("shared_bytes_per_cycle", ctypes.c_float),
     )

@@ -106,6 +106,7 @@ def sm_kernel(
         fetch_cycles=c.fetch_cycles if fetches_code else 0,
         cta_start_cycles=c.cta_start_cycles,
         bulk_copy_cycles=c.bulk_copy_cycles,
+        registers=program.registers,
         warpgroup_cycles=c.warpgroup_cycles,
         cycles_per_sector=_SECTOR_BYTES / per_cycle,
         shared_bytes_per_cycle=_SHARED_BYTES_PER_CYCLE,

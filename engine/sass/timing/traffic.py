@@ -97,28 +97,50 @@ def traffic(
     distinct = order.num_heads
     if stays_in_l2(distinct * head_bytes + other_bytes, l2_bytes):
         return Traffic(0.0, 0.0)
+    (read,) = _reads([(order, head_bytes)], running, l2_bytes)
+    return Traffic(read.units * head_bytes + other_bytes, read.miss_share)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """Of one group of bytes: units that come from DRAM, and how many of the looked-for do."""
+
+    units: float
+    miss_share: float
+
+
+def _reads(
+    groups: Sequence[tuple[KvOrder, float]], running: int, l2_bytes: int
+) -> tuple[_Reads, ...]:
+    """What each of several groups, (order, bytes of a unit) each, brings from DRAM."""
     capacity = _USABLE * l2_bytes
-    waves = -(-order.num_ctas // running)
+    waves = -(-groups[0][0].num_ctas // running)
     looked_at = min(waves, _MOST_WAVES)
-    heads = order.first(looked_at * running)
-    kept: OrderedDict[int, None] = OrderedDict()
-    room = int(capacity // head_bytes)
-    misses = uses = 0
+    units = [order.first(looked_at * running) for order, _ in groups]
+    kept: OrderedDict[tuple[int, int], float] = OrderedDict()  # least recently used first
+    misses, uses, held = [0] * len(groups), [0] * len(groups), 0.0
     for wave in range(looked_at):
-        used = np.unique(heads[wave * running : (wave + 1) * running])
+        used = [np.unique(u[wave * running : (wave + 1) * running]).tolist() for u in units]
         # More than L2 holds at a time: what a wave leaves behind is gone before the next needs it.
-        thrashes = len(used) > room
-        uses += len(used)
-        for head in used.tolist():
-            if not thrashes and head in kept:
-                kept.move_to_end(head)
-                continue
-            misses += 1
-            kept[head] = None
-        while len(kept) > room:
-            kept.popitem(last=False)
-    reads = max(misses * waves / looked_at, distinct)
-    return Traffic(reads * head_bytes + other_bytes, misses / uses)
+        needed = sum(len(u) * size for u, (_, size) in zip(used, groups, strict=True))
+        if needed > capacity:
+            kept.clear()
+            held = 0.0
+        for n, (numbers, (_, size)) in enumerate(zip(used, groups, strict=True)):
+            uses[n] += len(numbers)
+            for number in numbers:
+                if (n, number) in kept:
+                    kept.move_to_end((n, number))
+                    continue
+                misses[n] += 1
+                kept[n, number] = size
+                held += size
+        while held > capacity:
+            held -= kept.popitem(last=False)[1]
+    return tuple(
+        _Reads(max(missed * waves / looked_at, order.num_heads), missed / looked_for)
+        for missed, looked_for, (order, _) in zip(misses, uses, groups, strict=True)
+    )
 
 
 def launch_traffic(
@@ -139,15 +161,15 @@ def launch_traffic(
         return Traffic(0.0, 0.0)
     x, y, z = axes
     width = grid[x], grid[y], grid[z]
-    dram_bytes = missing = read = 0.0
-    for group in groups:
-        shares = group.shares[x], group.shares[y], group.shares[z]
-        own = traffic(KvOrder(width, shares), group.unit_bytes, 0.0, running, l2_bytes)
-        # A group that fits by itself does not stay beside the others until the next launch.
-        dram_bytes += max(own.dram_bytes, group.unit_bytes * group.units(grid))
-        missing += own.miss_share * group.unit_bytes
-        read += group.unit_bytes
-    return Traffic(dram_bytes, missing / read)
+    orders = [
+        (KvOrder(width, (g.shares[x], g.shares[y], g.shares[z])), float(g.unit_bytes))
+        for g in groups
+    ]
+    reads = _reads(orders, running, l2_bytes)
+    sizes = [g.unit_bytes for g in groups]
+    missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
+    moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
+    return Traffic(moved, missing / sum(sizes))
 
 
 def best_order(

@@ -48,6 +48,7 @@ struct Warp {
     double ready = 0;          // all of these and the scoreboards
     int32_t released_by = BARRIER_STALL;
     bool waits = false;        // until another warp acts
+    int32_t registers = 0;     // of a thread; setmaxnreg changes them
     Scoreboard scoreboard[SCOREBOARDS];
     double copies = 0, bulk_stores = 0, products = 0, stores = 0;  // the last one issued is done
     // The same at the end of each group.
@@ -70,6 +71,8 @@ struct Mbarrier {
 struct Cta {
     int32_t trace = 0, running = 0;
     NamedBarrier barriers[NAMED_BARRIERS];
+    int64_t free_registers = 0;         // given back by setmaxnreg, times threads of a warp
+    std::vector<std::pair<int32_t, int32_t>> short_of_registers;  // (warp, wanted)
     std::unordered_map<uint64_t, Mbarrier> mbarriers;
 };
 
@@ -161,6 +164,7 @@ private:
             }
             Warp& warp = warps[id];
             warp.cta = n;
+            warp.registers = m.registers;
             warp.position = trace.warp_start[w];
             warp.end = trace.warp_start[w + 1];
             warp.issued = begin - 1;
@@ -479,6 +483,9 @@ private:
 
     void synchronise(Warp& w, int32_t id, const Trace& trace, int32_t row, uint8_t kind, double now) {
         switch (kind) {
+            case SET_REGISTERS:
+                set_registers(w, id, trace.amount[row], now);
+                break;
             case ASYNC_WAIT:
                 release(w, all_but(w.copy_groups, trace.amount[row]), LONG_SCOREBOARD);
                 break;
@@ -521,6 +528,7 @@ private:
             case MBARRIER_WAIT: {
                 Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
                 const int32_t phase = trace.amount[row];
+                if (phase < 0) break;  // the one before the first: it is complete from the start
                 if (phase < static_cast<int32_t>(barrier.phases.size())) {
                     release(w, barrier.phases[phase], LONG_SCOREBOARD);
                 } else {
@@ -532,6 +540,32 @@ private:
             default:
                 break;
         }
+    }
+
+    // A warp that asks for more waits until others of its CTA have given up enough.
+    void set_registers(Warp& w, int32_t id, int32_t wanted, double now) {
+        Cta& cta = ctas[w.cta];
+        if (wanted > w.registers) {
+            cta.short_of_registers.emplace_back(id, wanted);
+            w.waits = true;
+        } else {
+            cta.free_registers += w.registers - wanted;
+            w.registers = wanted;
+        }
+        std::vector<int32_t> served;
+        std::vector<std::pair<int32_t, int32_t>> still;
+        for (const auto& [asking, more] : cta.short_of_registers) {
+            Warp& other = warps[asking];
+            if (more - other.registers > cta.free_registers) {
+                still.emplace_back(asking, more);
+                continue;
+            }
+            cta.free_registers -= more - other.registers;
+            other.registers = more;
+            served.push_back(asking);
+        }
+        cta.short_of_registers.swap(still);
+        wake(served, now + m.barrier_cycles, BARRIER_STALL);
     }
 
     void open_if_complete(Cta& cta, NamedBarrier& barrier, double now) {

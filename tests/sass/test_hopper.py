@@ -1,0 +1,78 @@
+"""wgmma, TMA, mbarriers, setmaxnreg, consumer warpgroups: from a kernel to its simulated time."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from engine.compile import compile_kernel
+from engine.devices import find_device
+from engine.sass import AccessKind, Program, disassemble, read_cubin
+from engine.sass.emulation import emulate
+from engine.sass.launch import Launch, buffer_address
+from engine.sass.timing.native import simulate_sm
+from engine.sass.timing.result import SmTiming
+from engine.sass.timing.sm import gpu_rates, sm_kernel
+from engine.sass.trace import CtaTrace
+
+KERNELS = Path(__file__).parent / "kernels"
+SEQLEN, TILE_BYTES = 256, 64 * 64 * 2
+
+
+def attention(consumers: int) -> tuple[Program, CtaTrace]:
+    """One CTA of 64 rows a consumer over 256 keys."""
+    defines = (("CONSUMERS", str(consumers)),)
+    compiled = compile_kernel(KERNELS / "flash_wgmma.cu", defines, "sm_90a", ("flash",))
+    cubin = read_cubin(compiled.cubin)
+    arguments = (bytes(128),) * 3 + (
+        struct.pack("<Q", buffer_address(3)),
+        struct.pack("<if", SEQLEN, 0.125),
+    )
+    arguments = (*arguments[:4], arguments[4][:4], arguments[4][4:])
+    grid = (1, SEQLEN // (64 * consumers), 1)
+    launch = Launch(grid, (128 * (consumers + 1), 1, 1), (4 + consumers) * TILE_BYTES, arguments)
+    program = disassemble(cubin).program("flash")
+    return program, emulate(program, cubin.entries["flash"], launch)
+
+
+def timed(program: Program, trace: CtaTrace, ctas: int = 1) -> SmTiming:
+    kernel = sm_kernel(program, gpu_rates(find_device("H200")), "alone", 0, fetches_code=False)
+    return simulate_sm(kernel, [trace], [0] * ctas, ctas)
+
+
+@pytest.mark.slow
+def test_two_consumer_groups_share_the_tiles_that_one_producer_brings() -> None:
+    times = {}
+    for consumers in (1, 2):
+        program, trace = attention(consumers)
+        kind = trace.kind[trace.access[trace.access >= 0]]
+        rows = trace.access[trace.access >= 0]
+        tiles, warps = SEQLEN // 64, 4 * consumers
+        # Four products of S and four of O for each tile and warp.
+        assert (kind == AccessKind.TENSOR).sum() == 8 * tiles * warps
+        copied = rows[kind == AccessKind.BULK_LOAD]
+        assert len(copied) == 2 * tiles + consumers
+        assert set(trace.size_bytes[copied].tolist()) == {TILE_BYTES}
+        # Each consumer asks for registers, the producer gives some back.
+        assert (kind == AccessKind.SET_REGISTERS).sum() == warps + 4
+        # A consumer gives each tile back by one arrival, and a phase takes all of them.
+        init = rows[kind == AccessKind.MBARRIER_INIT]
+        assert sorted(trace.amount[init].tolist()) == sorted([1, 1, 1, consumers, consumers])
+        times[consumers] = timed(program, trace)
+    one, two = times[1], times[2]
+    # m64n64k16 keeps the tensor cores of an SM for 32 cycles: 8 of them a tile and group.
+    for consumers, timing in times.items():
+        assert timing.busy_cycles["tensor"] == pytest.approx(4 * 32 * 8 * 4 * consumers)
+    # Twice the rows in less than twice the time: one group's products run beside the other's exps.
+    assert one.cycles < two.cycles < 1.7 * one.cycles
+
+
+@pytest.mark.slow
+def test_a_wait_for_the_phase_before_the_first_one_does_not_block() -> None:
+    program, trace = attention(1)
+    waits = trace.kind[trace.access[trace.access >= 0]] == AccessKind.MBARRIER_WAIT
+    phases = trace.amount[trace.access[trace.access >= 0][waits]]
+    assert phases.min() == -1  # the ring is empty when the producer begins
+    assert timed(program, trace, ctas=2).cycles > 0
