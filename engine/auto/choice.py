@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from engine.auto.table import Row, Table, code_digest, table_for
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import AttuneError, InvalidProblem, StoreError
 from engine.evaluation import Origin
+from engine.measure.verdict import RANKING_ERROR
 from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
 from engine.plan import make_plan
@@ -22,10 +22,6 @@ from engine.tuned import TunedConfig, load_tuned, problem_class
 from engine.units import format_us
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Config, Variant
-
-# Two simulated kernels nearer to each other than this are not ranked reliably: see README, "What a
-# simulated time is worth".
-RANKING_ERROR: Final = 0.10
 
 
 @dataclass(frozen=True, slots=True)

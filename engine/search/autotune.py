@@ -16,11 +16,12 @@ from typing import TypeAlias
 from engine.errors import AttuneError
 from engine.evaluation import Origin
 from engine.measure.sampler import SamplerSettings
+from engine.measure.verdict import RANKING_ERROR
 from engine.problem import Problem
 from engine.schema import Stored
 from engine.search.race import Candidates, RaceResult, race
 from engine.search.ranking import RankedPoint, by_problem, rank_rows, ranking_origin
-from engine.search.rows import RANKING_ERROR, SweepRow
+from engine.search.rows import SweepRow
 
 # Makes the kernels of correct rows ready to be timed side by side; points are their names there.
 OpenCandidates: TypeAlias = Callable[[Sequence[SweepRow]], AbstractContextManager[Candidates]]

@@ -11,16 +11,12 @@ from typing import Any, Self
 
 from engine.evaluation import Evaluation, Origin, Status
 from engine.measure.statistics import MedianInterval
-from engine.measure.verdict import Verdict, interval_verdict
+from engine.measure.verdict import RANKING_ERROR, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.records.encoding import encode
 from engine.search.location import UNKNOWN_LOCATION, Location
 from engine.search.space import SweepPoint
-
-# Two predicted times further apart than this name the faster kernel rightly in at least 95 % of the
-# pairs of `tests/bench/bench_sass_validation.py`, which prints how many.
-RANKING_ERROR = 0.10
 
 
 @dataclass(frozen=True, slots=True)

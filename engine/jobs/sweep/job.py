@@ -23,8 +23,8 @@ from engine.pipeline.request import EvaluationRequest
 from engine.records import files
 from engine.records.encoding import encode
 from engine.search.autotune import ProblemResult, problem_result, result_with_final
-from engine.search.gpu_final import gpu_candidates
 from engine.search.evaluation_process import evaluate_point
+from engine.search.gpu_final import gpu_candidates
 from engine.search.ranking import by_problem
 from engine.search.rows import without_result
 from engine.search.space import SweepPoint, point_id
