@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 
-from engine.auto.choice import RANKING_ERROR
 from engine.auto.table import Row, Table, code_digest, table_path
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
+from engine.measure.verdict import RANKING_ERROR
 from engine.model.estimate import estimate, launch_plan
 from engine.problem import Problem
 from engine.records import files

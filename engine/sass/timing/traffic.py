@@ -32,6 +32,7 @@ class Traffic:
     """One launch's bytes beyond L2, warm: what fits was there before."""
 
     dram_bytes: float
+    kv_reads: float  # how often a byte that several CTAs share (K and V) is read from DRAM
     miss_share: float  # of what CTAs read together, how much is not in L2 then: 0 to 1
 
     @property
@@ -96,9 +97,9 @@ def traffic(
     """
     distinct = order.num_heads
     if stays_in_l2(distinct * head_bytes + other_bytes, l2_bytes):
-        return Traffic(0.0, 0.0)
+        return Traffic(0.0, 0.0, 0.0)
     (read,) = _reads([(order, head_bytes)], running, l2_bytes)
-    return Traffic(read.units * head_bytes + other_bytes, read.miss_share)
+    return Traffic(read.units * head_bytes + other_bytes, read.units / distinct, read.miss_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,9 @@ def launch_traffic(
         running: CTAs that all SMs hold together.
         axes: another order of the grid's axes, to see what it would change.
     """
-    if stays_in_l2(touched_bytes(groups, grid), l2_bytes):
-        return Traffic(0.0, 0.0)
+    touched = touched_bytes(groups, grid)
+    if stays_in_l2(touched, l2_bytes):
+        return Traffic(0.0, 0.0, 0.0)
     x, y, z = axes
     width = grid[x], grid[y], grid[z]
     orders = [
@@ -169,7 +171,7 @@ def launch_traffic(
     sizes = [g.unit_bytes for g in groups]
     missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
     moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
-    return Traffic(moved, missing / sum(sizes))
+    return Traffic(moved, moved / touched, missing / sum(sizes))
 
 
 def best_order(
