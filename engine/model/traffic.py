@@ -26,7 +26,7 @@ def traffic_by_order(
     if device.l2_bytes is None or device.num_sms is None:
         return None
     if stays_in_l2(plan.device_bytes, device.l2_bytes):
-        return Traffic(0.0, 0.0)
+        return Traffic(0.0, 0.0, 0.0)
     if (shares := _kv_shares(variant, plan)) is None:
         return None
     order = KvOrder(plan.passes[0].grid, shares)
