@@ -4,8 +4,9 @@
 
 Cold is a build into an empty cache; the first one also builds the runtime library, which is printed
 apart. Warm is what every later run pays: reading and hashing the sources and the library. The round
-trip is a run's time in the caller less the kernels' own. Times are this machine's and say nothing
-about a GPU.
+trip is a run's time in the caller less the kernels' own. CPU is the child's processor time of a
+run, all its threads together: what to compare on a machine that does other things as well. Times
+are this machine's and say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -53,11 +55,12 @@ def mask(causal: bool) -> str:
 
 def measure(
     backend: CpuBackend, plan: LaunchPlan, runs: int, check: bool
-) -> tuple[list[float], list[float]]:
-    """(execution, round trip) of each run, in ms, without the first, which loads the library."""
+) -> tuple[list[float], list[float], list[float]]:
+    """(execution, round trip, CPU) of each run in ms, less the first, which loads the library."""
     inputs = make_inputs(plan.problem)
-    executions, trips = [], []
+    executions, trips, cpu = [], [], []
     for _ in range(runs + 1):
+        before = _child_cpu_ms(backend)
         start = time.perf_counter()
         result = backend.run(plan, inputs, RunOptions(check=check, repeat=False))
         whole = (time.perf_counter() - start) * 1000
@@ -65,7 +68,17 @@ def measure(
             raise SystemExit(f"{plan.variant} {plan.problem.label()}: {result.reason}")
         executions.append(result.execution_ms)
         trips.append(whole - result.execution_ms)
-    return executions[1:], trips[1:]
+        cpu.append(_child_cpu_ms(backend) - before)
+    return executions[1:], trips[1:], cpu[1:]
+
+
+def _child_cpu_ms(backend: CpuBackend) -> float:
+    """Of all threads of the child so far; 0 where the system does not tell (Linux does)."""
+    process = backend.process_id
+    if process is None or not sys.platform.startswith("linux"):
+        return 0.0
+    of_process = (~process << 3) | 2  # clock_getcpuclockid(3)
+    return time.clock_gettime(of_process) * 1000
 
 
 def main() -> None:
@@ -89,16 +102,21 @@ def main() -> None:
             print(f"{name:<9}{mask(causal):<8}{cold:18.0f}{warm:8.2f}", flush=True)
 
     print(f"\n{'variant':<9}{'shape':<18}{'mask':<8}", end="")
-    print(f"{'execution, ms: best':>20}{'median':>10}{'round trip, ms: best':>24}{'median':>10}")
+    print(
+        f"{'execution, ms: best':>20}{'median':>10}{'round trip, ms: best':>24}{'median':>10}",
+        end="",
+    )
+    print(f"{'CPU, ms: best':>16}{'median':>10}")
     backend = CpuBackend()
     for name in options.variants:
         for shape in SHAPES:
             for causal in (False, True):
                 plan = make_plan_of(name, shape, causal)
-                executions, trips = measure(backend, plan, options.runs, options.check)
+                executions, trips, cpu = measure(backend, plan, options.runs, options.check)
                 print(f"{name:<9}{shape!s:<18}{mask(causal):<8}", end="")
                 print(f"{min(executions):20.2f}{statistics.median(executions):10.2f}", end="")
-                print(f"{min(trips):24.2f}{statistics.median(trips):10.2f}", flush=True)
+                print(f"{min(trips):24.2f}{statistics.median(trips):10.2f}", end="")
+                print(f"{min(cpu):16.2f}{statistics.median(cpu):10.2f}", flush=True)
     backend.close()
 
 

@@ -36,6 +36,11 @@ class CpuBackend:
     def name(self) -> BackendName:
         return "cpu"
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the child that executes, while there is one."""
+        return self._client.process_id
+
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
         """Execute every pass on poisoned output and scratch, and report what happened.
 

@@ -32,6 +32,7 @@ from engine.backends.base import DEFAULT_ARCH
 from engine.backends.cpu.clusters import ATTRIBUTE, place_cluster_dims
 from engine.backends.cpu.instrument import instrument
 from engine.backends.cpu.lacking import explain
+from engine.backends.cpu.own_files import CHANGED, PACKAGE, changed, translation_digest
 from engine.backends.cpu.ptx import has_asm, translate_asm
 from engine.backends.cpu.rewrite import TranslatedFile, translate
 from engine.backends.cpu.toolchain import Toolchain, find_toolchain, host_cpu
@@ -41,8 +42,7 @@ from engine.compile.standard_headers import FOR_DEVICE
 from engine.errors import CompileError
 from engine.records import files
 
-_PACKAGE = Path(__file__).resolve().parent
-NATIVE_DIR = _PACKAGE / "native"
+NATIVE_DIR = PACKAGE / "native"
 COMPILE_TIMEOUT_S = 300.0
 MAX_COMPILER_LOG_BYTES = 1 << 20
 _ALWAYS_INCLUDED = frozenset(  # by cuda_on_host.h
@@ -245,24 +245,16 @@ def _require_cluster_gpu(entries: Sequence[str], source: str, arch: str) -> None
 
 
 def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -> str:
-    parts = [kind, toolchain.command, toolchain.version, host_cpu(), flags, _own_digest(), more]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
-
-
-@functools.lru_cache(maxsize=1)
-def _own_digest() -> str:
-    """Of what turns a source into a library: the runtime, and what changes the source."""
-    digest = hashlib.sha256()
-    natives = (path for path in NATIVE_DIR.rglob("*") if path.is_file())
-    translators = [
-        _PACKAGE / "instrument.py",
-        _PACKAGE / "clusters.py",
-        *(_PACKAGE / "ptx").rglob("*.py"),
+    parts = [
+        kind,
+        toolchain.command,
+        toolchain.version,
+        host_cpu(),
+        flags,
+        translation_digest(),
+        more,
     ]
-    for file in sorted([*natives, *translators]):
-        digest.update(f"{file.relative_to(_PACKAGE)}\0".encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
 
 
 # ---- the compiler's run ----
@@ -379,6 +371,8 @@ def _find_or_build(
             stack.enter_context(_building_alone(name))
             if (found := _find_anywhere(name)) is not None:
                 return found, 0.0
+        if changed():
+            raise CompileError(f"The kernel cannot be compiled for the CPU: {CHANGED}.")
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
             library = build(Path(scratch)).read_bytes()

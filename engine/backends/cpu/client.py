@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from engine.arguments import describe_type, encode_argument
+from engine.backends.cpu import own_files
 from engine.backends.cpu.build import HostLibrary, export_number
 from engine.backends.cpu.debug_lines import LineTable
 from engine.backends.cpu.job import Job, JobResult, KernelLaunch, LaunchArgument, TensorMap
@@ -97,6 +98,7 @@ class Client:
     """
 
     def __init__(self, workers: int | None = None) -> None:
+        own_files.digest_at_start()
         self._workers = workers or worker_threads()
         self._lock = threading.Lock()
         self._process: _Process | None = None
@@ -131,6 +133,10 @@ class Client:
         return process.process.pid if process is not None else None
 
     def _run(self, job: Job, timeout_s: float) -> JobResult:
+        if self.process_id is None and own_files.changed():
+            return JobResult(
+                Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {own_files.CHANGED}."
+            )
         process = self._running_process()
         request, returns, size = _encode_job(job, timeout_s)
         process.segment.reserve(max(size, 1))

@@ -9,8 +9,10 @@ import shutil
 import pytest
 from host_kernels import KERNELS
 
-from engine.backends.cpu import build
+from engine.backends.cpu import build, own_files
 from engine.backends.cpu.build import build_kernels
+from engine.backends.cpu.client import Client
+from engine.backends.cpu.job import Job, KernelLaunch
 from engine.compile.cache import cache_root, read_entry, write_entry
 from engine.errors import CompileError
 
@@ -188,3 +190,17 @@ def test_a_compiler_that_hangs_is_stopped(source, pretend_compiler, monkeypatch)
     monkeypatch.setattr(build, "COMPILE_TIMEOUT_S", 0.3)
     with pytest.raises(CompileError, match="did not finish within"):
         build_kernels(source, ["k"])
+
+
+def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
+    """Headers that are newer than the runtime would make right kernels fail."""
+    library = build_kernels(source, ["k"])
+    client = Client(1)
+    monkeypatch.setattr(own_files, "_digest_now", lambda: "of other files")
+    assert build_kernels(source, ["k"]).path == library.path  # what is built stays right
+    source.write_text(source.read_text() + "// another")
+    with pytest.raises(CompileError, match=r"changed since this process began.*start it again\.$"):
+        build_kernels(source, ["k"])
+    result = client.run(Job(library, (), (KernelLaunch("k", (1, 1, 1), (1, 1, 1), ()),)))
+    assert result.reason.startswith("small.cu cannot run: the files of Attune changed")
+    assert client.process_id is None
