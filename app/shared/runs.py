@@ -18,6 +18,7 @@ from app.shared import notices, working_session
 from engine.correctness.maps import ErrorMap, maps_from_arrays
 from engine.evaluation import Evaluation
 from engine.jobs.manager import JobStatus, manager
+from engine.jobs.status import SingleJob
 from engine.pipeline.request import EvaluationRequest
 from engine.records.encoding import decode, encode
 
@@ -76,11 +77,25 @@ def compile_job(
     Returns:
         None if the journal no longer holds the job: the next call submits it again.
     """
+    return _job_of("evaluate", request, version, COMPILE_WAIT_S if wait else 0.0)
+
+
+def simulate_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
+    """The job that simulates this request's compiled kernel, as `compile_job` compiles it."""
+    return _job_of("simulate", request, version)
+
+
+def _job_of(
+    kind: SingleJob,
+    request: EvaluationRequest,
+    version: str,
+    wait_s: float = 0.0,
+) -> JobStatus | None:
     submitted: dict[str, str] = st.session_state.setdefault(_COMPILES, {})
-    key = json.dumps([payload_of(request), version], sort_keys=True)
+    key = json.dumps([kind, payload_of(request), version], sort_keys=True)
     if key not in submitted:
-        submitted[key] = manager().submit(request)
-    deadline = time.monotonic() + (COMPILE_WAIT_S if wait else 0.0)
+        submitted[key] = manager().submit(request, kind)
+    deadline = time.monotonic() + wait_s
     while True:
         job = manager().status(submitted[key])
         if job is None:

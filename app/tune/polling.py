@@ -35,7 +35,7 @@ def rerun_on_change(selection: Selection, state: RunState) -> RunState:
 def poll(selection: Selection, state: RunState) -> None:
     """Draw progress and watch for change; the whole page runs again once when there is one."""
     period = _IDLE_S
-    if state.is_running or state.compiling is not None:
+    if state.is_running or state.compiling is not None or state.simulating is not None:
         period = _RUNNING_S
     elif st.session_state.get("live"):
         period = _RERUN_ON_CHANGE_S

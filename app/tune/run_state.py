@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
 from app.shared import known_times
-from app.shared.runs import compile_job, error_maps_of, evaluation_of, runs_of
+from app.shared.runs import (
+    compile_job,
+    error_maps_of,
+    evaluation_of,
+    runs_of,
+    simulate_job,
+)
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
 from engine.compile.sources import read_source, variant_sources
@@ -15,6 +21,7 @@ from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
+from engine.pipeline.request import EvaluationRequest
 from engine.sessions.known_times import taken_of
 from kernels.variant import Variant
 
@@ -26,6 +33,7 @@ class RunState:
     preview: Preview | None
     error: str  # why there is no preview
     compiling: JobStatus | None  # under way
+    simulating: JobStatus | None  # under way: a prediction by machine code is to come
     compiled: Evaluation | None  # the outcome of the compile job, where one was needed
     job: JobStatus | None  # the newest run
     evaluation: Evaluation | None  # the result of the newest finished run
@@ -48,8 +56,10 @@ def has_changed(selection: Selection, state: RunState) -> bool:
     """Whether a run or compile began or ended since then: a few milliseconds."""
     runs = runs_of(selection.request(execute=True))
     compiling = state.compiling and manager().status(state.compiling.job_id)
+    simulating = state.simulating and manager().status(state.simulating.job_id)
     newest = runs[0] if runs else None
-    return _stamps(newest, compiling) != _stamps(state.job, state.compiling)
+    known = _stamps(state.job, state.compiling, state.simulating)
+    return _stamps(newest, compiling, simulating) != known
 
 
 def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool] | None]:
@@ -60,7 +70,7 @@ def run_state(selection: Selection) -> RunState:
     """The state of the selected request. The compile that its preview needs is submitted here."""
     request = selection.request(execute=False)
     digest = source_digest(selection.variant)
-    error, seen, compiling, compiled = "", None, None, None
+    error, seen, compiling, simulating, compiled = "", None, None, None, None
     try:
         calibrations = known_times.calibration_of()
         seen = preview(request, calibrations)
@@ -71,6 +81,7 @@ def run_state(selection: Selection) -> RunState:
             if job is not None and job.state in ("failed", "crashed"):
                 error = job.error
             seen = preview(request, calibrations)
+        simulating = simulation_of(seen, request, digest)
     except AttuneError as failure:
         error = str(failure)
     runs = runs_of(selection.request(execute=True))
@@ -82,6 +93,7 @@ def run_state(selection: Selection) -> RunState:
         preview=seen,
         error=error,
         compiling=compiling,
+        simulating=simulating,
         compiled=compiled,
         job=runs[0] if runs else None,
         evaluation=evaluation,
@@ -89,6 +101,14 @@ def run_state(selection: Selection) -> RunState:
         digest=digest,
         is_stale=_is_stale(evaluation, selection.variant),
     )
+
+
+def simulation_of(seen: Preview, request: EvaluationRequest, digest: str = "") -> JobStatus | None:
+    """The job that simulates a kernel not simulated yet, submitted here; None when it is over."""
+    if seen.estimate is None or seen.estimate.latency is None or seen.estimate.by_machine_code:
+        return None
+    job = simulate_job(request, digest)
+    return None if job is None or job.is_over else job
 
 
 def _is_stale(evaluation: Evaluation | None, variant: Variant) -> bool:

@@ -10,6 +10,7 @@ from app.shared.runs import compile_job, rerun_as_jobs_end
 from app.shared.selection import Selection, problem_values
 from app.shared.widgets import busy, plain_markdown, theme
 from app.tune import variants_frame
+from app.tune.run_state import simulation_of
 from engine.errors import AttuneError
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep.files import sweep_files
@@ -43,6 +44,8 @@ def draw(selection: Selection) -> None:
         if seen.needs_compile and not seen.unsupported:
             job = compile_job(request)
             waiting += [job] if job is not None and not job.is_over else []
+        elif (job := simulation_of(seen, request)) is not None:
+            waiting.append(job)
         lines.append(variants_frame.line(seen, best, known_times.at(problem, _at(selection)[1])))
     frame = variants_frame.frame(lines)
     timed = variants_frame.chart_frame(lines)
@@ -72,7 +75,9 @@ def draw(selection: Selection) -> None:
         "known one, else over the predicted one."
     )
     rerun_as_jobs_end(
-        waiting, _POLL_S, lambda count: busy(f"Compiling {count} kernels to predict them.")
+        waiting,
+        _POLL_S,
+        lambda count: busy(f"Compiling or simulating {count} kernels to predict them."),
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import StoreError
 from engine.jobs.latency_stream.samples import StreamPart, mark_seen, read_samples
 from engine.jobs.layout import RunDir
-from engine.jobs.status import ENDED, JobKind, JobStatus
+from engine.jobs.status import ENDED, JobKind, JobStatus, SingleJob
 from engine.jobs.supervisor import Supervisor
 from engine.jobs.table import JobTable
 from engine.pipeline.request import EvaluationRequest
@@ -57,13 +57,16 @@ class JobManager:
         with self._lock:
             self._worker.ensure()
 
-    def submit(self, request: EvaluationRequest) -> str:
+    def submit(self, request: EvaluationRequest, kind: SingleJob = "evaluate") -> str:
         """Queue an evaluation and return the job's id. It goes before sweeps and streams.
+
+        Args:
+            kind: "simulate" puts the CTA time of the request's kernel into the cache instead.
 
         Raises:
             StoreError: the jobs folder cannot be written.
         """
-        return self._submit("evaluate", encode(request))
+        return self._submit(kind, encode(request))
 
     def submit_sweep(self, spec: SweepSpec, cluster: str = "") -> str:
         """Queue a sweep and return the job's id.

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.devices.detect import detect_local
 from engine.errors import AttuneError
 from engine.jobs.latency_stream.job import run_latency_stream
 from engine.jobs.layout import RunDir
@@ -26,6 +27,7 @@ from engine.jobs.sweep.job import run_sweep_job
 from engine.model.estimate import CalibrationOf, compiled_footprint
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.simulate import simulate
 from engine.records import files
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
@@ -37,15 +39,28 @@ IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still
 
 def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """One evaluation; its error maps go to a file of their own."""
+
+    def on_stage(stage: str) -> None:
+        runner.event(job.job_id, "stage", stage=stage)
+
+    if request.execute:  # else the page asks for it once the kernel is compiled
+        on_stage("Simulating the machine code")
+        simulate(request)
     outcome = runner.evaluator.evaluate(
         request,
-        lambda stage: runner.event(job.job_id, "stage", stage=stage),
+        on_stage,
         calibration_of=_calibrations(),
     )
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
     keep_prediction(outcome.evaluation, outcome.predicted)
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
+
+
+def run_simulation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    """A kernel's CTA time by its machine code goes to the cache, where predictions look for it."""
+    simulate(request)
+    runner.event(job.job_id, "finished")
 
 
 def _calibrations() -> CalibrationOf | None:
@@ -62,16 +77,19 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
+    "simulate": JobType(EvaluationRequest, run_simulation, is_long=False, is_beside=True),
 }
 
 
 def _prepare() -> None:
-    """Build the CPU backend's runtime, so that the first Run waits for its own kernel alone."""
+    """Build what is C++ here, so that the first Run and simulation wait for their kernel alone."""
     from engine.backends.cpu.build import build_runtime
     from engine.backends.cpu.toolchain import find_toolchain
+    from engine.sass.native_library import build_libraries
 
     with contextlib.suppress(AttuneError):  # the first Run says what is missing
         build_runtime(find_toolchain())
+        build_libraries()
 
 
 def main(argv: list[str]) -> int:
@@ -83,7 +101,8 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=_prepare, daemon=True).start()
     idle_since = time.monotonic()
     with Evaluator() as evaluator:
-        runner = JobRunner(run, evaluator, JOB_TYPES)
+        has_gpu = not isinstance(detect_local(), str)
+        runner = JobRunner(run, evaluator, JOB_TYPES, beside=not has_gpu)
         while True:
             waiting = runner.waiting()
             if waiting:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -30,10 +31,10 @@ from engine.model.occupancy import IntArray
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.sass import disassemble, read_cubin
-from engine.sass.cubin import Cubin
+from engine.sass.analysis import program_of
+from engine.sass.cubin import Entry, read_cubin
 from engine.sass.disassembly import find_entry
-from engine.sass.emulation import EXECUTED, Emulator, emulate
+from engine.sass.emulation import EXECUTED, Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
 from engine.sass.timing.constants import CONSTANTS, LAUNCH_FLOOR_US
@@ -48,7 +49,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 # K/V rows of the two CTAs: enough tiles that the first ones, which warm up, do not bend the line.
 _ROWS = (256, 512)
 _LONGEST_SEQLEN = 1 << 15
-_VERSION = 3
+_REGIMES: tuple[Regime, ...] = ("alone", "shared")
+_MOST_KEPT = 256
+_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,6 @@ def simulated_of(
         for regime, ctas in simulated.items():
             path = _path(variant, plan, compiled, device, resident, regime)
             write_entry(path, json.dumps(asdict(ctas)).encode())
-        _find.cache_clear()
         return known(resident, launches)
 
     return curve
@@ -153,10 +155,21 @@ def _own_digest() -> str:
     return hashlib.sha256(repr(CONSTANTS).encode()).hexdigest()
 
 
-@lru_cache(maxsize=256)
+_kept: dict[Path, SimulatedCtas] = {}  # what was read; what is not there may come any time
+
+
 def _find(path: Path) -> SimulatedCtas | None:
-    if (payload := read_entry(path)) is None:
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
         return None
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[path] = read
+    return read
+
+
+def _read(payload: bytes) -> SimulatedCtas | None:
     try:
         fields: dict[str, Any] = json.loads(payload)
         times = fields.pop("times")
@@ -183,31 +196,29 @@ def _simulate(
     """In both regimes: another problem of the kernel may be in the other one."""
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
-    program = disassemble(cubin).program(entry.name)
+    program = program_of(cubin, entry.name)
     gpu = gpu_rates(device)
     plans = _two_lengths(variant, plan.problem, plan.config)
-    traces = _longest_ctas(program, cubin, plans)
+    traces = _longest_ctas(program, entry, plans)
     lengths = [float(variant.work.kv_rows(p.problem, p.config)) for p in plans]
     error = spread(gpu.constants.arch, family(program))
-    regimes: tuple[Regime, ...] = ("alone", "shared")
-    return {
-        regime: SimulatedCtas(
-            measured_ctas(
-                program,
-                gpu,
-                device,
-                regime,
-                program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes,
-                (traces[0], traces[-1]),
-                (lengths[0], lengths[-1]),
-                resident,
-                quick=True,
-            ),
-            gpu.cycles_per_us,
-            error,
+
+    def times(regime: Regime) -> SimulatedCtas:
+        measured = measured_ctas(
+            program,
+            gpu,
+            device,
+            regime,
+            program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes,
+            (traces[0], traces[-1]),
+            (lengths[0], lengths[-1]),
+            resident,
+            quick=True,
         )
-        for regime in regimes
-    }
+        return SimulatedCtas(measured, gpu.cycles_per_us, error)
+
+    with ThreadPoolExecutor(2) as pool:  # the cycle loop lets other threads run
+        return dict(zip(_REGIMES, pool.map(times, _REGIMES), strict=True))
 
 
 def _regime(plan: LaunchPlan, device: DeviceSpec) -> Regime:
@@ -243,16 +254,29 @@ def _lengths(variant: Variant, problem: Problem, config: Config) -> Iterator[Lau
 
 
 def _longest_ctas(
-    program: Program, cubin: Cubin, plans: Sequence[LaunchPlan]
+    program: Program, entry: Entry, plans: Sequence[LaunchPlan]
 ) -> tuple[CtaTrace, ...]:
     """Traces of the corner of the grid that executes most (a causal kernel's last tile)."""
-    entry = cubin.entries[program.entry]
-    launches = [launch_of_pass(plan, 0) for plan in plans]
-    grid, emulator = launches[0].grid, Emulator(program, entry, launches[0])
-    corners = {_corner(grid, last): last for last in product((False, True), repeat=3)}
-    executed = {c: int(emulator.totals(c).values[:, EXECUTED].sum()) for c in corners}
-    is_last = corners[max(executed, key=lambda c: executed[c])]
-    return tuple(emulate(program, entry, x, _corner(x.grid, is_last)) for x in launches)
+    emulators = [Emulator(program, entry, launch_of_pass(plan, 0)) for plan in plans]
+    grid = emulators[0].launch.grid
+    trace, totals = emulators[0].trace()
+    # Along an axis that steers nothing every CTA executes the same.
+    steered = zip(grid, totals.control_axes, strict=True)
+    ends = [(False, True) if n > 1 and steers else (False,) for n, steers in steered]
+
+    def executed(last: tuple[bool, ...]) -> int:
+        here = emulators[0].totals(_corner(grid, last)) if any(last) else totals
+        return int(here.values[:, EXECUTED].sum())
+
+    is_last = max(product(*ends), key=executed)
+
+    def longest(emulator: Emulator) -> CtaTrace:
+        if emulator is emulators[0] and not any(is_last):
+            return trace
+        return emulator.trace(_corner(emulator.launch.grid, is_last))[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        return tuple(pool.map(longest, emulators))
 
 
 def _corner(grid: tuple[int, int, int], is_last: Sequence[bool]) -> tuple[int, int, int]:

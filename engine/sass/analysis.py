@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,18 @@ from engine.compile.cache import cache_root, read_entry, write_entry
 from engine.plan import LaunchPlan
 from engine.sass.counts import LaunchCounts, count_launch
 from engine.sass.cubin import Cubin, Entry, read_cubin
-from engine.sass.disassembly import Disassembly, disassemble, find_entry
+from engine.sass.disassembly import (
+    Disassembly,
+    disassemble,
+    find_entry,
+    list_live_registers,
+)
 from engine.sass.emulation import Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import Launch, launch_of_pass
 
-_FORMAT = "2"  # of the entries below
+_FORMAT = "3"  # of the entries below
+_MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
 
@@ -44,19 +51,45 @@ class Analysis:
 
 def disassembled(cubin: Cubin) -> Disassembly:
     """`disassemble`, from the cache where the same cubin was read before."""
-    sha256 = hashlib.sha256(cubin.data).hexdigest()
-    path = _folder() / sha256[:2] / f"{sha256}-listing"
+    path = _cubin_path(cubin, "listing")
     if (payload := read_entry(path)) is not None:
         try:
-            form, listing, live = json.loads(zlib.decompress(payload))
-            if form == _FORMAT:
-                return Disassembly(cubin, sha256, listing, live)
-        except (ValueError, TypeError, zlib.error):
+            return Disassembly(cubin, _sha256(cubin), zlib.decompress(payload).decode())
+        except (ValueError, zlib.error):
             pass  # it is read again
     made = disassemble(cubin)
-    text = json.dumps([_FORMAT, made.listing, made.live]).encode()
-    write_entry(path, zlib.compress(text, level=1))
+    write_entry(path, zlib.compress(made.listing.encode(), level=1))
     return made
+
+
+def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
+    """{address: general registers alive there} of one entry, from the cache or by nvdisasm.
+
+    Raises:
+        ToolMissing, CompileError: as `disassemble`.
+    """
+    path = _cubin_path(cubin, "live")
+    if (payload := read_entry(path)) is not None:
+        try:
+            return {int(k): int(v) for k, v in json.loads(payload)[entry].items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass  # it is read again
+    listed = list_live_registers(cubin)
+    write_entry(path, json.dumps(listed).encode())
+    return listed.get(entry, {})
+
+
+def program_of(cubin: Cubin, entry: str) -> Program:
+    """One entry's machine code, read once in a process. Raises as `disassemble`."""
+    key = (_sha256(cubin), entry)
+    if key not in _programs:
+        while len(_programs) >= _MOST_PROGRAMS:
+            _programs.pop(next(iter(_programs)), None)
+        _programs[key] = disassembled(cubin).program(entry)
+    return _programs[key]
+
+
+_programs: dict[tuple[str, str], Program] = {}
 
 
 def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
@@ -70,15 +103,11 @@ def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
     """
     read = read_cubin(cubin)
     described = find_entry(read, entry)
-    code = disassembled(read)
-    program = code.program(described.name)
-    return Analysis(
-        program=program,
-        entry=described,
-        launch=launch,
-        counts=_counted(program, described, launch),
-        live_registers=code.live_registers(described.name),
-    )
+    with ThreadPoolExecutor(1) as pool:  # nvdisasm runs beside the emulator
+        live = pool.submit(live_registers, read, described.name)
+        program = program_of(read, described.name)
+        counts = _counted(program, described, launch)
+        return Analysis(program, described, launch, counts, live.result())
 
 
 def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
@@ -141,6 +170,15 @@ def _native_digest() -> str:
     for file in sorted([*(folder / "native").iterdir(), folder / "counts.py"]):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def _sha256(cubin: Cubin) -> str:
+    return hashlib.sha256(cubin.data).hexdigest()
+
+
+def _cubin_path(cubin: Cubin, what: str) -> Path:
+    sha256 = _sha256(cubin)
+    return _folder() / sha256[:2] / f"{sha256}-{what}-{_FORMAT}"
 
 
 def _folder() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine.errors import UnknownName
@@ -21,12 +20,11 @@ class Disassembly:
     cubin: Cubin
     sha256: str
     listing: str
-    live: str
 
     def program(self, entry: str) -> Program:
         """One entry's machine code. Raises UnknownName."""
         described = find_entry(self.cubin, entry)
-        instructions = parse_listing(self.listing)[described.name]
+        instructions = parse_listing(self.listing, described.name)[described.name]
         return Program(
             entry=described.name,
             arch=self.cubin.arch,
@@ -36,23 +34,21 @@ class Disassembly:
             cubin_sha256=self.sha256,
         )
 
-    def live_registers(self, entry: str) -> dict[int, int]:
-        """{address: general registers alive there} of one entry."""
-        return parse_live(self.live).get(entry, {})
-
 
 def disassemble(cubin: Cubin) -> Disassembly:
-    """Run nvdisasm twice at once: listing, live registers.
+    """Run nvdisasm for the listing.
 
     Raises:
         ToolMissing: there is no nvdisasm.
         CompileError: it refuses the file.
     """
-    with ThreadPoolExecutor(2) as pool:
-        live = pool.submit(run_nvdisasm, cubin.data, *LIVE_OPTIONS)
-        listing = run_nvdisasm(cubin.data, *LISTING_OPTIONS)
-        sha256 = hashlib.sha256(cubin.data).hexdigest()
-        return Disassembly(cubin, sha256, listing, live.result())
+    listing = run_nvdisasm(cubin.data, *LISTING_OPTIONS)
+    return Disassembly(cubin, hashlib.sha256(cubin.data).hexdigest(), listing)
+
+
+def list_live_registers(cubin: Cubin) -> dict[str, dict[int, int]]:
+    """{entry: {address: general registers alive there}}; a run of its own. Raises as above."""
+    return parse_live(run_nvdisasm(cubin.data, *LIVE_OPTIONS))
 
 
 def find_entry(cubin: Cubin, name: str | None) -> Entry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 
 from engine.errors import CompileError
 from engine.sass.instruction import Control, Instruction, SourceLine
@@ -26,11 +25,12 @@ _LIVE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d*)")
 _CONTROL_SHIFT = 41  # of the high word: bit 105 of the instruction
 
 
-def parse_listing(text: str) -> dict[str, tuple[Instruction, ...]]:
+def parse_listing(text: str, entry: str | None = None) -> dict[str, tuple[Instruction, ...]]:
     """Instructions by section ("attention_forward"), in address order.
 
     Args:
         text: what nvdisasm prints with `LISTING_OPTIONS`.
+        entry: the only section to read; None reads all.
 
     Raises:
         CompileError: an instruction has no encoding beside it.
@@ -39,7 +39,9 @@ def parse_listing(text: str) -> dict[str, tuple[Instruction, ...]]:
     reader: _Reader | None = None
     for line in text.splitlines():
         if match := _SECTION.match(line):
-            reader = sections[match[1]] = _Reader()
+            reader = None
+            if entry in (None, match[1]):
+                reader = sections[match[1]] = _Reader()
         elif line.startswith("//---"):
             reader = None
         elif reader is not None:
@@ -110,7 +112,7 @@ class _Reader:
             if len(self.controls) < len(self.parts):
                 self.controls.append(decode_control(int(match[1], 16)))
         elif match := _SOURCE.search(line):
-            here = SourceLine(PurePath(match[1]).name, int(match[2]))
+            here = SourceLine(match[1].rpartition("/")[2], int(match[2]))
             self.source = (*self.source, here) if self.chain_open else (here,)
             self.chain_open = True
         elif match := _LABEL.match(line.strip()):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import functools
+import threading
 from pathlib import Path
 
 from engine.backends.cpu.build import build_library
 
+_loaded: dict[Path, ctypes.CDLL] = {}
+_lock = threading.Lock()  # a thread that needs what another one builds waits for it
 
-@functools.cache
+
 def load_library(source: Path) -> ctypes.CDLL:
     """The library that `source` compiles to.
 
@@ -17,4 +19,14 @@ def load_library(source: Path) -> ctypes.CDLL:
         ToolMissing: there is no C++ compiler, which machine code needs to be run.
         CompileError: it does not compile here.
     """
-    return ctypes.CDLL(str(build_library(source)))
+    if source not in _loaded:
+        with _lock:
+            if source not in _loaded:
+                _loaded[source] = ctypes.CDLL(str(build_library(source)))
+    return _loaded[source]
+
+
+def build_libraries() -> None:
+    """Build them ahead of their first use. Raises as `load_library`."""
+    for source in sorted(Path(__file__).resolve().parent.rglob("native/*.cpp")):
+        load_library(source)

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.evaluation import Correctness, Evaluation, Finding, Status
 from engine.jobs.manager import JobStatus
+from engine.jobs.status import SingleJob
 from engine.pipeline.request import EvaluationRequest
 from engine.records.encoding import encode
 
@@ -70,7 +71,9 @@ class FakeManager:
         self.compile_answer: dict[str, Any] = {"state": "queued"}
         self.arrays: dict[str, Any] | None = None
 
-    def submit(self, request: EvaluationRequest) -> str:
+    def submit(self, request: EvaluationRequest, kind: SingleJob = "evaluate") -> str:
+        if kind == "simulate":
+            return kind
         self.submitted.append(encode(request))
         return f"job-{len(self.submitted)}"
 
@@ -79,6 +82,8 @@ class FakeManager:
         return [job for job in reversed(found) if job is not None]
 
     def status(self, job_id: str) -> JobStatus | None:
+        if job_id == "simulate":
+            return JobStatus(job_id, "done", {})
         request = self.submitted[int(job_id.removeprefix("job-")) - 1]
         answer = self.answer if request["execute"] else self.compile_answer
         if job_id in self.cancelled:

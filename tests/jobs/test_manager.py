@@ -7,12 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from engine.jobs.manager import ENDED, JobManager, JobStatus
+from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.records import journal
@@ -61,6 +63,20 @@ def test_a_job_runs_and_its_maps_are_kept(manager: JobManager) -> None:
     assert job.elapsed_s > 0
     assert manager.maps(job.job_id)
     assert [j.job_id for j in manager.jobs()] == [job.job_id]
+
+
+def test_a_simulation_runs_beside_a_run_and_serves_the_preview(manager: JobManager) -> None:
+    running = manager.submit(LONG)
+    wait(manager, running, frozenset({"running"}))
+    small = replace(SMALL, execute=False)
+    simulated = wait(manager, manager.submit(small, "simulate"))
+    assert simulated.state == "done", simulated.error + simulated.log
+    job = manager.status(running)
+    assert job is not None
+    assert job.state == "running"
+    estimate = preview(small).estimate
+    assert estimate is not None
+    assert estimate.by_machine_code
 
 
 def test_a_name_that_is_not_known_fails_with_its_sentence(manager: JobManager) -> None:

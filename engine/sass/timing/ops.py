@@ -11,6 +11,7 @@ from engine.sass.instruction import NO_BARRIER, Instruction, Pipe, Program
 from engine.sass.timing.constants import SmConstants
 
 PIPES = tuple(Pipe)
+_PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
 _CODE_LINE_BYTES = 128
 _SLOTS = 3
 _KEPT = 256
@@ -44,27 +45,35 @@ def ops_of(program: Program, c: SmConstants, tensor_fmas_per_cycle: float) -> ND
     Args:
         tensor_fmas_per_cycle: FP16 multiply-adds of one partition's tensor core, at the peak.
     """
-    rows = np.zeros(len(program.instructions), OP)
-    for row, i in zip(rows, program.instructions, strict=True):
-        control = i.control
-        row["pipe"] = PIPES.index(i.pipe)
-        row["stall"] = control.stall
-        row["write_barrier"] = _barrier(control.write_barrier)
-        row["read_barrier"] = _barrier(control.read_barrier)
-        row["wait_mask"] = control.wait_mask
-        row["code_line"] = i.address // _CODE_LINE_BYTES
-        row["reads"] = _registers_read(i)
-        row["is_fence"] = i.opcode in ("MEMBAR", "FENCE")
-        row["uses_l1"] = _uses_l1(i)
-        row["closes_group"] = "gsb0" in i.operands
-        row["first_unit_only"] = (i.opcode in _HALF and c.half_on_first_unit) or (
-            i.opcode in _INTEGER_FMA and c.imad_on_first_unit
-        )
-        row["pipe_cycles"] = _pipe_cycles(i, c, tensor_fmas_per_cycle)
-        row["passes"] = c.accept_cycles if i.pipe in (Pipe.SHARED, Pipe.GLOBAL) else 0
-        row["passes"] = max(row["passes"], _register_passes(i))
-        row["result_cycles"], row["read_cycles"] = _latencies(i, c)
-    return rows
+    rows = [_op(i, c, tensor_fmas_per_cycle) for i in program.instructions]
+    return np.array(rows, OP)
+
+
+def _op(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> tuple[object, ...]:
+    """In the order of `OP`."""
+    control = i.control
+    first_unit_only = (i.opcode in _HALF and c.half_on_first_unit) or (
+        i.opcode in _INTEGER_FMA and c.imad_on_first_unit
+    )
+    accepted = c.accept_cycles if i.pipe in (Pipe.SHARED, Pipe.GLOBAL) else 0
+    result_cycles, read_cycles = _latencies(i, c)
+    return (
+        _PIPE_NUMBER[i.pipe],
+        control.stall,
+        _barrier(control.write_barrier),
+        _barrier(control.read_barrier),
+        control.wait_mask,
+        bool(first_unit_only),
+        result_cycles,
+        read_cycles,
+        i.address // _CODE_LINE_BYTES,
+        _uses_l1(i),
+        i.opcode in ("MEMBAR", "FENCE"),
+        "gsb0" in i.operands,
+        _registers_read(i),
+        _pipe_cycles(i, c, tensor_fmas_per_cycle),
+        max(accepted, _register_passes(i)),
+    )
 
 
 def _barrier(number: int) -> int:
@@ -151,6 +160,11 @@ def _latencies(i: Instruction, c: SmConstants) -> tuple[int, int]:
             return c.l1_cycles, c.global_read_cycles
         case Pipe.TENSOR:
             return c.tensor_cycles, c.operand_read_cycles
-    special = {"MUFU": c.mufu_cycles, "S2R": c.special_cycles, "S2UR": c.special_cycles}
-    constant = {"LDC": c.constant_cycles, "LDCU": c.constant_cycles, "ULDC": c.constant_cycles}
-    return (special | constant).get(i.opcode, c.other_cycles), c.operand_read_cycles
+    match i.opcode:
+        case "MUFU":
+            return c.mufu_cycles, c.operand_read_cycles
+        case "S2R" | "S2UR":
+            return c.special_cycles, c.operand_read_cycles
+        case "LDC" | "LDCU" | "ULDC":
+            return c.constant_cycles, c.operand_read_cycles
+    return c.other_cycles, c.operand_read_cycles
