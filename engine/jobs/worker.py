@@ -31,6 +31,7 @@ from engine.pipeline.simulate import simulate
 from engine.records import files
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
+from engine.sass.native_library import are_libraries_loaded
 from engine.search.sweep.journal import SweepSpec
 
 POLL_S = 0.02
@@ -43,7 +44,8 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     def on_stage(stage: str) -> None:
         runner.event(job.job_id, "stage", stage=stage)
 
-    if request.execute:  # else the page asks for it once the kernel is compiled
+    # A page asks for it by itself once the kernel is compiled; nobody waits for the C++ compiler.
+    if request.execute and are_libraries_loaded():
         on_stage("Simulating the machine code")
         simulate(request)
     outcome = runner.evaluator.evaluate(

@@ -28,5 +28,14 @@ def load_library(source: Path) -> ctypes.CDLL:
 
 def build_libraries() -> None:
     """Build them ahead of their first use. Raises as `load_library`."""
-    for source in sorted(Path(__file__).resolve().parent.rglob("native/*.cpp")):
+    for source in _sources():
         load_library(source)
+
+
+def are_libraries_loaded() -> bool:
+    """Whether nothing waits for them to be built."""
+    return all(source in _loaded for source in _sources())
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(__file__).resolve().parent.rglob("native/*.cpp"))
