@@ -85,6 +85,11 @@ def simulate_job(request: EvaluationRequest, version: str = "") -> JobStatus | N
     return _job_of("simulate", request, version)
 
 
+def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
+    """The job that reads this request's machine code, as `compile_job` compiles it."""
+    return _job_of("machine_code", request, version)
+
+
 def _job_of(
     kind: SingleJob,
     request: EvaluationRequest,

@@ -61,7 +61,8 @@ class JobManager:
         """Queue an evaluation and return the job's id. It goes before sweeps and streams.
 
         Args:
-            kind: "simulate" puts the CTA time of the request's kernel into the cache instead.
+            kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
+                "machine_code" what `engine.pipeline.read_machine_code` makes.
 
         Raises:
             StoreError: the jobs folder cannot be written.

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -38,20 +36,18 @@ class JobType(Generic[Request]):
         run: does the job and writes its end to the journal.
         is_long: goes on for long, serves evaluations in between, and is taken up again by the
             next worker when this one dies.
-        is_beside: needs no backend, so that a thread may do it beside other jobs.
     """
 
     request: type[Request]
     run: Callable[[JobRunner, JobStatus, Request], None]
     is_long: bool
-    is_beside: bool = False
 
 
 class JobRunner:
     """Serves the jobs of one folder with one set of backends.
 
     Args:
-        beside: whether jobs that may run beside others do; not where a GPU is measured.
+        others: kinds that another runner of the folder serves.
     """
 
     def __init__(
@@ -59,16 +55,13 @@ class JobRunner:
         run: RunDir,
         evaluator: Evaluator,
         types: Mapping[JobKind, JobType[Any]],
-        *,
-        beside: bool = False,
+        others: Container[str] = (),
     ) -> None:
         self.run = run
         self.evaluator = evaluator
         self._types = types
+        self._others = others
         self._table = JobTable(run.journal)
-        self._table_lock = threading.Lock()
-        self._beside = ThreadPoolExecutor(1, "beside") if beside else None
-        self._handed_over: set[str] = set()  # jobs that wait for that thread, or run there
 
     def event(self, job_id: str, event: str, **fields: Any) -> None:
         """Write one event to the journal."""
@@ -79,14 +72,9 @@ class JobRunner:
 
         An evaluation that has been started took a worker with it and is not tried again.
         """
-        with self._table_lock:
-            self._table.poll()
-            jobs = list(self._table.unfinished.values())
-        return [
-            job
-            for job in jobs
-            if (job.state == "queued" or self._is_long(job)) and job.job_id not in self._handed_over
-        ]
+        self._table.poll()
+        jobs = (job for job in self._table.unfinished.values() if job.kind not in self._others)
+        return [job for job in jobs if job.state == "queued" or self._is_long(job)]
 
     def waiting_evaluations(self) -> list[JobStatus]:
         """Queued single evaluations, oldest first."""
@@ -104,9 +92,8 @@ class JobRunner:
 
     def is_cancelled(self, job_id: str) -> bool:
         """Whether a job that has not ended by itself is over all the same."""
-        with self._table_lock:
-            self._table.poll()
-            return job_id not in self._table.unfinished
+        self._table.poll()
+        return job_id not in self._table.unfinished
 
     def serve(self, job: JobStatus) -> None:
         """Run one job. Every way out of it is an event in the journal."""
@@ -119,23 +106,6 @@ class JobRunner:
         except AttuneError as error:
             self.event(job.job_id, "failed", error=str(error))
             return
-        if job_type.is_beside and self._beside is not None:
-            self._handed_over.add(job.job_id)
-            self._beside.submit(self._serve_beside, job, job_type, request)
-            return
-        self._do(job, job_type, request)
-        self.restart_if_gpu_unusable()
-
-    def _serve_beside(self, job: JobStatus, job_type: JobType[Any], request: Any) -> None:
-        try:
-            if not self.is_cancelled(job.job_id):
-                self._do(job, job_type, request)
-        except AttuneError:
-            return  # the journal cannot be written: whoever waits is told by the manager
-        finally:
-            self._handed_over.discard(job.job_id)
-
-    def _do(self, job: JobStatus, job_type: JobType[Any], request: Any) -> None:
         self.event(job.job_id, "started", pid=os.getpid())
         try:
             job_type.run(self, job, request)
@@ -148,6 +118,7 @@ class JobRunner:
                 error=f"Attune itself failed ({type(error).__name__}: {error}); see the log.",
                 log=traceback.format_exc(),
             )
+        self.restart_if_gpu_unusable()
 
     def restart_if_gpu_unusable(self) -> None:
         """Become a new process when this one can use the GPU no more.

@@ -26,6 +26,7 @@ from engine.jobs.supervisor import code_stamp
 from engine.jobs.sweep.job import run_sweep_job
 from engine.model.estimate import CalibrationOf, compiled_footprint
 from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.read_machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulate
 from engine.records import files
@@ -65,6 +66,12 @@ def run_simulation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     runner.event(job.job_id, "finished")
 
 
+def run_machine_code(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    """A launch's machine code, counted and timed, goes to the cache, where pages look for it."""
+    read_machine_code(request)
+    runner.event(job.job_id, "finished")
+
+
 def _calibrations() -> CalibrationOf | None:
     """What sessions know of kernels' times; None where they cannot be read."""
     from engine.sessions.known_times import KnownTimes
@@ -79,7 +86,11 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
-    "simulate": JobType(EvaluationRequest, run_simulation, is_long=False, is_beside=True),
+}
+# These need no backend, so that a thread serves them beside the others.
+BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
+    "simulate": JobType(EvaluationRequest, run_simulation, is_long=False),
+    "machine_code": JobType(EvaluationRequest, run_machine_code, is_long=False),
 }
 
 
@@ -94,6 +105,17 @@ def _prepare() -> None:
         build_libraries()
 
 
+def _serve_beside(run: RunDir, evaluator: Evaluator) -> None:
+    """Serve what needs no backend; ends with the process."""
+    runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
+    while True:
+        waiting = [job for job in runner.waiting() if job.kind in BESIDE_TYPES]
+        if waiting:
+            runner.serve(waiting[0])
+        else:
+            time.sleep(POLL_S)
+
+
 def main(argv: list[str]) -> int:
     run = RunDir(Path(argv[0]))
     lock = files.try_lock(run.worker_lock)  # held until the process ends
@@ -103,8 +125,11 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=_prepare, daemon=True).start()
     idle_since = time.monotonic()
     with Evaluator() as evaluator:
-        has_gpu = not isinstance(detect_local(), str)
-        runner = JobRunner(run, evaluator, JOB_TYPES, beside=not has_gpu)
+        if isinstance(detect_local(), str):
+            threading.Thread(target=_serve_beside, args=(run, evaluator), daemon=True).start()
+            runner = JobRunner(run, evaluator, JOB_TYPES, others=BESIDE_TYPES)
+        else:  # nothing runs beside a measurement
+            runner = JobRunner(run, evaluator, {**JOB_TYPES, **BESIDE_TYPES})
         while True:
             waiting = runner.waiting()
             if waiting:

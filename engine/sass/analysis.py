@@ -172,6 +172,17 @@ def _native_digest() -> str:
     return digest.hexdigest()
 
 
+@functools.cache
+def code_digest() -> str:
+    """Of everything that reads, counts and times machine code."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).resolve().parent
+    for file in sorted(folder.rglob("*")):
+        if file.suffix in (".py", ".cpp", ".h"):
+            digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
 def _sha256(cubin: Cubin) -> str:
     return hashlib.sha256(cubin.data).hexdigest()
 

@@ -1,0 +1,135 @@
+"""A request's machine code for a page: made once, kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.compile import cached_kernel, compile_plan
+from engine.compile.cache import cache_root, read_entry, write_entry
+from engine.compile.sources import read_source
+from engine.devices.spec import DeviceSpec
+from engine.errors import AttuneError, InvalidProblem
+from engine.model.estimate import launch_plan
+from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
+from engine.plan import LaunchPlan
+from engine.records.encoding import decode, encode
+from engine.sass.analysis import Analysis, analyse_plan, code_digest
+from engine.sass.emulation import Emulator
+from engine.sass.report import Hint, MachineCode, PassReport, own_line, report
+from engine.sass.timing.residency import residency_us
+
+if TYPE_CHECKING:
+    from engine.compile import CompiledKernel
+
+_FORMAT = "1"
+_RESIDENCIES = (1, 2, 3, 4)
+_MOST_KEPT = 16
+_kept: dict[Path, MachineCode] = {}
+
+
+def known_machine_code(request: EvaluationRequest) -> MachineCode | None:
+    """What `read_machine_code` made before of the source as it stands now; None: nothing yet.
+
+    Raises:
+        InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
+    """
+    resolved, device = _resolved(request)
+    plan = launch_plan(resolved.variant, request.problem, resolved.config, device)
+    compiled = cached_kernel(plan, device.arch)
+    return _find(_path(plan, compiled, device)) if compiled is not None else None
+
+
+def read_machine_code(request: EvaluationRequest) -> MachineCode:
+    """Compile, count and time every pass of the request; the result is kept on disk.
+
+    Raises:
+        CompileError: it does not compile, or its code cannot be run on.
+        ToolMissing: nvdisasm or a C++ compiler is not installed.
+        InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
+    """
+    resolved, device = _resolved(request)
+    variant = resolved.variant
+    plan = launch_plan(variant, request.problem, resolved.config, device)
+    source = read_source(variant.source)
+    path = _path(plan, compile_plan(plan, device.arch), device)
+    if (known := _find(path)) is not None:
+        return known
+    made = MachineCode(
+        variant=variant.id,
+        config=" ".join(f"{k}={v}" for k, v in sorted(resolved.config.items())),
+        device=device.name,
+        arch=device.arch,
+        source_name=variant.source.name,
+        source=source,
+        passes=tuple(
+            _report(resolved, plan, analysis, device, is_main=number == 0)
+            for number, analysis in enumerate(analyse_plan(plan, device.arch))
+        ),
+    )
+    write_entry(path, zlib.compress(json.dumps(encode(made)).encode(), level=1))
+    return made
+
+
+def _report(
+    resolved: ResolvedRequest,
+    plan: LaunchPlan,
+    analysis: Analysis,
+    device: DeviceSpec,
+    *,
+    is_main: bool,
+) -> PassReport:
+    from engine.pipeline.machine_code import main_pass_dram_bytes, time_launch
+    from engine.sass.advice import advise
+
+    name = resolved.variant.source.name
+    hints = tuple(
+        Hint(own_line(a.source.file, name, a.source.line) if a.source else 0, a.sentence)
+        for a in advise(analysis, device.num_sms)
+    )
+    try:
+        moved = main_pass_dram_bytes(resolved.variant, plan, device, analysis) if is_main else None
+        simulated = time_launch(analysis, device, moved).simulated
+        emulator = Emulator(analysis.program, analysis.entry, analysis.launch)
+        trace, _ = emulator.trace(analysis.counts.longest_cta)
+        times = residency_us(
+            analysis.program, analysis.launch, trace, device, simulated, _RESIDENCIES
+        )
+    except AttuneError as error:  # counts are worth reading all the same
+        return report(analysis, None, {}, str(error), hints)
+    return report(analysis, simulated, times, hints=hints)
+
+
+def _resolved(request: EvaluationRequest) -> tuple[ResolvedRequest, DeviceSpec]:
+    resolved = resolve(request)
+    if resolved.device is None:
+        raise InvalidProblem(
+            f"Machine code is made for one architecture: choose a GPU. {resolved.device_reason}"
+        )
+    return resolved, resolved.device
+
+
+def _path(plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec) -> Path:
+    """By cubin, launch and GPU, and by what counts and times."""
+    launches = [(p.entry, p.grid, p.block, p.dynamic_smem_bytes, repr(p.args)) for p in plan.passes]
+    key = [_FORMAT, code_digest(), compiled.key, repr(plan.problem), launches, repr(device)]
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return cache_root() / "sass" / name[:2] / f"{name}-report"
+
+
+def _find(path: Path) -> MachineCode | None:
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    if (payload := read_entry(path)) is None:
+        return None
+    try:
+        read = decode(MachineCode, json.loads(zlib.decompress(payload)))
+    except (ValueError, zlib.error, AttuneError):
+        return None  # it is made again
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[path] = read
+    return read

@@ -1,0 +1,59 @@
+"""What another number of CTAs per SM would do to a launch's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.devices.spec import DeviceSpec
+from engine.sass.instruction import Program
+from engine.sass.launch import Launch
+from engine.sass.timing.constants import LAUNCH_FLOOR_US
+from engine.sass.timing.simulate import SimulatedLaunch, measured_ctas
+from engine.sass.timing.sm import Regime, gpu_rates
+from engine.sass.trace import CtaTrace
+
+
+def residency_us(
+    program: Program,
+    launch: Launch,
+    trace: CtaTrace,
+    device: DeviceSpec,
+    simulated: SimulatedLaunch,
+    numbers: Iterable[int],
+) -> dict[int, float]:
+    """{CTAs per SM: µs of the launch}, the one it has today as it was simulated.
+
+    The others' times are to that one as SMs that work through as many of the longest CTAs; memory's
+    own time stays what it is.
+
+    Args:
+        trace: of the CTA that executes most.
+    """
+    gpu = gpu_rates(device, program.arch)
+    smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
+    regime: Regime = "alone" if 2 * launch.ctas <= gpu.num_sms else "shared"
+    length = float(len(trace.instruction))
+
+    def cycles(resident: int) -> float:
+        times = measured_ctas(
+            program,
+            gpu,
+            device,
+            regime,
+            smem_bytes,
+            (trace, trace),
+            (length, length),
+            resident,
+            simulated.ctas_per_sm,
+            quick=True,
+        )
+        return times.of(simulated.ctas_per_sm, length)
+
+    now = simulated.resident_ctas
+    here, in_sms = cycles(now), simulated.sm_cycles / gpu.cycles_per_us
+    result = {
+        n: LAUNCH_FLOOR_US + max(in_sms * cycles(n) / here, simulated.dram_us)
+        for n in numbers
+        if n != now
+    }
+    return dict(sorted({**result, now: simulated.latency.median_us}.items()))
