@@ -9,7 +9,15 @@ from app.shared import pinned, saving, sidebar
 from app.shared.runs import collect
 from app.shared.selection import variant_label
 from app.shared.widgets import plain_markdown, problem
-from app.tune import add_kernel, header, latency_stream, polling, roofline, variants
+from app.tune import (
+    add_kernel,
+    header,
+    latency_stream,
+    machine_code,
+    polling,
+    roofline,
+    variants,
+)
 from app.tune.run_state import run_state, view_of
 
 
@@ -39,6 +47,7 @@ def page() -> None:
     pinned.draw()
     more = {
         "Roofline": roofline.draw,
+        "Machine code": lambda _: machine_code.draw(selection, state.digest),
         "Variants": lambda _: variants.draw(selection),
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }

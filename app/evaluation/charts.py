@@ -209,6 +209,33 @@ def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     )
 
 
+def residencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """The launch's time by CTAs per SM, simulated.
+
+    Columns: `name`, `us`, `label`, `is_now`.
+    """
+    bars = {
+        "type": "bar",
+        "x": list(frame["name"]),
+        "y": frame["us"].to_numpy(),
+        "marker": {"color": [theme.accent if now else theme.muted for now in frame["is_now"]]},
+        "text": [
+            f"{label}{' now' if now else ''}"
+            for label, now in zip(frame["label"], frame["is_now"], strict=True)
+        ],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertemplate": "%{x} CTAs per SM: %{text}<extra></extra>",
+    }
+    return figure(
+        theme,
+        230,
+        [bars],
+        xaxis=axis(theme, "CTAs per SM", type="category", showgrid=False),
+        yaxis=axis(theme, "µs, simulated", range=[0, 1.25 * float(frame["us"].max())]),
+    )
+
+
 def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
     """CTAs of each wave against what fits at once; the last, incomplete one is the tail.
 

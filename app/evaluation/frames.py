@@ -17,6 +17,7 @@ from engine.evaluation import (
 )
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
+from engine.sass.report import Residency
 from engine.sessions.known_times import KnownTime
 from engine.units import format_us
 
@@ -67,6 +68,17 @@ def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
         ("GPU holds", capacity, "capacity"),
     ]
     return pd.DataFrame(rows, columns=["what", "threads", "kind"])
+
+
+def residencies(items: Iterable[Residency]) -> pd.DataFrame:
+    """`name`, `us`, `label`, `is_now`."""
+    return pd.DataFrame(
+        [
+            (f"{r.ctas_per_sm}", r.median_us, format_us(r.median_us), r.is_now)
+            for r in sorted(items, key=lambda r: r.ctas_per_sm)
+        ],
+        columns=["name", "us", "label", "is_now"],
+    )
 
 
 def latencies(

@@ -16,6 +16,7 @@ from app.shared.widgets import empty, plain_markdown, theme
 from engine.devices import limits_for
 from engine.evaluation import PassReport
 from engine.model.whatif import whatif
+from engine.sass.report import Residency
 
 _AXES = {
     "threads": "threads per CTA",
@@ -46,6 +47,18 @@ def draw(view: EvaluationView) -> None:
         st.markdown("**Threads and GPU capacity**", help=TERMS["thread_capacity"])
         _threads(report)
     _what_if(view, report)
+    if view.residencies is not None and report is view.passes[0]:
+        _time_by_residency(view.residencies())
+
+
+def _time_by_residency(times: tuple[Residency, ...]) -> None:
+    st.markdown("**What the time would be** :gray[simulated]", help=TERMS["residency"])
+    if not times:
+        st.caption("Not simulated yet: the tab Machine code does it.")
+        return
+    column, _ = st.columns(2)
+    with column:
+        _plot(charts.residencies(frames.residencies(times), theme()), "residencies")
 
 
 def _which_pass(view: EvaluationView) -> PassReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.evaluation.maps import ErrorMapView
@@ -10,6 +10,7 @@ from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.model.equations import Terms
 from engine.problem import Problem
+from engine.sass.report import Residency
 from engine.sessions.known_times import KnownTime, newest_of
 from kernels.variant import Variant
 
@@ -38,6 +39,8 @@ class EvaluationView:
     flags: tuple[str, ...]
     log: str
     is_recorded: bool
+    # The main pass's time by CTAs per SM, simulated; empty where its machine code was not read.
+    residencies: Callable[[], tuple[Residency, ...]] | None = None
     is_stale: bool = False  # the source has changed since the evaluation
 
 

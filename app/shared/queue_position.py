@@ -26,7 +26,9 @@ def draw(job: JobStatus, key: str) -> None:
 
 def _job_ahead(job: JobStatus) -> JobStatus | None:
     """The job that runs before this one, else the next in line; single runs go in between."""
+    beside = ("simulate", "machine_code")  # nobody waits for these
     ahead = [j for j in manager().jobs() if not j.is_over and j.job_id < job.job_id]
+    ahead = [j for j in ahead if j.kind not in beside]
     long = [j for j in ahead if j.kind != "evaluate"] or ahead
     running = [j for j in long if j.state == "running"]
     candidates = running or long

@@ -34,6 +34,15 @@ TERMS: dict[str, str] = {
     "add_beside": "Into a file of the same name that ends in .attune.toml. The source is not "
     "touched.",
     "add_inside": "As a comment at the top of the source.",
+    "machine_code": "What the compiler made. Counted: what all CTAs of the launch execute, by "
+    "running their integers and branches. Simulated: cycles, by a model of one SM with its "
+    "resident CTAs. Click a line to see its instructions, or an instruction to see its line.",
+    "busy_units": "The share of the cycles in which each unit of an SM works while its CTAs are "
+    "resident. The one near 100 % binds: only less work for it makes the kernel faster.",
+    "stalls": "What warps do between two instructions, in Nsight Compute's words. Selected: the "
+    "cycle in which they issue one. Wait: a fixed latency that the compiler planned.",
+    "residency": "The same code with another number of CTAs on each SM, simulated: what fewer "
+    "registers or less shared memory would be worth.",
     "preset": "Shapes of real models to start from. Changing a number below makes it your own.",
     "batch": "B, sequences in one call. The B × H heads are independent of each other.",
     "num_heads": "H, attention heads of each sequence.",

@@ -21,7 +21,9 @@ from engine.errors import AttuneError, CompileError
 from engine.evaluation import Evaluation, Status
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
+from engine.pipeline.read_machine_code import known_machine_code
 from engine.pipeline.request import EvaluationRequest
+from engine.sass.report import Residency
 from engine.sessions.known_times import taken_of
 from kernels.variant import Variant
 
@@ -155,8 +157,14 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         flags=compiled.flags if compiled else (),
         log=compiled.log if compiled else "",
         is_recorded=False,
+        residencies=lambda: _residencies(selection),
         is_stale=state.is_stale,
     )
+
+
+def _residencies(selection: Selection) -> tuple[Residency, ...]:
+    code = known_machine_code(selection.request(execute=False))
+    return code.passes[0].residencies if code is not None else ()
 
 
 def shown_evaluation(state: RunState) -> Evaluation | None:

@@ -1,0 +1,95 @@
+"""Charts of machine code: each a pure function of a DataFrame and a theme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.shared.figures import ROW_PX, TOOLS_PX, axis, figure, plain, translucent
+from app.shared.palette import Theme
+
+
+def shares(frame: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
+    """One bar each, in per cent; the one that binds is highlighted.
+
+    Columns: `name`, `percent`, `binds`.
+    """
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": frame["percent"].to_numpy(),
+        "y": [plain(name) for name in frame["name"]],
+        "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["binds"]]},
+        "text": [
+            f"{percent:.0f} %{' binds' if hit else ''}"
+            for percent, hit in zip(frame["percent"], frame["binds"], strict=True)
+        ],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{x:.1f} %<extra></extra>",
+    }
+    return figure(
+        theme,
+        56 + (ROW_PX - 8) * max(len(frame), 1),
+        [bars],
+        margin={"r": 72},
+        xaxis=axis(theme, title, rangemode="tozero", range=[0, 100]),
+        yaxis=axis(theme, autorange="reversed", showgrid=False),
+    )
+
+
+def live_registers(
+    frame: pd.DataFrame, allocated: int, loops: Sequence[tuple[int, int]], theme: Theme
+) -> go.Figure:
+    """Registers alive along the code, the loops shaded, against what a thread has.
+
+    Columns: `instruction`, `live`, `text`.
+    """
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": frame["instruction"].to_numpy(),
+        "y": frame["live"].to_numpy(),
+        "line": {"color": theme.accent, "width": 1.5, "shape": "hv"},
+        "customdata": [plain(text) for text in frame["text"]],
+        "hovertemplate": "%{y} alive at instruction %{x}<br>%{customdata}<extra></extra>",
+    }
+    shades = [
+        {
+            "type": "rect",
+            "x0": first,
+            "x1": last,
+            "y0": 0,
+            "y1": 1,
+            "yref": "paper",
+            "fillcolor": translucent(theme.line, 0.18),
+            "line": {"width": 0},
+            "layer": "below",
+        }
+        for first, last in loops
+    ]
+    level = {"y0": allocated, "y1": allocated, "x0": 0, "x1": 1, "xref": "paper"}
+    dotted = {"color": theme.text, "width": 1, "dash": "dot"}
+    return figure(
+        theme,
+        240,
+        [line],
+        margin={"t": TOOLS_PX},
+        shapes=[*shades, {"type": "line", **level, "line": dotted}],
+        annotations=[
+            {
+                "x": 1,
+                "xref": "paper",
+                "xanchor": "right",
+                "y": allocated,
+                "yanchor": "bottom",
+                "text": f"{allocated} per thread",
+                "showarrow": False,
+                "font": {"size": 11},
+            }
+        ],
+        xaxis=axis(theme, "instruction"),
+        yaxis=axis(theme, "registers alive", rangemode="tozero"),
+    )

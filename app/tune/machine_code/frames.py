@@ -1,0 +1,82 @@
+"""A launch's machine code as DataFrames, for its charts and tables. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from engine.sass.compare import CountPair
+from engine.sass.report import Count, HotLine, PassReport, Share
+
+HOTTEST = 10
+
+
+def shares(items: Iterable[Share]) -> pd.DataFrame:
+    """`name`, `percent`, `binds`."""
+    return pd.DataFrame(
+        [(s.name, 100 * s.share, s.binds) for s in items], columns=["name", "percent", "binds"]
+    )
+
+
+def hottest(lines: Sequence[HotLine], source: str) -> pd.DataFrame:
+    """The lines that execute most, as people read them; columns that say nothing are left out."""
+    texts = source.splitlines()
+    frame = pd.DataFrame(
+        {
+            "line": f"{each.file}:{each.line}",
+            "source": texts[each.line - 1].strip() if 0 < each.line <= len(texts) else "",
+            "instructions": each.executed,
+            "of all": f"{each.share:.1%}",
+            "warps' cycles": "" if each.stall_share is None else f"{each.stall_share:.1%}",
+            "wavefronts": _against(each.wavefronts, each.ideal_wavefronts),
+            "sectors": _against(each.sectors, each.ideal_sectors),
+        }
+        for each in lines[:HOTTEST]
+    )
+    optional = [c for c in ("warps' cycles", "wavefronts", "sectors") if not frame[c].any()]
+    return frame.drop(columns=optional)
+
+
+def counts(items: Iterable[Count]) -> pd.DataFrame:
+    """`figure`, `counted`, `would do`."""
+    return pd.DataFrame(
+        [(c.name, f"{c.count:,}", "" if not c.ideal else f"{c.ideal:,}") for c in items if c.count],
+        columns=["figure", "counted", "would do"],
+    )
+
+
+def count_pairs(pairs: Iterable[CountPair], names: tuple[str, str]) -> pd.DataFrame:
+    """Both launches' counts and the second's over the first's."""
+    rows = [
+        (p.name, _count(p.first), _count(p.second), f"{p.second / p.first:.2f}×")
+        if p.first and p.second is not None
+        else (p.name, _count(p.first), _count(p.second), "")
+        for p in pairs
+    ]
+    # Names may be alike: columns of a DataFrame may not.
+    first, second = names if names[0] != names[1] else (f"{names[0]} (1)", f"{names[1]} (2)")
+    return pd.DataFrame(rows, columns=["figure", first, second, "ratio"])
+
+
+def live(report: PassReport) -> pd.DataFrame:
+    """`instruction` (its number), `live`, `text`."""
+    listing = report.listing
+    return pd.DataFrame(
+        {"instruction": range(len(listing.live)), "live": listing.live, "text": listing.text}
+    )
+
+
+def loops(report: PassReport) -> list[tuple[int, int]]:
+    """First and last instruction of the outermost loops."""
+    return [(x.first, x.last) for x in report.listing.loops if x.depth == 0]
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _against(actual: int, ideal: int) -> str:
+    if not actual:
+        return ""
+    return f"{actual:,}" if actual == ideal or not ideal else f"{actual:,} ({actual / ideal:.1f}×)"

@@ -1,0 +1,53 @@
+"""A request's machine code from the cache, or the job that makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.shared.runs import machine_code_job, rerun_as_jobs_end
+from engine.errors import AttuneError
+from engine.jobs.manager import JobStatus
+from engine.pipeline.read_machine_code import known_machine_code
+from engine.pipeline.request import EvaluationRequest
+from engine.sass.report import MachineCode
+
+_POLL_S = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is there: the code, why there is none, or the job under way."""
+
+    code: MachineCode | None = None
+    error: str = ""
+    log: str = ""
+    job: JobStatus | None = None
+
+    def poll(self) -> None:
+        """Run the page again when the job has ended."""
+        if self.job is not None:
+            rerun_as_jobs_end([self.job], _POLL_S)
+
+
+def read(request: EvaluationRequest, version: str) -> Reading:
+    """The machine code of a request; its job is submitted here, once per tab and source.
+
+    Args:
+        version: of the source on disk.
+    """
+    try:
+        if (code := known_machine_code(request)) is not None:
+            return Reading(code)
+        job = machine_code_job(request, version)
+    except AttuneError as error:
+        return Reading(error=str(error))
+    if job is None or not job.is_over:
+        return Reading(job=job)
+    if job.error:
+        return Reading(error=job.error, log=job.log)
+    try:
+        code = known_machine_code(request)  # made between the two looks
+    except AttuneError as error:
+        return Reading(error=str(error))
+    gone = "The machine code was read and is not in the cache: is the cache's disk full?"
+    return Reading(code, error="" if code else gone)

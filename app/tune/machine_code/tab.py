@@ -1,0 +1,127 @@
+"""The parts of the tab, in their order: what binds, hot lines, the listing, another kernel."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.shared import plot, tables
+from app.shared.selection import Selection
+from app.shared.terms import TERMS
+from app.shared.widgets import busy, empty, plain_markdown, problem, theme
+from app.tune.machine_code import charts, frames, listing
+from app.tune.machine_code.other import Other, choose
+from app.tune.machine_code.reading import Reading, read
+from engine.sass.compare import compare_counts
+from engine.sass.report import MachineCode, PassReport
+from engine.units import format_us
+
+
+def draw(selection: Selection, version: str) -> None:
+    """Everything of the selected launch; what is still being made says so.
+
+    Args:
+        version: of the source on disk.
+    """
+    reading = read(selection.request(execute=False), version)
+    if reading.code is None:
+        _draw_missing(reading, f"Reading the machine code of {selection.variant.id}")
+        return
+    report = _which_pass(reading.code)
+    _draw_time(report)
+    _draw_lines(reading.code, report)
+    st.markdown("**Source and machine code**", help=TERMS["machine_code"])
+    listing.draw(reading.code, report, "listing")
+    _draw_registers(report)
+    other = choose(selection, reading.code, version)
+    if other is not None:
+        _draw_other(reading.code, report, other)
+    with st.expander("All counts of the launch", icon=":material/tag:"):
+        tables.draw(frames.counts(report.counts))
+    for note in report.notes:
+        st.caption(f":material/info: {plain_markdown(note)}")
+
+
+def _draw_missing(reading: Reading, what: str) -> None:
+    if reading.error:
+        problem(reading.error, reading.log)
+    else:
+        busy(f"{plain_markdown(what)}: disassembling, counting, simulating.")
+        reading.poll()
+
+
+def _which_pass(code: MachineCode) -> PassReport:
+    """The pass to look at; most variants have one."""
+    if len(code.passes) == 1:
+        return code.passes[0]
+    chosen = st.segmented_control(
+        "Pass",
+        range(len(code.passes)),
+        format_func=lambda i: plain_markdown(code.passes[i].entry),
+        default=0,
+        required=True,
+        key=f"machine_code_pass.{code.variant}",
+        label_visibility="collapsed",
+    )
+    return code.passes[min(chosen, len(code.passes) - 1)]
+
+
+def _draw_time(report: PassReport) -> None:
+    if report.median_us is None or report.low_us is None or report.high_us is None:
+        empty("nothing yet", "No simulated time", plain_markdown(report.no_time))
+        return
+    st.markdown(
+        f"**{format_us(report.median_us)}** :gray[simulated, 90 % interval "
+        f"{format_us(report.low_us)} to {format_us(report.high_us)}.] "
+        f"{plain_markdown(report.verdict)}"
+    )
+    left, right = st.columns(2)
+    with left:
+        st.markdown("**Busy in the steady state**", help=TERMS["busy_units"])
+        figure = charts.shares(frames.shares(report.units), "% of the cycles, simulated", theme())
+        plot.draw(figure, "mc_units", tools=False)
+    with right:
+        st.markdown("**What warps wait for**", help=TERMS["stalls"])
+        figure = charts.shares(
+            frames.shares(report.stalls), "% of the warps' cycles, simulated", theme()
+        )
+        plot.draw(figure, "mc_stalls", tools=False)
+
+
+def _draw_lines(code: MachineCode, report: PassReport) -> None:
+    left, right = st.columns([3, 2]) if report.hints else (st.container(), None)
+    with left:
+        st.markdown("**The ten hottest lines** :gray[with what was inlined there; counted]")
+        tables.draw(frames.hottest(report.lines, code.source))
+    if right is not None:
+        with right:
+            st.markdown("**Advice**")
+            for hint in report.hints:
+                where = f"Line {hint.line}: " if hint.line else ""
+                st.markdown(plain_markdown(f"{where}{hint.sentence}"))
+
+
+def _draw_registers(report: PassReport) -> None:
+    st.markdown("**Live registers along the code** :gray[loops shaded; dotted: what a thread has]")
+    figure = charts.live_registers(
+        frames.live(report), report.registers, frames.loops(report), theme()
+    )
+    plot.draw(figure, "mc_live")
+
+
+def _draw_other(code: MachineCode, report: PassReport, other: Other) -> None:
+    if other.reading.code is None:
+        _draw_missing(other.reading, f"Reading {other.name}")
+        return
+    number = min(code.passes.index(report), len(other.reading.code.passes) - 1)
+    theirs = other.reading.code.passes[number]
+    mine = "as it is now" if other.is_before else f"{code.variant} {code.config}".strip()
+    if report.median_us is not None and theirs.median_us is not None:
+        st.markdown(
+            f"{plain_markdown(other.name)} takes **{format_us(theirs.median_us)}**, "
+            f"{plain_markdown(mine)} **{format_us(report.median_us)}** "
+            f":gray[simulated, {theirs.median_us / report.median_us:.2f} times]"
+        )
+    tables.draw(frames.count_pairs(compare_counts(theirs, report), (other.name, mine)))
+    listing.draw_aligned(
+        (other.name, other.reading.code, theirs), (mine, code, report), "listing_aligned"
+    )
