@@ -42,4 +42,4 @@ def texts(at: AppTest) -> str:
 def charts(at: AppTest) -> dict[str, dict[str, Any]]:
     """The figures that the page has sent to the browser, by key."""
     sent = [json.loads(element.proto.json) for element in at.get("bidi_component")]
-    return {chart["key"]: json.loads(chart["figure"]) for chart in sent}
+    return {each["key"]: json.loads(each["figure"]) for each in sent if "figure" in each}

@@ -26,7 +26,7 @@ def hottest(lines: Sequence[HotLine], source: str) -> pd.DataFrame:
         {
             "line": f"{each.file}:{each.line}",
             "source": texts[each.line - 1].strip() if 0 < each.line <= len(texts) else "",
-            "instructions": each.executed,
+            "instructions": f"{each.executed:,}",
             "of all": f"{each.share:.1%}",
             "warps' cycles": "" if each.stall_share is None else f"{each.stall_share:.1%}",
             "wavefronts": _against(each.wavefronts, each.ideal_wavefronts),

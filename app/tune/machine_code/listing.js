@@ -226,6 +226,7 @@ function linked(data) {
     else for (const loop of listing.loops) folded.add(loop);
     lay();
     right.fit();
+    if (listing.loops.length) right.show(rowOf.get(listing.loops[0]));
   }
 
   function look() {

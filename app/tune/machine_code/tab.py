@@ -88,16 +88,13 @@ def _draw_time(report: PassReport) -> None:
 
 
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
-    left, right = st.columns([3, 2]) if report.hints else (st.container(), None)
-    with left:
-        st.markdown("**The ten hottest lines** :gray[with what was inlined there; counted]")
-        tables.draw(frames.hottest(report.lines, code.source))
-    if right is not None:
-        with right:
-            st.markdown("**Advice**")
-            for hint in report.hints:
-                where = f"Line {hint.line}: " if hint.line else ""
-                st.markdown(plain_markdown(f"{where}{hint.sentence}"))
+    st.markdown("**The ten hottest lines** :gray[with what was inlined there; counted]")
+    tables.draw(frames.hottest(report.lines, code.source))
+    if report.hints:
+        st.markdown("**Advice**")
+    for hint in report.hints:
+        where = f"Line {hint.line}: " if hint.line else ""
+        st.markdown(f"- {plain_markdown(f'{where}{hint.sentence}')}")
 
 
 def _draw_registers(report: PassReport) -> None:

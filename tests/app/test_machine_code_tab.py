@@ -1,0 +1,147 @@
+"""The tab Machine code: what it shows of a reading, whatever state that is in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from app_driver import charts, texts, until
+
+from app.tune.machine_code import other, tab
+from app.tune.machine_code.reading import Reading
+from engine.sass.report import (
+    Count,
+    FoldedLoop,
+    Hint,
+    HotLine,
+    Listing,
+    MachineCode,
+    PassReport,
+    Residency,
+    Share,
+)
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+LISTING = Listing(
+    address=(0, 16, 32),
+    text=("LDS R4, [R2]", "FFMA R4, R4, R4, R4", "EXIT"),
+    pipe=("shared", "fma", "branch"),
+    schedule=("4 ......", "2 0.....", "5 ......"),
+    line=(1, 2, 2),
+    inlined=("", "tile.cuh:7", ""),
+    live=(4, 6, 0),
+    executed=(64, 128, 8),
+    wavefronts=(128, 0, 0),
+    ideal_wavefronts=(64, 0, 0),
+    sectors=(0, 0, 0),
+    ideal_sectors=(0, 0, 0),
+    cycles=(10, 500, 5),
+    reason=("Wait", "Short scoreboard", "Selected"),
+    loops=(FoldedLoop(0, 1, 0, 16),),
+)
+REPORT = PassReport(
+    entry="attention_forward",
+    registers=40,
+    counts=(Count("warp instructions", 200), Count("shared wavefronts", 128, 64)),
+    lines=(HotLine("v01.cu", 2, 136, 0.68, 0.98, 128, 64, 0, 0),),
+    listing=LISTING,
+    notes=("Loaded data decides what is executed at v01.cu:2.",),
+    hints=(Hint(2, f"Bank conflicts: {HOSTILE}"),),
+    median_us=12.0,
+    low_us=9.0,
+    high_us=16.0,
+    cta_cycles=800.0,
+    verdict="FMA binds: it is busy 91% of the time.",
+    units=(Share("FMA", 0.91, True), Share("ALU", 0.2)),
+    stalls=(Share("Short scoreboard", 0.7), Share("Selected", 0.3)),
+    residencies=(Residency(1, 20.0, False), Residency(2, 12.0, True)),
+)
+CODE = MachineCode(
+    "v01", "block_m=16", "L4", "sm_89", "v01.cu", f"// {HOSTILE}\nx += y;\n", (REPORT,)
+)
+
+
+@pytest.fixture
+def readings(monkeypatch):
+    """Readings by variant; a test fills it."""
+    made: dict[str, Reading] = {}
+
+    def read(request, _version):
+        return made[request.variant]
+
+    monkeypatch.setattr(tab, "read", read)
+    monkeypatch.setattr(other, "read", read)
+    return made
+
+
+def listings(at):
+    sent = [json.loads(element.proto.json) for element in at.get("bidi_component")]
+    return {each["key"]: each for each in sent if "figure" not in each}
+
+
+def test_units_stalls_lines_and_the_listing(open_app, readings):
+    readings["v01"] = Reading(CODE)
+    at = open_app(tab="Machine code", gpu="L4")
+    shown = texts(at)
+    assert "FMA binds: it is busy 91% of the time." in shown
+    assert "12 µs" in shown
+    assert "simulated" in shown
+    units, stalls = charts(at)["mc_units"], charts(at)["mc_stalls"]
+    assert units["data"][0]["text"] == ["91 % binds", "20 %"]
+    assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
+    assert "mc_live" in charts(at)
+    lines = next(d.value for d in at.dataframe if "warps' cycles" in d.value)
+    assert lines["line"].tolist() == ["v01.cu:2"]
+    assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
+    assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
+    assert HOSTILE not in shown  # Markdown gets it disarmed
+    assert not at.exception
+
+
+def test_another_kernel_stands_beside_counts_first(open_app, readings):
+    readings["v01"] = readings["v02"] = Reading(CODE)
+    at = open_app(tab="Machine code", gpu="L4")
+    at.selectbox(key="machine_code_other").select("v02  All threads").run()
+    ratios = next(d.value for d in at.dataframe if "ratio" in d.value)
+    assert set(ratios["ratio"]) == {"1.00×"}
+    assert listings(at)["listing_aligned"]["pairs"] == [[n, n, True] for n in range(3)]
+    assert not at.exception
+
+
+def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
+    readings["v01"] = Reading(CODE)
+    at = open_app(tab="Machine code", gpu="L4")
+    changed = MachineCode("v01", "", "L4", "sm_89", "v01.cu", "x += z;\n", (REPORT,))
+    readings["v01"] = Reading(changed)
+    at.run()
+    at.selectbox(key="machine_code_other").select("itself before the last edit").run()
+    assert "before the edit" in texts(at)
+    assert "listing_aligned" in listings(at)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (Reading(error="NVIDIA's disassembler nvdisasm is not installed."), "nvdisasm is not"),
+        (Reading(), "disassembling, counting, simulating"),
+    ],
+)
+def test_what_is_not_there_says_why(open_app, readings, given, sentence):
+    readings["v01"] = given
+    at = open_app(tab="Machine code", gpu="L4")
+    assert sentence in texts(at)
+    assert not listings(at)
+    assert not at.exception
+
+
+@pytest.mark.slow
+def test_a_kernel_is_read_by_a_job_and_times_of_other_residencies_follow(open_app):
+    at = until(
+        open_app(tab="Machine code", gpu="L4", S="64"),
+        lambda page: "listing" in listings(page),
+        240,
+    )
+    assert not at.error
+    assert len(listings(at)["listing"]["listing"]["text"]) > 100
+    at = open_app(tab="Occupancy", gpu="L4", S="64")
+    assert "residencies" in charts(at)
