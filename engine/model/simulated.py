@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,13 +30,13 @@ from engine.model.occupancy import IntArray
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.sass.analysis import program_of
+from engine.sass.analysis import code_digest, program_of
 from engine.sass.cubin import Entry, read_cubin
 from engine.sass.disassembly import find_entry
 from engine.sass.emulation import EXECUTED, Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
-from engine.sass.timing.constants import CONSTANTS, LAUNCH_FLOOR_US
+from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import CtaTimes
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import measured_ctas
@@ -144,15 +143,9 @@ def _path(
         (p.problem.seqlen, p.problem.num_keys)
         for p in _two_lengths(variant, plan.problem, plan.config)
     ]
-    key = [_VERSION, _own_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
+    key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
     text = json.dumps([*key, lengths, regime, plan.passes[0].dynamic_smem_bytes])
     return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
-
-
-@lru_cache(maxsize=1)
-def _own_digest() -> str:
-    """Of the constants: other ones, other times."""
-    return hashlib.sha256(repr(CONSTANTS).encode()).hexdigest()
 
 
 _kept: dict[Path, SimulatedCtas] = {}  # what was read; what is not there may come any time

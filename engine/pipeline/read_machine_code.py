@@ -18,7 +18,6 @@ from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from engine.plan import LaunchPlan
 from engine.records.encoding import decode, encode
 from engine.sass.analysis import Analysis, analyse_plan, code_digest
-from engine.sass.emulation import Emulator
 from engine.sass.report import Hint, MachineCode, PassReport, own_line, report
 from engine.sass.timing.residency import residency_us
 
@@ -82,25 +81,26 @@ def _report(
     *,
     is_main: bool,
 ) -> PassReport:
-    from engine.pipeline.machine_code import main_pass_dram_bytes, time_launch
-    from engine.sass.advice import advise
+    from engine.pipeline.machine_code import advise_launch, main_pass_dram_bytes, time_launch
 
-    name = resolved.variant.source.name
-    hints = tuple(
-        Hint(own_line(a.source.file, name, a.source.line) if a.source else 0, a.sentence)
-        for a in advise(analysis, device.num_sms)
-    )
+    name, timed, times, no_time = resolved.variant.source.name, None, {}, ""
     try:
         moved = main_pass_dram_bytes(resolved.variant, plan, device, analysis) if is_main else None
-        simulated = time_launch(analysis, device, moved).simulated
-        emulator = Emulator(analysis.program, analysis.entry, analysis.launch)
-        trace, _ = emulator.trace(analysis.counts.longest_cta)
+        timed = time_launch(analysis, device, moved)
         times = residency_us(
-            analysis.program, analysis.launch, trace, device, simulated, _RESIDENCIES
+            analysis.program, analysis.launch, device, timed.simulated, _RESIDENCIES
         )
     except AttuneError as error:  # counts are worth reading all the same
-        return report(analysis, None, {}, str(error), hints)
-    return report(analysis, simulated, times, hints=hints)
+        no_time = str(error)
+    hints = tuple(
+        Hint(
+            line=own_line(a.source.file, name, a.source.line) if a.source else 0,
+            sentence=a.sentence,
+            gain=str(a.gain) if a.gain else "",
+        )
+        for a in advise_launch(analysis, device, timed)
+    )
+    return report(analysis, timed.simulated if timed else None, times, no_time, hints)
 
 
 def _resolved(request: EvaluationRequest) -> tuple[ResolvedRequest, DeviceSpec]:

@@ -107,6 +107,7 @@ class Hint(Stored):
 
     line: int  # of the kernel's own file; 0: none
     sentence: str
+    gain: str = ""  # of the launch's time, simulated; empty where it is not known
 
 
 @dataclass(frozen=True, slots=True)

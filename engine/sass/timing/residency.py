@@ -10,13 +10,11 @@ from engine.sass.launch import Launch
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.simulate import SimulatedLaunch, measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
-from engine.sass.trace import CtaTrace
 
 
 def residency_us(
     program: Program,
     launch: Launch,
-    trace: CtaTrace,
     device: DeviceSpec,
     simulated: SimulatedLaunch,
     numbers: Iterable[int],
@@ -25,14 +23,11 @@ def residency_us(
 
     The others' times are to that one as SMs that work through as many of the longest CTAs; memory's
     own time stays what it is.
-
-    Args:
-        trace: of the CTA that executes most.
     """
     gpu = gpu_rates(device, program.arch)
     smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
     regime: Regime = "alone" if 2 * launch.ctas <= gpu.num_sms else "shared"
-    length = float(len(trace.instruction))
+    trace, length = simulated.longest, float(len(simulated.longest.instruction))
 
     def cycles(resident: int) -> float:
         times = measured_ctas(
