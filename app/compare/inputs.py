@@ -85,7 +85,7 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
 
 def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
     """Which session is the baseline, which time is compared, and whether across environments."""
-    left, middle, right = st.columns([5, 3, 4], vertical_alignment="bottom")
+    left, right = st.columns([7, 3], vertical_alignment="bottom")
     linked = st.query_params.get("baseline", "")
     if st.session_state.get("compare_baseline", linked) not in selected:
         st.session_state["compare_baseline"] = _oldest(selected, infos)
@@ -98,10 +98,8 @@ def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
         key="compare_baseline",
         help="Speed-up = time of the baseline / time of the other session.",
     )
-    kind = middle.selectbox(
-        "Time", list(_KINDS), format_func=_KINDS.__getitem__, key="compare_kind"
-    )
-    across = right.toggle(
+    kind = right.selectbox("Time", list(_KINDS), format_func=_KINDS.__getitem__, key="compare_kind")
+    across = st.toggle(
         "Verdicts across GPUs, drivers and clocks",
         key="compare_across",
         help="Off: a verdict is given only where both were timed under the same conditions.",

@@ -80,7 +80,7 @@ def draw_opened(store: Store) -> None:
 
 def _filters(store: Store) -> dict[str, str]:
     """The search fields and their values."""
-    columns = st.columns([4, 2, 2, 3, 2, 2, 3], vertical_alignment="bottom")
+    columns = st.columns([2.8, 1.4, 1.4, 2, 2.6, 2.6, 2.2], vertical_alignment="bottom")
     labels = {
         "text": ("Search title, notes and hypothesis", ""),
         "gpu": ("GPU", "L4"),

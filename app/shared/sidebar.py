@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import streamlit as st
 
-from app.shared import auto, tuned_config, url_state
+from app.shared import auto, copy_link, tuned_config, url_state
 from app.shared.machine import local_gpu
 from app.shared.selection import (
     DEFAULT_GPU,
@@ -74,7 +73,7 @@ def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
         gpu, gpu_name = _gpu()
         subject = select(gpu, gpu_name)
         execution = _execution()
-        _link()
+        copy_link.button()
     with notes:
         _link_notes()
     return Selection(
@@ -142,14 +141,6 @@ def _note_unknown_links() -> None:
         known = ", ".join(v.id for v in all_variants())
         url_state.note(f"There is no variant called {variant!r}: known are {known}.")
         del st.query_params["variant"]
-
-
-def _link() -> None:
-    """The address of this page with all that is chosen, to copy and send."""
-    with st.popover("Copy link", icon=":material/link:", type="tertiary"):
-        address = (st.context.url or "").partition("?")[0]
-        chosen = urlencode(st.query_params.to_dict())
-        st.code(f"{address}?{chosen}" if chosen else address, language=None, wrap_lines=True)
 
 
 def _link_notes() -> None:

@@ -56,7 +56,7 @@
   }
   const isSeen = (e) => e.checkVisibility({opacityProperty: true, visibilityProperty: true})
     && e.getClientRects().length && e.getBoundingClientRect().width > 1;
-  const isExempt = (e) => e.closest(":disabled, [aria-disabled=true], .attune-chart .modebar")
+  const isExempt = (e) => e.closest(":disabled, [aria-disabled=true], .modebar, .hoverlayer")
     || e.closest("label")?.querySelector(":disabled");
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
@@ -71,14 +71,14 @@
     check(element, css, node.data, range.getBoundingClientRect());
   }
   for (const input of document.querySelectorAll("input, textarea")) {
-    if (!isSeen(input) || isExempt(input)) continue;
+    if (!isSeen(input) || isExempt(input) || input.type === "range") continue;
     if (input.value) check(input, getComputedStyle(input).color, input.value);
     else if (input.placeholder) {
       check(input, getComputedStyle(input, "::placeholder").color, input.placeholder);
     }
   }
   // Tables are painted: their colours are properties of the element around the canvas.
-  for (const table of document.querySelectorAll("[data-testid=stDataFrameResizable] .stDataFrameGlideDataEditor")) {
+  for (const table of document.querySelectorAll(".stDataFrameGlideDataEditor")) {
     const style = getComputedStyle(table);
     const of = (name) => style.getPropertyValue(name);
     for (const [text, paper] of [
@@ -88,7 +88,7 @@
       const under = over(rgba(of(paper)), behind(table, table.getBoundingClientRect()));
       const ratio = contrast(over(rgba(of(text)), under), under);
       texts++;
-      if (ratio < least) found.add(`${ratio.toFixed(2)}  a table's ${text}  ${of(text)} on ${under.map(Math.round)}`);
+      if (ratio < least) found.add(`${ratio.toFixed(2)}  a table's ${text} on ${of(paper)}`);
     }
   }
   return {texts, found: [...found]};

@@ -65,6 +65,18 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     app.see_metric("Correctness", "Incorrect")
     app.tab("Correctness")
     app.see("LSE is wrong")
+
+    # A finding that knows its line opens the source there.
+    twice = "s *= softmax_scale * softmax_scale;"
+    source.write_text(text.replace("s *= softmax_scale;", twice), encoding="utf-8")
+    named = app.page.get_by_role("button", name="story_flash.cu:58")
+    expect(named).to_contain_text(twice, timeout=WAIT_MS)
+    named.click()
+    line = app.page.locator(".attune-source-line")
+    expect(line).to_have_attribute("data-line", "58", timeout=WAIT_MS)
+    expect(line).to_be_in_viewport()
+    link = app.page.get_by_role("link", name="Open in editor")
+    expect(link).to_have_attribute("href", f"vscode://file{source}:58")
     app.no_exception()
 
     # A link names it, and nothing but its name: a path in a link adds nothing.

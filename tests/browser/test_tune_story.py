@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from app_server import WAIT_MS
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
+
+CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
+LEAST_CONTRAST = 4.5
 
 
 def test_choose_run_read_save_reload_and_open_again(new_tab, server):
@@ -38,6 +42,8 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     expect(app.page.locator(".js-plotly-plot")).to_have_count(6, timeout=WAIT_MS)
     app.tab("Source and resources")
     app.see("Compile flags")
+    link = app.page.get_by_role("link", name="Open in editor")
+    expect(link).to_have_attribute("href", re.compile(r"^vscode://file/.*/v05_kv_split\.cu:1$"))
 
     # Save. The server is shared: other stories may have saved before.
     before = set(server.sessions.glob("*.json.gz"))
@@ -77,6 +83,32 @@ def test_dark_mode_follows_the_system(new_tab):
     color = "e => getComputedStyle(document.querySelector('.stApp')).backgroundColor"
     assert light.page.evaluate(color) == "rgb(255, 255, 255)"
     assert dark.page.evaluate(color) == "rgb(18, 23, 26)"
+    for app in (light, dark):
+        app.see_metric("Latency", "predicted")
+        for tab in ("Source and resources", "Correctness"):
+            app.tab(tab)
+            app.see({"Correctness": "Not run yet"}.get(tab, "Open in editor"))
+            read = app.page.evaluate(f"({CONTRAST})({LEAST_CONTRAST})")
+            assert read["found"] == []
+            assert read["texts"] > 50
+
+
+def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
+    app = new_tab()
+    app.see_metric("Latency", "predicted")
+    focused = "document.activeElement.closest('.st-key-run') !== null"
+    presses = 0
+    while not app.page.evaluate(focused):
+        app.page.keyboard.press("Tab")
+        presses += 1
+        assert presses <= 12
+        if app.page.evaluate("document.activeElement.dataset.testid") == "stSkipToContent":
+            app.page.keyboard.press("Enter")
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert app.page.evaluate(outline) == "solid"
+    app.page.keyboard.press("Tab")  # a switch, whose own input is not to be seen
+    switch = "getComputedStyle(document.activeElement.closest('label')).outlineStyle"
+    assert app.page.evaluate(switch) == "solid"
 
 
 @pytest.mark.slow
@@ -107,9 +139,12 @@ def test_bad_input_is_one_sentence(new_tab):
 
 
 def test_the_path_tune_opens_the_default_page(new_tab):
-    app = new_tab("/tune?variant=v02&S=256")
+    app = new_tab("/tune?variant=v02&S=256", permissions=["clipboard-read", "clipboard-write"])
     app.see("B1 H1 S256 D64 fp16 on L4")
     expect(app.page).to_have_url(re.compile(r"/\?.*variant=v02"))
+    app.page.get_by_role("button", name="Copy link").click()
+    app.see("Copied: http")
+    assert app.page.evaluate("navigator.clipboard.readText()") == app.page.url
     expect(app.page.get_by_role("link", name="Tune")).to_have_count(1)
 
 
