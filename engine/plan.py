@@ -175,7 +175,7 @@ def _argument(
         encode_argument(argument)
     except (struct.error, OverflowError):
         raise InvalidProblem(
-            f"{variant.id} would be given {name} = {argument.value:,}, which is no {ctype}: choose "
-            f"a smaller problem, or another type in {variant.source.name}."
+            f"{variant.id} would be given {name} = {argument.value:,}, which does not fit {ctype}: "
+            f"choose a smaller problem, or another type in {variant.source.name}."
         ) from None
     return argument

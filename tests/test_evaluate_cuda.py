@@ -222,6 +222,6 @@ def test_live_streams_the_sampler_and_lets_others_in(
     assert times == sorted(times)
     assert "live, v01, B1 H1 S64 D64 fp16" in cuda.held_by
     log = run.journal.read_text()
-    assert log.count('"Measuring again and again"') == 1  # not with every turn
+    assert log.count('"Measuring repeatedly"') == 1  # not with every turn
     assert '"job":"single","event":"finished"' in log
     assert '"failed"' not in log

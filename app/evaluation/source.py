@@ -129,7 +129,7 @@ def _headers(coverage: tuple[LineCoverage, ...]) -> None:
         parts = [
             f"{what} {', '.join(format_ranges(ranges))}"
             for what, ranges in (
-                ("ran no time:", header.not_run),
+                ("never ran:", header.not_run),
                 ("ran in part:", header.partly_run),
                 ("not compiled:", header.not_compiled),
             )

@@ -62,14 +62,14 @@ def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
     kernel, *headers = coverage
     parts = []
     if kernel.not_run:
-        parts.append(f"of {kernel.file}, {_lines(kernel.not_run)} ran no time")
+        parts.append(f"of {kernel.file}, {_lines(kernel.not_run)} never ran")
     if kernel.not_compiled:
         parts.append(f"{_lines(kernel.not_compiled)} of {kernel.file} are not in this build (#if)")
     not_run = [h.file for h in headers if h.not_run]
     if not_run:
         count = sum(h.lines_not_run for h in headers)
         lines = "line" if count == 1 else "lines"
-        parts.append(f"of the headers, {count:,} {lines} ran no time ({', '.join(not_run)})")
+        parts.append(f"of the headers, {count:,} {lines} never ran ({', '.join(not_run)})")
     left_out = [h.file for h in headers if h.not_compiled]
     if left_out:
         parts.append(f"parts of {', '.join(left_out)} are not in this build (#if)")
@@ -78,7 +78,7 @@ def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
     return f"Not executed, so not checked: {'; '.join(parts)}."
 
 
-LEGEND = "Lines that ran no time begin with ✗, those that ran in part with ◐, those left out with ·"
+LEGEND = "✗ never ran, ◐ ran in part, · not compiled into this build"
 
 
 def marked_source(source: str, coverage: LineCoverage) -> str:

@@ -102,7 +102,7 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
     ]
     lines = error.strip().splitlines()
     cause = next((c for c in causes if c), lines[0].rstrip(".") if lines else "no reason given")
-    return f"PyTorch's {name} attention gave no time: {cause}."
+    return f"PyTorch's {name} attention could not be timed: {cause}."
 
 
 class SdpaTimer:

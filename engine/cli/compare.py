@@ -21,9 +21,9 @@ _KINDS = {"warm": "device_warm", "cold": "device_cold", "end-to-end": "end_to_en
 def add_parser(commands: Any) -> None:
     p = commands.add_parser(
         "compare",
-        help="compare kernels of snapshots; exit code 1 when something got slower or wrong",
-        description="Compare kernels of snapshots, problem by problem. Exit code 1: something is "
-        "wrong that was right, further off, or slower; 3: only spills, registers or occupancy got "
+        help="compare kernels of snapshots; exit code 1 when a kernel became slower or incorrect",
+        description="Compare kernels of snapshots, problem by problem. Exit code 1: a result "
+        "became incorrect, less accurate or slower; 3: only spills, registers or occupancy got "
         "worse; 0: neither.",
     )
     p.add_argument("files", nargs="+", metavar="FILE", help="snapshot files, or names in the store")

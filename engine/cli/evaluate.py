@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--coverage",
         action="store_true",
-        help="with --check: which lines of the device code ran no time, file by file",
+        help="with --check: which lines of the device code never ran, file by file",
     )
     p.add_argument(
         "--schedule",
@@ -200,9 +200,9 @@ def _finding(finding: Finding) -> str:
 
 def _print_coverage(e: Evaluation) -> None:
     if not e.line_coverage:
-        print("Lines that ran are known only of a kernel that the CPU backend executed to its end.")
+        print("Coverage is known only for a kernel that the CPU backend executed to its end.")
         return
-    columns = ("file", "lines", "ran no time", "ran in part", "not compiled (#if)")
+    columns = ("file", "lines", "never ran", "ran in part", "not compiled (#if)")
     rows = [
         (
             c.file,

@@ -12,7 +12,7 @@ from engine.cli.output import print_json, print_table
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser(
-        "predictions", help="how the model's predictions fared once a time was taken"
+        "predictions", help="how close the model's predictions were to the times measured later"
     )
     formats = p.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help="print one JSON object")

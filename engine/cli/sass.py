@@ -193,7 +193,7 @@ def _compile(
     folders = tuple(Path(folder) for folder in args.include)
     for folder in folders:
         if not folder.is_dir():
-            raise InvalidProblem(f"--include {folder} is no folder.")
+            raise InvalidProblem(f"--include {folder} is not a folder.")
     kernel = compile_kernel(path, defines, _arch(args, device), entries, folders)
     return kernel.cubin, kernel.symbols.get(args.entry, args.entry) if args.entry else None
 
@@ -223,7 +223,7 @@ def _three(text: str, flag: str) -> tuple[int, int, int]:
 def _arch(args: argparse.Namespace, device: DeviceSpec | None) -> str:
     if args.arch is not None:
         if not _ARCH.fullmatch(args.arch):
-            raise UnknownName(f"{args.arch!r} is no GPU arch: it is written like sm_89.")
+            raise UnknownName(f"{args.arch!r} is not a GPU arch: write it like sm_89.")
         arch: str = args.arch
         return arch
     if device is None:

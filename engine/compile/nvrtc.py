@@ -206,9 +206,7 @@ def _check_arch(arch: str, tools: Toolchain) -> None:
     match = _ARCH.fullmatch(arch)
     known = ", ".join(f"sm_{number}" for number in tools.archs)
     if match is None:
-        raise UnknownName(
-            f"{arch!r} is no GPU arch: it is written like sm_89; NVRTC knows {known}."
-        )
+        raise UnknownName(f"{arch!r} is not a GPU arch: write it like sm_89; NVRTC knows {known}.")
     if int(match["number"]) not in tools.archs:
         raise CompileError(f"{tools.name} does not compile for {arch}: it knows {known}.")
 

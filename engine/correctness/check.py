@@ -127,8 +127,8 @@ def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding
     counters = ""
     if kept:
         counters = (
-            f"the second run finds {' and '.join(kept)} as the first has left it, so look at where "
-            "the kernel resets it for the next launch, and "
+            f"the second launch finds {' and '.join(kept)} as the first has left it: check where "
+            "the kernel resets it, and "
         )
     sentence = f"{counters}look for a race: the check build in random order may name it."
     where = place_of("not_repeatable", plan.source if plan else None)
@@ -142,9 +142,9 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
         return wrong
     cause = Finding(
         "row_maximum",
-        "It passes on the other inputs, whose scores lie near 0, where any maximum would do: look "
-        "at the maximum that is taken out of the scores, whether it begins at −inf and is over all "
-        "keys of the row and of no other row.",
+        "It passes on the other inputs, whose scores lie near 0, where a wrong row maximum does no "
+        "harm. Check the maximum that is subtracted from the scores: it must start at −inf and "
+        "cover all keys of its own row, and of no other.",
         1.0,
         place_of("row_maximum", source),
     )

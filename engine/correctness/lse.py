@@ -68,7 +68,9 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
     worst = float(error.max())
     allowed = _HALF_STEP[problem.dtype] + _RELATIVE * max(1.0, float(np.abs(ref).max()))
     if worst <= allowed:
-        return LseVerdict(True, f"LSE errs by {worst:.3g} at most; {allowed:.3g} is allowed.")
+        return LseVerdict(
+            True, f"The largest error of LSE is {worst:.3g}; {allowed:.3g} is allowed."
+        )
     at = np.unravel_index(int(error.argmax()), error.shape)
     batch, head, row = coverage.index(int(at[0]), int(at[1]))
     guess = _suspicion(covered, ref, problem.softmax_scale, allowed)

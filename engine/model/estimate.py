@@ -248,11 +248,13 @@ def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
     """The term that binds the one launch, in words."""
     binds = terms.binding()
     if binds == "launch floor":
-        return f"The launch itself takes most of it ({format_us(terms.floor_us[0])})."
+        return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
     if binds == "one CTA":
         idle = (device.num_sms or 0) - int(terms.ctas[0])
         rest = f" while {idle:,} of {device.num_sms} SMs idle" if idle > 0 else ""
-        return f"One CTA's own serial work takes most of it ({format_us(terms.cta_us[0])}){rest}."
+        return (
+            f"The serial work of one CTA is the largest part ({format_us(terms.cta_us[0])}){rest}."
+        )
     if binds == "CTAs per SM":
         load, resident = int(terms.load_per_sm[0]), int(terms.ctas_per_sm[0])
         return (
@@ -260,8 +262,8 @@ def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
             f"({format_us(terms.compute_us[0])})."
         )
     what, time_us = {
-        "math peak": ("The math units at their peak bind", terms.peak_us),
-        "exp peak": ("The exponential units at their peak bind", terms.exp_us),
+        "math peak": ("The peak rate of the math units binds", terms.peak_us),
+        "exp peak": ("The peak rate of the exponential units binds", terms.exp_us),
         "L2": ("L2 bandwidth binds", terms.l2_us),
         "DRAM": ("DRAM bandwidth binds", terms.dram_us),
         "fusion pass": ("Fusing the partial results binds", terms.fuse_us),

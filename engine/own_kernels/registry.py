@@ -77,7 +77,7 @@ def check_kernel(path: Path) -> Variant:
     from kernels.toml_block import KernelDescriptionError
 
     if path.suffix != ".cu":
-        raise InvalidKernel(f"{path} is no kernel: name a .cu file.")
+        raise InvalidKernel(f"{path} is not a kernel source: name a .cu file.")
     if path.stem in LADDER.names():
         raise InvalidKernel(f"{path.stem} is a variant of the ladder: rename {path}.")
     if path.stem == AUTO:

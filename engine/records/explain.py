@@ -18,7 +18,7 @@ _UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._+=@, -]")
 _PHRASES = {
     "missing": "is missing",
     "extra_forbidden": "is a field this version does not know",
-    "string_type": "must be a text",
+    "string_type": "must be text",
     "string_too_long": "must have at most {max_length:,} characters",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "has characters or a form that are not allowed there",

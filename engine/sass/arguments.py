@@ -76,4 +76,4 @@ def _address(number: int) -> bytes:
 
 
 def _mistake(text: str) -> InvalidProblem:
-    return InvalidProblem(f"{text!r} is no argument: {_USAGE}.")
+    return InvalidProblem(f"{text!r} is not an argument: {_USAGE}.")

@@ -69,7 +69,7 @@ def read_cubin(data: bytes) -> Cubin:
     """
     if data[:4] != b"\x7fELF" or len(data) < _HEADER.size:
         raise CompileError(
-            "This is no cubin (no ELF file): `nvcc -cubin -arch=sm_80 FILE.cu` writes one; "
+            "This is not a cubin (not an ELF file): `nvcc -cubin -arch=sm_80 FILE.cu` writes one; "
             "of an executable or a fatbin take it out with `cuobjdump -xelf all FILE`."
         )
     header = _HEADER.unpack_from(data)
@@ -77,7 +77,7 @@ def read_cubin(data: bytes) -> Cubin:
     program_size, program_count, size, count, names_index = header[9:14]
     if machine != _MACHINE_CUDA or size != _SECTION.size or names_index >= count:
         raise CompileError(
-            "This ELF file is no cubin: `nvcc -cubin -arch=sm_80 FILE.cu` writes one; of an "
+            "This ELF file is not a cubin: `nvcc -cubin -arch=sm_80 FILE.cu` writes one; of an "
             "executable take it out with `cuobjdump -xelf all FILE`."
         )
     whole = max(offset + size * count, program_offset + program_size * program_count)

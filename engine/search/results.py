@@ -204,8 +204,8 @@ def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
 def _outlier_sentence(timed: pd.DataFrame, point: int, other: int) -> str:
     label, occupancy, time_us = (timed[c] for c in ("label", "occupancy", "median_us"))
     return (
-        f"Occupancy says {label[point]} ({occupancy[point]:.0%}), time says {label[other]} "
-        f"({occupancy[other]:.0%}), {time_us[point] / time_us[other]:.2f}× faster."
+        f"{label[point]} has the higher occupancy ({occupancy[point]:.0%}), but {label[other]} "
+        f"({occupancy[other]:.0%}) is {time_us[point] / time_us[other]:.2f}× faster."
     )
 
 

@@ -88,10 +88,10 @@ def guard_zones(backend: CudaBackend) -> str:
     behind = _run(backend, "if (threadIdx.x == 0) out[16 * 32] = 1;")
     if not inside.guards_intact or behind.guards_intact:
         raise CheckFailed(
-            "Guard zones do not tell a write behind a buffer from one inside: results of this GPU "
+            "The guard zones do not detect a write past the end of a buffer: results of this GPU "
             "cannot be trusted; send this report."
         )
-    return "A write behind the output is noticed."
+    return "A write past the end of the output is detected."
 
 
 def _run(backend: CudaBackend, body: str) -> RunResult:

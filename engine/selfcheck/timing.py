@@ -74,7 +74,11 @@ def aa_floor(backend: CudaBackend) -> str:
         raise CheckFailed(run.throttled)
     floor = run.table.floor(QUICK.kinds[0])
     if isinf(floor) or expm1(floor) > MAX_FLOOR:
-        shown = "by more than could be found out" if isinf(floor) else f"by {expm1(floor):.1%}"
+        shown = (
+            "by an amount that could not be determined"
+            if isinf(floor)
+            else f"by {expm1(floor):.1%}"
+        )
         raise CheckFailed(
             f"Identical runs differ {shown}, so smaller differences between kernels will not be "
             "seen: stop what else runs on this GPU, or lock its clocks."

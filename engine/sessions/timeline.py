@@ -77,4 +77,4 @@ def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> tuple[float | N
             and (start.latency.origin == "predicted") is kind
         ):
             return start.latency.median_us / now.latency.median_us, ""
-    return None, "nothing of its kind came before"
+    return None, "no earlier evaluation to compare it with"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from shared_builds import own_cache
 from streamlit import config
 from streamlit.testing.v1 import AppTest
 
@@ -22,7 +23,7 @@ config.set_option("runner.postScriptGC", False)
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled kernels are shared by the tests of one process: compiling is the slow part."""
-    return tmp_path_factory.mktemp("cache")
+    return own_cache(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ class FakeStreams(FakeManager):
     def runs_with(self, samples: list[LatencySample], kind: str = "device_warm") -> str:
         """The newest job runs and has these samples."""
         job_id = self.newest
-        self.set(job_id, state="running", stage="Measuring again and again")
+        self.set(job_id, state="running", stage="Measuring repeatedly")
         if not self.path(job_id).exists():
             device = "NVIDIA H200" if kind == "device_warm" else "this machine's CPU"
             begin_stream(self.path(job_id), kind, device)  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
     at.run()
     assert not at.exception
     assert switch(at).value
-    assert "Measuring again and again" in texts(at)
+    assert "Measuring repeatedly" in texts(at)
     assert (metric(at, "Median"), badge(at, "Median")) == ("12 µs", "measured")
     assert (metric(at, "Samples"), badge(at, "Samples")) == ("200", "50 do not count")
     assert metric(at, "Measured for") == "20 s"

@@ -46,17 +46,33 @@ def _no_sweeps_of_other_tests(_isolated, tmp_path, monkeypatch):
     own.close()
 
 
-def swept(open_app, **params):
-    """The page with a finished sweep of v05 over two lengths, compiled and predicted only."""
-    wanted = spec(("v05",))
-    space = replace(wanted.space, tunables={"num_splits": (1, 4)})
-    job_id = manager().submit_sweep(replace(wanted, space=space))
-    deadline = time.monotonic() + 120
-    while not manager().status(job_id).is_over:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert manager().status(job_id).state == "done"
-    return open_app("sweep", gpu="L4", **params)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished sweep of v05 over two lengths, compiled and predicted only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        made = jobs.JobManager(tmp_path_factory.mktemp("finished") / "jobs")
+        wanted = spec(("v05",))
+        space = replace(wanted.space, tunables={"num_splits": (1, 4)})
+        job_id = made.submit_sweep(replace(wanted, space=space))
+        deadline = time.monotonic() + 120
+        while not made.status(job_id).is_over:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert made.status(job_id).state == "done"
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def swept(open_app, finished, monkeypatch):
+    """Open the page with that sweep."""
+
+    def open_(**params):
+        monkeypatch.setattr(jobs, "_manager", finished)
+        return open_app("sweep", gpu="L4", **params)
+
+    return open_
 
 
 def test_nothing_yet_says_how_to_begin(open_app):
@@ -105,8 +121,8 @@ def test_start_runs_to_the_end_and_shows_every_result(open_app):
 
 
 @pytest.mark.parametrize("tab", TABS)
-def test_each_tab_opens(open_app, tab):
-    at = swept(open_app, sweep_tab=tab)
+def test_each_tab_opens(swept, tab):
+    at = swept(sweep_tab=tab)
     assert not at.exception
     assert not at.error
     if tab == "Table":
@@ -118,8 +134,8 @@ def test_each_tab_opens(open_app, tab):
         assert sum(len(trace["customdata"]) for trace in points) == 24
 
 
-def test_filtered_to_nothing_says_so(open_app):
-    at = swept(open_app)
+def test_filtered_to_nothing_says_so(swept):
+    at = swept()
     at.multiselect(key="sweep_only").set_value(["v01"]).run()
     assert "No point matches" in texts(at)
     assert not at.exception
@@ -133,6 +149,7 @@ def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
     assert not at.exception
 
 
+@pytest.mark.slow
 def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
     wanted = spec(("v06", "v05"), (64,))
     space = replace(wanted.space, tunables={"threads_per_row": (4,), "block_n": (64,)})
@@ -201,8 +218,8 @@ def test_winners_of_one_variant_are_named_by_what_differs_in_their_configs():
     assert (list(same["winner"]), nothing) == (["v05"], [])
 
 
-def test_parallel_coordinates_are_of_one_problem(open_app):
-    at = swept(open_app, sweep_tab="Parallel coordinates")
+def test_parallel_coordinates_are_of_one_problem(swept):
+    at = swept(sweep_tab="Parallel coordinates")
     offered = at.selectbox(key="sweep_lines").options
     assert len(offered) == 2
     first = charts(at)["sweep_parallel"]["data"][0]
@@ -212,8 +229,8 @@ def test_parallel_coordinates_are_of_one_problem(open_app):
     assert second["dimensions"][-1]["ticktext"] != first["dimensions"][-1]["ticktext"]
 
 
-def test_a_chosen_row_is_taken_to_tune(open_app):
-    at = swept(open_app, sweep_tab="Table")
+def test_a_chosen_row_is_taken_to_tune(swept):
+    at = swept(sweep_tab="Table")
     frame = at.dataframe[0].value
     assert frame["latency µs"].is_monotonic_increasing
     at.session_state["sweep_table"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
@@ -333,8 +350,8 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
     book.path.unlink()
 
 
-def test_the_best_is_kept_taken_and_forgotten(open_app):
-    at = swept(open_app, sweep_tab="Keep", variant="v05", S="64")
+def test_the_best_is_kept_taken_and_forgotten(swept):
+    at = swept(sweep_tab="Keep", variant="v05", S="64")
     assert not at.exception
     assert "Nothing is kept yet" in texts(at)
     at.button(key="sweep_keep_all").click().run()
@@ -368,8 +385,8 @@ def test_the_problem_selected_on_tune_is_where_axes_begin(open_app):
     assert at.number_input(key="S").value == 96
 
 
-def test_a_prediction_does_not_replace_a_measurement(open_app):
-    at = swept(open_app, sweep_tab="Keep", variant="v05", S="64")
+def test_a_prediction_does_not_replace_a_measurement(swept):
+    at = swept(sweep_tab="Keep", variant="v05", S="64")
     at.button(key="sweep_keep_0").click().run()
     (kept,) = load_tuned()
     keep_tuned(replace(kept, origin="measured"))
@@ -381,8 +398,8 @@ def test_a_prediction_does_not_replace_a_measurement(open_app):
     assert load_tuned() == []
 
 
-def test_a_damaged_file_of_tuned_configs_is_one_sentence(open_app):
-    at = swept(open_app, sweep_tab="Keep", variant="v05")
+def test_a_damaged_file_of_tuned_configs_is_one_sentence(swept):
+    at = swept(sweep_tab="Keep", variant="v05")
     tuned_path().parent.mkdir(parents=True, exist_ok=True)
     tuned_path().write_text("{")
     at.run()
@@ -390,9 +407,9 @@ def test_a_damaged_file_of_tuned_configs_is_one_sentence(open_app):
     assert "does not hold tuned configs" in at.error[0].value
 
 
-def test_the_csv_of_a_large_table_is_made_first(open_app, monkeypatch):
+def test_the_csv_of_a_large_table_is_made_first(swept, monkeypatch):
     monkeypatch.setattr("app.sweep.results.MOST_LINES", 10)
-    at = swept(open_app, sweep_tab="Table")
+    at = swept(sweep_tab="Table")
     assert not at.get("download_button")
     at.button(key="sweep_csv_make").click().run()
     assert at.get("download_button")

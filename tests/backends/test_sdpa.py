@@ -128,7 +128,7 @@ def test_a_backend_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         timer.call_us(1)
     found = timer.failed(refused.value)
     assert isinstance(found, MeasureError)
-    assert str(found).startswith("PyTorch's cudnn attention gave no time: ")
+    assert str(found).startswith("PyTorch's cudnn attention could not be timed: ")
     assert SdpaTimer("math", inputs.problem, inputs).call_us(2) > 0
 
 
@@ -173,11 +173,11 @@ def test_the_cause_is_found_among_the_warnings() -> None:
         "equal to 256. Got 512 instead. (Triggered internally at sdp_utils.cpp:113.)",
     ]
     assert unsupported_reason("flash", "No available kernel. Aborting execution.", said) == (
-        "PyTorch's flash attention gave no time: Flash attention requires q,k,v to have the same "
-        "last dimension and to be less than or equal to 256. Got 512 instead."
+        "PyTorch's flash attention could not be timed: Flash attention requires q,k,v to have the "
+        "same last dimension and to be less than or equal to 256. Got 512 instead."
     )
     assert unsupported_reason("math", "CUDA out of memory. Tried\nmore", []) == (
-        "PyTorch's math attention gave no time: CUDA out of memory. Tried."
+        "PyTorch's math attention could not be timed: CUDA out of memory. Tried."
     )
 
 

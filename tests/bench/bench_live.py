@@ -108,7 +108,7 @@ def cancels(app: Driver, page: Page, samples: int) -> list[float]:
     times = []
     for _ in range(samples):
         switch.evaluate("box => box.click()")
-        expect(page.get_by_text("again and again").first).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_text(", repeatedly").first).to_be_visible(timeout=WAIT_MS)
         expect(page.locator(f"{CHART} .main-svg").first).to_be_visible(timeout=WAIT_MS)
         expect(app.metric("Samples")).to_be_visible(timeout=WAIT_MS)
         page.evaluate(_CANCEL)
@@ -136,7 +136,7 @@ def main() -> None:
             app.see("Not measured live yet")
             report("cancelling felt", cancels(app, page, samples), GOAL_CANCEL_MS)
             page.get_by_role("switch", name="Measure continuously").evaluate("box => box.click()")
-            app.see("again and again")
+            app.see(", repeatedly")
             page.evaluate(_UPDATES)
             page.wait_for_function(
                 f"window.attuneUpdates.length >= {samples}", timeout=WAIT_MS + 1000 * samples

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
+from shared_builds import own_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM_ARGS = [
@@ -64,7 +65,7 @@ def start_server(folder: Path, *, root: Path = ROOT, cache: Path | None = None) 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    cache = cache or folder / "cache"
+    cache = cache or own_cache(folder / "cache")
     sessions = folder / "sessions"
     environment = {
         **os.environ,

@@ -140,7 +140,7 @@ def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--arg", "int:3"],
-            "'int:3' is no argument",
+            "'int:3' is not an argument",
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--smem", "-1"],
@@ -152,9 +152,9 @@ def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["k.cu", "--arch", "sm_80", "--grid", "1", "--block", "32", "--include", "nowhere"],
-            "--include nowhere is no folder",
+            "--include nowhere is not a folder",
         ),
-        (["k.cu", "--arch", "80", "--grid", "1", "--block", "32"], "'80' is no GPU arch"),
+        (["k.cu", "--arch", "80", "--grid", "1", "--block", "32"], "'80' is not a GPU arch"),
         (["k.cubin", "--grid", "1", "--block", "32"], "k.cubin cannot be read"),
         (
             ["k.cubin", "--grid", "1", "--block", "32", "--define", "A=1"],

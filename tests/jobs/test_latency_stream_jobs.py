@@ -33,11 +33,20 @@ from engine.records.journal import read_from
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 
 
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[JobManager]:
-    made = JobManager(tmp_path / "jobs")
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobManager]:
+    made = JobManager(tmp_path_factory.mktemp("streams") / "jobs")
     yield made
     made.close()
+
+
+@pytest.fixture
+def manager(server: JobManager) -> Iterator[JobManager]:
+    """The same server and worker for all; a test's streams end with it."""
+    yield server
+    for job in server.jobs():
+        if not job.is_over:
+            server.cancel(job.job_id)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

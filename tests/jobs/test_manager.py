@@ -20,8 +20,18 @@ from engine.problem import Problem
 from engine.records import journal
 
 SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
+# What a worker does in the least time, where it does not matter what.
+COMPILED = replace(SMALL, execute=False)
 # About ten seconds of CPU execution: long enough to be cancelled in the middle.
 LONG = EvaluationRequest("v01", Problem(8, 8, 2048, 64), gpu="L4", backend="cpu", timeout_s=300)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobManager]:
+    """For tests that leave the worker as it is."""
+    made = JobManager(tmp_path_factory.mktemp("shared") / "jobs")
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -55,32 +65,31 @@ def worker_pid(manager: JobManager) -> int:
     return pid
 
 
-def test_a_job_runs_and_its_maps_are_kept(manager: JobManager) -> None:
-    job = wait(manager, manager.submit(SMALL))
+def test_a_job_runs_and_its_maps_are_kept(shared: JobManager) -> None:
+    job = wait(shared, shared.submit(SMALL))
     assert job.state == "done", job.error + job.log
     assert job.result is not None
     assert job.result["status"] == "PASSED", job.result["reason"]
     assert job.elapsed_s > 0
-    assert manager.maps(job.job_id)
-    assert [j.job_id for j in manager.jobs()] == [job.job_id]
+    assert shared.maps(job.job_id)
+    assert [j.job_id for j in shared.jobs()].count(job.job_id) == 1
 
 
 def test_a_simulation_runs_beside_a_run_and_serves_the_preview(manager: JobManager) -> None:
     running = manager.submit(LONG)
     wait(manager, running, frozenset({"running"}))
-    small = replace(SMALL, execute=False)
-    simulated = wait(manager, manager.submit(small, "simulate"))
+    simulated = wait(manager, manager.submit(COMPILED, "simulate"))
     assert simulated.state == "done", simulated.error + simulated.log
     job = manager.status(running)
     assert job is not None
     assert job.state == "running"
-    estimate = preview(small).estimate
+    estimate = preview(COMPILED).estimate
     assert estimate is not None
     assert estimate.by_machine_code
 
 
-def test_a_name_that_is_not_known_fails_with_its_sentence(manager: JobManager) -> None:
-    job = wait(manager, manager.submit(EvaluationRequest("v99", Problem(1, 1, 64, 64), gpu="L4")))
+def test_a_name_that_is_not_known_fails_with_its_sentence(shared: JobManager) -> None:
+    job = wait(shared, shared.submit(EvaluationRequest("v99", Problem(1, 1, 64, 64), gpu="L4")))
     assert job.state == "failed"
     assert "v99" in job.error
     assert "Traceback" not in job.error
@@ -89,7 +98,7 @@ def test_a_name_that_is_not_known_fails_with_its_sentence(manager: JobManager) -
 def test_cancel_is_felt_within_half_a_second(manager: JobManager) -> None:
     wait(manager, manager.submit(SMALL))  # the worker is up
     running = manager.submit(LONG)
-    queued = manager.submit(SMALL)
+    queued = manager.submit(COMPILED)
     wait(manager, running, frozenset({"running"}))
     children = psutil.Process(worker_pid(manager)).children(recursive=True)
     begin = time.monotonic()
@@ -109,7 +118,7 @@ def test_cancel_is_felt_within_half_a_second(manager: JobManager) -> None:
 
 def test_a_queued_job_can_be_cancelled(manager: JobManager) -> None:
     running = manager.submit(LONG)
-    queued = manager.submit(SMALL)
+    queued = manager.submit(COMPILED)
     manager.cancel(queued)
     manager.cancel(running)
     assert wait(manager, queued).state == "cancelled"
@@ -123,12 +132,12 @@ def test_a_killed_worker_ends_the_job_and_the_next_one_runs(manager: JobManager)
     job = wait(manager, running)
     assert job.state == "crashed"
     assert "died" in job.error
-    assert wait(manager, manager.submit(SMALL)).state == "done"
+    assert wait(manager, manager.submit(COMPILED)).state == "done"
 
 
 def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
-    done = wait(first, first.submit(SMALL)).job_id
+    done = wait(first, first.submit(COMPILED)).job_id
     running = first.submit(LONG)
     wait(first, running, frozenset({"running"}))
     pid = worker_pid(first)
@@ -144,7 +153,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
         assert kept.state == "done"
         second.cancel(running)
         assert wait(second, running).state == "cancelled"
-        assert wait(second, second.submit(SMALL)).state == "done"
+        assert wait(second, second.submit(COMPILED)).state == "done"
     finally:
         second.close()
         reap(first)
@@ -153,15 +162,15 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
 def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
     other = JobManager(tmp_path / "jobs")
     try:
-        job = wait(manager, manager.submit(SMALL))
+        job = wait(manager, manager.submit(COMPILED))
         assert other.status(job.job_id) is None
-        assert wait(other, other.submit(SMALL)).state == "done"
+        assert wait(other, other.submit(COMPILED)).state == "done"
     finally:
         other.close()
 
 
 def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
-    job = wait(manager, manager.submit(SMALL))
+    job = wait(manager, manager.submit(COMPILED))
     cancelled = manager.submit(LONG)
     manager.cancel(cancelled)
     late = {"job": cancelled, "event": "finished", "t": time.time(), "result": job.result}
@@ -189,62 +198,62 @@ def test_a_worker_nobody_wants_leaves(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run.is_abandoned()
 
 
-@pytest.mark.parametrize(
-    "queued",
-    [
-        {},
-        {"request": [1, 2]},
-        {"request": {"problem": {}}},
-        {"kind": "sweep", "request": {"space": {}}},
-        {"kind": "dance", "request": {}},
-        {"kind": [], "request": {}},
-    ],
+UNREADABLE: tuple[dict[str, object], ...] = (
+    {},
+    {"request": [1, 2]},
+    {"request": {"problem": {}}},
+    {"kind": "sweep", "request": {"space": {}}},
+    {"kind": "dance", "request": {}},
+    {"kind": [], "request": {}},
 )
-def test_a_job_that_cannot_be_read_fails_alone(
-    manager: JobManager, queued: dict[str, object]
-) -> None:
-    bad = "00000000000000000001-1-1"
-    with manager._run.journal.open("ab") as file:
+
+
+def test_a_job_that_cannot_be_read_fails_alone(shared: JobManager) -> None:
+    with shared._run.journal.open("ab") as file:
         file.write(b'\n{"job": "cut off by a full di')
-    journal.append(manager._run.journal, {"job": bad, "event": "queued", "t": 1.0, **queued})
-    good = manager.submit(SMALL)
-    assert wait(manager, good).state == "done"
-    job = manager.status(bad)
-    assert job is not None
-    assert job.state == "failed"
-    assert "start it again" in job.error
+    bad = {f"{number:020}-1-1": queued for number, queued in enumerate(UNREADABLE)}
+    for job_id, queued in bad.items():
+        event = {"job": job_id, "event": "queued", "t": 1.0, **queued}
+        journal.append(shared._run.journal, event)
+    assert wait(shared, shared.submit(COMPILED)).state == "done"
+    for job_id, queued in bad.items():
+        job = shared.status(job_id)
+        assert job is not None, queued
+        assert job.state == "failed", queued
+        assert "start it again" in job.error, queued
 
 
-def test_events_of_another_version_change_nothing(manager: JobManager) -> None:
-    job_id = manager.submit(SMALL)
+def test_events_of_another_version_change_nothing(shared: JobManager) -> None:
+    before = len(shared.jobs())
+    job_id = shared.submit(COMPILED)
     for event in (
         {"job": job_id, "event": "progress"},
         {"job": job_id, "event": "progress", "progress": {"done": 1}},
         {"job": job_id, "event": "applause", "t": "late"},
         {"event": "queued"},
     ):
-        journal.append(manager._run.journal, event)
-    assert wait(manager, job_id).state == "done"
-    assert len(manager.jobs()) == 1
+        journal.append(shared._run.journal, event)
+    assert wait(shared, job_id).state == "done"
+    assert len(shared.jobs()) == before + 1
 
 
 def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_output(
     manager: JobManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # the interpreter itself does not start
-    jobs = [manager.submit(SMALL) for _ in range(2)]
+    jobs = [manager.submit(COMPILED) for _ in range(2)]
     for job_id in jobs:
         job = wait(manager, job_id)
         assert job.state == "crashed"
         assert "ends as soon as it is started" in job.error
         assert "encodings" in job.log
     monkeypatch.delenv("PYTHONHOME")
-    assert wait(manager, manager.submit(SMALL)).state == "done"  # mended, and asked again
+    assert wait(manager, manager.submit(COMPILED)).state == "done"  # mended, and asked again
 
 
 def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
-    wait(first, first.submit(SMALL))
+    wait(first, first.submit(COMPILED))
     old = worker_pid(first)
     first._slot_lock.release()  # the server goes, its worker stays
 
@@ -256,7 +265,7 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "code": "older"}))
     third = JobManager(tmp_path / "jobs")
     assert third._run.live_worker() is None
-    assert wait(third, third.submit(SMALL)).state == "done"
+    assert wait(third, third.submit(COMPILED)).state == "done"
     assert worker_pid(third) != old
     third.close()
     reap(first)

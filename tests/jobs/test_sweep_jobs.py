@@ -145,6 +145,7 @@ def test_an_evaluation_does_not_wait_for_the_sweep(manager: JobManager) -> None:
     manager.cancel(sweep)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager) -> None:
     wanted = spec(400)
     job_id = manager.submit_sweep(wanted)
@@ -170,6 +171,7 @@ def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager)
     assert all(found[point] == row for point, row in seen.items())
 
 
+@pytest.mark.slow
 def test_a_killed_server_loses_nothing_and_the_next_one_finds_the_sweep(tmp_path: Path) -> None:
     """The server is a process of its own and is killed; its worker goes on meanwhile."""
     code = """

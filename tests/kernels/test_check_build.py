@@ -97,7 +97,7 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> LaunchPlan:
     return replace(make_plan(variant, problem, config), source=source)
 
 
-@pytest.mark.parametrize(("variant", "barrier"), one_in(4, BARRIERS))
+@pytest.mark.parametrize(("variant", "barrier"), one_in(4, BARRIERS, slow=2))
 def test_no_barrier_can_go(
     cpu: CpuBackend, variant: Variant, barrier: Barrier, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from shared_builds import own_cache
 
 from engine.cli import main
 from engine.errors import InvalidKernel
@@ -162,7 +163,7 @@ def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) 
 def test_an_edited_block_compiles_nothing_again(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(own_cache(tmp_path / "cache")))
     with Evaluator() as evaluator:
         first = evaluator.evaluate(REQUEST).evaluation
         folder.edit('kv_rows = "round_up(seqlen_kv, block_n)"', 'kv_rows = "seqlen_kv"')

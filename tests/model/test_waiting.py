@@ -47,7 +47,7 @@ def test_waiting_stops_where_returns_diminish() -> None:
     assert found.per_request_us <= 1.01 * best
     longest = max(p.batch for p in found.curve if p.in_budget)
     assert found.batch < 0.6 * longest
-    assert "Waiting on for B=" in found.reason
+    assert "Waiting longer, for B=" in found.reason
     assert "% of the GPU time." in found.reason
     assert [p.batch for p in found.curve] == sorted({p.batch for p in found.curve})
     assert found.batch in [p.batch for p in found.curve]

@@ -44,7 +44,7 @@ def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int
     with Evaluator() as evaluator:
         evaluation = evaluator.evaluate(request).evaluation
     assert evaluation.status is Status.PASSED, evaluation.reason
-    assert "LSE errs by" in evaluation.reason
+    assert "The largest error of LSE is" in evaluation.reason
     assert evaluation.passes[0].resources.registers_per_thread > 16
     assert evaluation.latency is not None
     assert evaluation.latency.origin == "predicted"

@@ -131,7 +131,7 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
     ("name", "words"),
     [
         ("nothing.cu", "nothing.cu:1: it cannot be read: No such file or directory."),
-        ("kernels.txt", "is no kernel: name a .cu file."),
+        ("kernels.txt", "is not a kernel source: name a .cu file."),
         ("odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
     ],
 )

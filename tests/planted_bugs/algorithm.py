@@ -67,7 +67,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         LOOPED,
         "min(seqlen_kv, m0 + BLOCK_M)",
         "min(seqlen_kv, m0)",
-        ("sees no key", "keys of its own query tile"),
+        ("without a visible key", "keys of its own query tile"),
         "causal",
     ),
     Mutation(

@@ -36,7 +36,7 @@ def test_numbers() -> None:
     "text", ["", "i32", "i32:", "i32:1.5", "int:4", "bytes:0g", "bytes:@pt", "f32:x", "pointer"]
 )
 def test_what_is_no_argument_is_one_sentence(text: str) -> None:
-    with pytest.raises(InvalidProblem, match="is no argument: arguments are written ptr"):
+    with pytest.raises(InvalidProblem, match="is not an argument: arguments are written ptr"):
         parse_arguments([text])
 
 

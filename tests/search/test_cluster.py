@@ -121,6 +121,7 @@ def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> 
         assert (row.problem, dict(row.config), row.median_us) in kept
 
 
+@pytest.mark.slow
 def test_cancelling_releases_what_is_on_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     end, results, _ = sweep(
@@ -212,7 +213,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
         assert "side by side" in result.reason
         assert rows[result.winners[0]].config["num_splits"] == 8
     assert any("2 GPUs" in sentence for sentence in said), said
-    assert "this process can use its GPU no more" in made.log()
+    assert "this process can no longer use its GPU" in made.log()
 
 
 OTHER_SOURCES = """
@@ -245,6 +246,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
         assert sum("left out" in sentence for sentence in said) == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) -> None:
     """The only worker dies; what it was evaluating is not lost."""
     path = tmp_path / "s.jsonl"
@@ -273,6 +275,7 @@ def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) ->
     assert [row.status for row in book.rows.values()] == [Status.PASSED] * POINTS
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_ends_the_sweep_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     said: list[str] = []

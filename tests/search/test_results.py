@@ -129,8 +129,7 @@ def test_occupancy_says_a_time_says_b() -> None:
     assert found.loc["v01", "occupancy"] < found.loc["v05", "occupancy"] - 0.1
     assert dict(found["outlier"]) == {"v01": False, "v05": True, "v02": False}
     assert found.loc["v05", "beaten_by"] == low.point
-    assert "Occupancy says v05" in found.loc["v05", "sentence"]
-    assert "time says v01" in found.loc["v05", "sentence"]
+    assert "has the higher occupancy (83%), but v01" in found.loc["v05", "sentence"]
     assert "1.50× faster" in found.loc["v05", "sentence"]
     assert found.loc["v01", "sentence"] == ""
 

@@ -101,7 +101,7 @@ class TestVerdicts:
         assert row.baseline_us is None
         assert row.time_us == 300.0
         assert row.verdict is None
-        assert "no such time" in row.reason
+        assert "no time of this kind" in row.reason
         both = the_row(compare_sessions({"a": b, "b": b}, kind="device_cold"))
         assert both.verdict is Verdict.SAME
 

@@ -157,7 +157,7 @@ def arch_macros(arch: str) -> tuple[str, ...]:
     macros of its arch-specific instructions."""
     match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
     if match is None:
-        raise CompileError(f"{arch!r} is no GPU arch: it is written like sm_89 or sm_90a.")
+        raise CompileError(f"{arch!r} is not a GPU arch: write it like sm_89 or sm_90a.")
     number, kind = f"{match[1]}0", match[2]
     macros = [f"-DCOH_CUDA_ARCH={number}"]
     if kind == "a":

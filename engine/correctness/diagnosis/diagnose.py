@@ -119,7 +119,7 @@ def _in_wrong_columns(cases: list[Case]) -> Match | None:
     match = best_match(restricted)
     if match is None:
         return None
-    what = f"{match.bug.what}, in the wrong columns alone"
+    what = f"{match.bug.what}, in the wrong columns only"
     return replace(match, bug=replace(match.bug, what=what))
 
 
@@ -155,21 +155,21 @@ def _nan_hint(region: Region, tiles: Tiles) -> str:
     problem = region.problem
     if len(region.columns) < problem.head_dim:
         return (
-            "only some columns of a row, so it is no division by its sum: look at what is read for "
-            "these columns before it is written"
+            "only some columns of a row, so the division by the row sum is not the cause: look at "
+            "what is read for these columns before it is written"
         )
     if problem.causal and not region.all_rows:
         parts = f"tile, {tiles.chunk_name}" if tiles.num_chunks > 1 else "tile"
         return (
-            f"a causal row that sees no key of a {parts} subtracts −inf from −inf or divides 0 "
-            "by 0" + _of_scratch(tiles)
+            f"a causal row without a visible key in a {parts} subtracts −inf from −inf or "
+            "divides 0 by 0" + _of_scratch(tiles)
         )
     if region.all_rows:
         return (
             "something is read before it is written (shared memory starts as NaN), or the row sum "
             "is 0 because no key is visited" + _of_scratch(tiles)
         )
-    return "a row that sees no key divides 0 by 0" + _of_scratch(tiles)
+    return "a row without a visible key divides 0 by 0" + _of_scratch(tiles)
 
 
 def _of_scratch(tiles: Tiles) -> str:

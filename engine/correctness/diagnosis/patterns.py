@@ -85,7 +85,7 @@ def _heads(region: Region) -> Sequence[Pattern]:
     return (
         Pattern(
             "some_heads",
-            f"Only {where} are wrong: look at how the offset is made from batch and head.",
+            f"Only {where} are wrong: look at how the offset is computed from batch and head.",
         ),
     )
 

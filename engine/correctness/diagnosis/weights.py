@@ -71,7 +71,7 @@ def _cuts(case: Case) -> Iterator[_Cut]:
     keys, tiles = case.keys, case.tiles
     yield _Cut(
         "row_factor",
-        "rows that are right but for a factor of their own",
+        "rows that are each wrong by one constant factor",
         "look at the row sum l: the keys and lanes that it sums over, and the division by it",
         np.zeros_like(keys),
     )
@@ -80,15 +80,15 @@ def _cuts(case: Case) -> Iterator[_Cut]:
     if tiles.num_chunks > 1:
         yield _Cut(
             "fusion_rescale",
-            f"{tiles.chunk_name}s that weigh wrongly against each other, each right in itself",
+            f"{tiles.chunk_name}s that are each right and combined with wrong weights",
             "look at the weights exp(m_i − m) of the fusion, and at the m_i and l_i handed over",
             keys // tiles.chunk_rows,
         )
     if num_tiles > 1:
         yield _Cut(
             "online_rescale",
-            "key tiles that weigh wrongly against each other, each right in itself",
-            "look at the rescale of O and l by exp(m_old − m_new), and whose row's it is",
+            "key tiles that are each right and combined with wrong weights",
+            "look at the rescale of O and l by exp(m_old − m_new), and at the row that it is for",
             tile_of_key,
         )
     in_tile = keys % tiles.block_n
@@ -97,7 +97,7 @@ def _cuts(case: Case) -> Iterator[_Cut]:
         first = span("key", np.flatnonzero(half == 0)[:4], -1)
         yield _Cut(
             "lane_maximum",
-            f"keys that weigh wrongly against others of their tile, by bit {bit} of their number "
+            f"keys with wrong weights against others of their tile, by bit {bit} of their index "
             f"({first}, … against the rest)",
             "look at the row maximum and its reduction over the lanes: those that take these keys "
             "do not share one",

@@ -224,7 +224,7 @@ def _elsewhere(
         yield SuspectedBug(
             "head_stride",
             f"{names} of a head read {where}",
-            f"look at how the address of {names} is made from batch, head and stride",
+            f"look at how the address of {names} is computed from batch, head and stride",
             partial(_read_at, base_of, operands),
         )
 

@@ -95,7 +95,7 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
             lambda c: attend(c.scores, c.keys <= c.rows[:, None], c.v),
         )
         return
-    look_at = "look at the comparison of key and query row where the causal mask is made"
+    look_at = "look at the comparison of key and query row where the causal mask is computed"
     one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
     yield SuspectedBug("causal_diagonal", one_more, look_at, partial(_shifted, 1, False))
     # A kernel that stops at the tile's last query never visits the extra key of that one row.

@@ -102,7 +102,7 @@ class _Stream:
             repeat=False,
             arch=resolve(request).arch,
         )
-        self._stage("Executing on the CPU again and again")
+        self._stage("Executing on the CPU, repeatedly")
         while not self._is_over():
             began = time.monotonic()
             result = backend.run(self.plan, self.inputs, options)
@@ -120,7 +120,7 @@ class _Stream:
         purpose = f"live, {self.checked.variant}, {self.checked.problem.label()}"
         while not self._is_over():
             with measuring(purpose, self._stage) as read_state:
-                self._stage("Measuring again and again")
+                self._stage("Measuring repeatedly")
                 self._turn(read_state)
             self.runner.restart_if_gpu_unusable()
             self.runner.serve_waiting_evaluations()

@@ -231,7 +231,7 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
     row: Any = table.iloc[i]
     reached = f"B={row.batch:,} reaches {share:.0%} of the plateau"
     if i == 0:
-        return f"{reached} at once: the GPU is as busy as a larger batch would make it."
+        return f"{reached} at once: a larger batch would not use the GPU better."
     gain = (
         f"a unit costs {format_us(row.per_unit_us)} instead of {format_us(first.per_unit_us)} at "
         f"B={first.batch:,}"
@@ -248,7 +248,7 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
         )
     if row.wave_efficiency < 0.9 and row.waves > 1:
         return (
-            f"{reached} ({gain}): wave quantization keeps the rest, the last of "
+            f"{reached} ({gain}): wave quantization costs the rest, as the last of "
             f"{int(np.ceil(row.waves))} waves is not full ({row.wave_efficiency:.0%} efficiency)."
         )
     return (
@@ -279,13 +279,13 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
     words = (
         f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {limiter}), so the "
         f"{device.num_sms} SMs run {at_once:,} at once, which is B={at_once / per_batch:,.4g}."
-        " More wait for a place."
+        " Further CTAs wait."
     )
     if main.ctas_to_fill > at_once:
         words += (
-            f" Counting threads instead would ask for {main.ctas_to_fill:,} CTAs "
-            f"(B={main.ctas_to_fill / per_batch:,.4g}), but {at_once:,} of them already have all "
-            f"the room: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
+            f" Filling every thread slot would take {main.ctas_to_fill:,} CTAs "
+            f"(B={main.ctas_to_fill / per_batch:,.4g}), but no more than {at_once:,} are resident "
+            f"at once: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
         )
     return words
 

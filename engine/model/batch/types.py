@@ -120,7 +120,7 @@ class BatchResult:
         if loo is None:
             return (f"{first}: too few to say how well it predicts others.", *calibration.notes)
         return (
-            f"{first}. Each predicted by the others: {loo.mean_error:.1%} off on average, "
+            f"{first}. Each point predicted from the others: {loo.mean_error:.1%} off on average, "
             f"{loo.worst_error:.1%} at worst ({loo.worst_place}); {sum(loo.inside)} of "
             f"{len(loo.inside)} inside their 90 % interval, which is a factor of {loo.width:.2g} "
             "wide.",

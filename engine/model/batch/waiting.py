@@ -138,8 +138,9 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
     longer = ""
     if longest > batch:
         longer = (
-            f" Waiting on for B={longest:,} would add {format_us(added_us(longest, 0.95) - p95)} "
-            f"more and save {1 - least_us * batch / launch_us:.1%} of the GPU time."
+            f" Waiting longer, for B={longest:,}, would add "
+            f"{format_us(added_us(longest, 0.95) - p95)} more and save "
+            f"{1 - least_us * batch / launch_us:.1%} of the GPU time."
         )
     curve = tuple(
         WaitPoint(

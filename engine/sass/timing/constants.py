@@ -186,7 +186,8 @@ def sm_constants(arch: str) -> SmConstants:
     column = f"sm_{_CLOSEST.get(number, number)}"
     if column not in _ARCHS:
         raise UnknownName(
-            f"The timing model knows no {arch}: it knows {', '.join(_ARCHS)} and their relatives."
+            f"The timing model does not know {arch}: it knows {', '.join(_ARCHS)} and their "
+            "relatives."
         )
     i = _ARCHS.index(column)
     return SmConstants(arch=column, **{row.name: row.values[i] for row in CONSTANTS})

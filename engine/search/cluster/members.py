@@ -178,8 +178,8 @@ class Members:
                 doing = "measures" if self._measuring else "predicts"
                 self.leave_out(
                     member.address,
-                    f"{about.host} has {what} there for this sweep, which {doing}; measurements "
-                    "and predictions are never mixed.",
+                    f"{about.host} has {what} that this sweep can use, and the sweep {doing}: "
+                    "measurements and predictions are never mixed.",
                 )
                 continue
             self.by_address[member.address] = member

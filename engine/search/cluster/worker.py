@@ -115,7 +115,7 @@ def evaluate(expected: str, request: EvaluationRequest) -> EvaluationOutcome:
 
     Raises:
         SourcesDiffer: this process's sources have another fingerprint.
-        WorkerRestarts: this process can use its GPU no more.
+        WorkerRestarts: this process can no longer use its GPU.
         UnknownName: the variant or GPU is not in its list.
     """
     _check_sources(expected)
@@ -156,7 +156,7 @@ def _restart_soon() -> None:
 
     worker = get_worker()
     leave = functools.partial(
-        worker.close_gracefully, restart=True, reason="this process can use its GPU no more"
+        worker.close_gracefully, restart=True, reason="this process can no longer use its GPU"
     )
     worker.loop.add_callback(worker.loop.call_later, _RESTART_DELAY_S, leave)
 

@@ -63,7 +63,7 @@ class SweepJournal:
         opened = cls(path)
         opened.poll()
         if opened._spec is None:
-            what = "is no sweep's journal" if path.exists() else "does not exist"
+            what = "is not the journal of a sweep" if path.exists() else "does not exist"
             raise StoreError(f"{path} {what}: name the file that `sweep` said it writes.")
         return opened
 

@@ -285,7 +285,7 @@ def _judge(
             return None, None, f"{which} is {e.status}: {e.reason}"
     if first is None or second is None:
         which = "The baseline has" if first is None else "This one has"
-        return None, None, f"{which} no such time."
+        return None, None, f"{which} no time of this kind."
     if "predicted" in (first.origin, second.origin):
         return None, None, "No verdict on a predicted time."
     (a, a_samples), (b, b_samples) = interval_of(first), interval_of(second)

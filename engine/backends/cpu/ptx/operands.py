@@ -155,7 +155,7 @@ class Operands:
             return f"({cpp})32"
         if text.startswith("!"):
             if kind != "pred":
-                raise self._error(f"{text} is no predicate")
+                raise self._error(f"{text} is not a predicate")
             return f"!{self._get(text[1:].strip(), kind)}"
         if text.startswith("%") and not text[1:].isdigit() and text not in self._registers:
             return f"({cpp})({self._special(text)})"

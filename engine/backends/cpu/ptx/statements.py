@@ -96,7 +96,7 @@ def parse_statement(tokens: list[Token], at: int) -> tuple[AsmStatement, int]:
         at += 1
     sections, at = _split_sections(tokens, at, where)
     if any(t.kind not in ("string", "raw") for t in sections[0][0]) or len(sections[0]) != 1:
-        raise CompileError(f"{where}: the text of this asm statement is no string literal.")
+        raise CompileError(f"{where}: the text of this asm statement is not a string literal.")
     sections += [[[]]] * (4 - len(sections))
     outputs, inputs = (
         tuple(_parse_operand(operand, where) for operand in section if operand)
