@@ -64,6 +64,13 @@ def cell_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def as_markdown(table: Table) -> str:
+    """The table in Markdown, figures set right; no newline at the end."""
+    rules = ["---:" if numeric else "---" for numeric in table.numeric]
+    lines = [table.columns, rules, *table.texts]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def csv_text(frame: pd.DataFrame) -> str:
     """A table as CSV; a text that a spreadsheet would take for a formula is set off by a quote."""
     safe = frame.map(_no_formula).rename(columns=_no_formula)

@@ -1,16 +1,26 @@
-"""`variants`: the ladder and own kernels."""
+"""`variants`: the ladder and own kernels; their figures on a problem, and what each changed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from engine.cli.options import add_problem, problem_from
 from engine.cli.output import print_json, print_table
-from engine.names import unknown
+from engine.errors import AttuneError, InvalidProblem, StoreError
+from engine.names import find_variant, unknown
 from engine.own_kernels.registry import OWN, all_variants, forget_kernel, keep_kernel, kept_kernels
-from kernels.ladder import LADDER
+from engine.problem import Problem
+from engine.records import files
+from engine.table import as_markdown
+from kernels.ladder import LADDER, markdown_table
+from kernels.variant import Variant
+
+if TYPE_CHECKING:
+    from engine.ladder.rung import Rung
 
 
 def add_parser(commands: Any) -> None:
@@ -22,6 +32,23 @@ def add_parser(commands: Any) -> None:
         help="use this .cu file as a variant from now on, on the pages too",
     )
     p.add_argument("--forget", metavar="NAME", help="take an added kernel off the list again")
+    p.add_argument(
+        "--gpu", help="print the ladder's figures for a problem on this GPU, for instance L4"
+    )
+    add_problem(p)
+    p.add_argument(
+        "--diff",
+        metavar="NAME",
+        help="with --gpu: what this rung changed against the one before, in the source and in the "
+        "counts of its machine code",
+    )
+    p.add_argument("--markdown", action="store_true", help="print the table as the README has it")
+    p.add_argument(
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help="with --markdown: write it into this file, between the marks that are there",
+    )
     p.add_argument("--json", action="store_true", help="print one JSON list")
     p.set_defaults(run=run)
 
@@ -31,6 +58,12 @@ def run(args: argparse.Namespace) -> int:
         keep_kernel(args.add)
     if args.forget is not None:
         _forget(args.forget)
+    if args.gpu is not None:
+        return _figures(args)
+    if args.diff is not None:
+        raise InvalidProblem("--diff counts in machine code, which is made for a GPU: give --gpu.")
+    if args.markdown:
+        return _markdown(args.into, "ladder", markdown_table())
     mistakes = (*LADDER.errors, *OWN.errors)
     variants = all_variants()
     for mistake in mistakes:
@@ -75,6 +108,95 @@ def run(args: argparse.Namespace) -> int:
         ),
     )
     return 1 if mistakes else 0
+
+
+def _figures(args: argparse.Namespace) -> int:
+    """The ladder's figures for a problem on a GPU, or what one rung changed."""
+    from engine.devices import find_device
+    from engine.ladder.planned import beyond, planned
+    from engine.ladder.tables import ladder_table, without_empty
+
+    problem, device = problem_from(args), find_device(args.gpu)
+    if args.diff is not None:
+        return _diff(find_variant(args.diff), problem, device.name)
+    rungs = [_worked_out(v, problem, device.name) for v in all_variants()]
+    table = ladder_table(rungs, f"The ladder on {device.name}, {problem.label()}")
+    if args.json:
+        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+        return 0
+    table = without_empty(table)
+    if args.markdown:
+        return _markdown(args.into, "ladder figures", as_markdown(table))
+    print_table(table.title, table.columns, table.rows)
+    print(table.remark)
+    for rung in planned():
+        print(f"Not yet there: {rung.id}, {rung.idea}.")
+    if sentence := beyond(device):
+        print(sentence)
+    return 0
+
+
+def _worked_out(variant: Variant, problem: Problem, gpu: str) -> Rung:
+    from engine.cli.evaluate import known_times
+    from engine.ladder.rung import known_rung, request_of, work_out_rung
+
+    request = request_of(variant, problem, gpu)
+    print(f"{variant.id} …", file=sys.stderr)
+    why = ""
+    try:
+        work_out_rung(request)
+    except AttuneError as error:
+        why = str(error)
+    known = known_times()
+    rung = known_rung(variant, request, known.at(problem, gpu) if known is not None else ())
+    return rung if rung.why_not or not why else replace(rung, why_not=why)
+
+
+def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
+    from engine.ladder.changes import (
+        counts_diff,
+        header_of,
+        machine_code_diff,
+        rung_before,
+        source_diff,
+    )
+
+    for label, text in header_of(variant):
+        print(f"{label}: {text}" if label else text)
+    before = rung_before(variant)
+    if before is None:
+        print(f"{variant.id} is the first rung: there is none to compare it with.")
+        return 0
+    pair = [_worked_out(v, problem, gpu) for v in (before, variant)]
+    source = source_diff(before, variant)
+    print(f"\n{source.text}\n")
+    for rung in pair:
+        if rung.why_not:
+            print(f"{rung.variant.id}: {rung.why_not}")
+            return 1
+    counts = counts_diff(*pair)
+    print_table(counts.title, counts.columns, counts.rows)
+    print(counts.remark)
+    print(f"Machine code: {machine_code_diff(*pair).summary()}, registers not counted.")
+    return 0
+
+
+def _markdown(into: Path | None, mark: str, text: str) -> int:
+    """Print a table, or put it between `<!-- mark:begin -->` and `<!-- mark:end -->` of a file."""
+    if into is None:
+        print(text)
+        return 0
+    begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
+    try:
+        whole = into.read_text(encoding="utf-8")
+        before, _, rest = whole.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise InvalidProblem(f"{into} lacks the marks {begin} and {end}.")
+        files.write(into, f"{before}{begin}\n{text}\n{end}{after}".encode())
+    except OSError as error:
+        raise StoreError(f"{into} cannot be rewritten: {error.strerror}.") from None
+    return 0
 
 
 def _forget(name: str) -> None:

@@ -1,0 +1,156 @@
+"""One rung of the ladder on one problem and GPU: what is known of it, and working the rest out.
+
+What is worked out is kept on disk (compiled kernels, simulated times, counts), so that a page asks
+for what is known, and leaves the rest to a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from engine.config import default_config
+from engine.errors import AttuneError
+from engine.evaluation import Latency, PassReport
+from engine.ladder.counts import TileCounts, count_tile, known_tile_counts
+from engine.model.estimate import CalibrationOf
+from engine.pipeline.preview import Preview, preview
+from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.simulate import simulate
+from engine.problem import Problem
+from engine.sessions.known_times import KnownTime, newest_of, source_match
+from kernels.variant import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A variant on one problem and GPU."""
+
+    variant: Variant
+    config: dict[str, int]
+    request: EvaluationRequest
+    why_not: str  # why it cannot run here, or what failed; empty where it can
+    main: PassReport | None  # registers, shared memory, occupancy of the main pass
+    spill_bytes: int  # of all passes
+    counts: TileCounts | None
+    latency: Latency | None  # predicted
+    is_simulated: bool  # by machine code
+    known: KnownTime | None  # taken of this variant and config, whatever its source
+    of_this_source: bool  # `known`: of the very file that stands here
+    is_complete: bool  # nothing is left to work out
+
+    @property
+    def describe_config(self) -> str:
+        """`block_n=64 num_warps=4`."""
+        return " ".join(f"{name}={value}" for name, value in self.config.items())
+
+
+def request_of(
+    variant: Variant, problem: Problem, gpu: str | None, config: Mapping[str, int] | None = None
+) -> EvaluationRequest:
+    """What is worked out for a rung.
+
+    Args:
+        config: None takes the defaults, or where they do not take the problem (too many keys for a
+            kernel that holds them all) the first config that does.
+    """
+    values = default_config(variant, config or {})
+    if config is None and variant.unsupported(problem, values) is not None:
+        values = _first_fitting(variant, problem) or values
+    return EvaluationRequest(variant.id, problem, values, gpu=gpu, execute=False)
+
+
+def _first_fitting(variant: Variant, problem: Problem) -> dict[str, int] | None:
+    names = [t.name for t in variant.tunables]
+    configs = (
+        dict(zip(names, values, strict=True))
+        for values in product(*(t.values for t in variant.tunables))
+    )
+    return next((c for c in configs if variant.unsupported(problem, c) is None), None)
+
+
+def known_rung(
+    variant: Variant,
+    request: EvaluationRequest,
+    times: Sequence[KnownTime] = (),
+    calibration_of: CalibrationOf | None = None,
+) -> Rung:
+    """What is known of a rung without compiling, simulating or counting: milliseconds.
+
+    Args:
+        times: of the same problem and GPU.
+    """
+    try:
+        seen = preview(request, calibration_of)
+    except AttuneError as error:
+        return _without(variant, request, str(error))
+    result = seen.estimate
+    counts = _known_counts(seen)
+    known = newest_of(
+        t
+        for t in times
+        if not t.is_sdpa and t.name == variant.id and dict(t.config) == dict(request.config)
+    )
+    timed = result is not None and (result.by_machine_code or calibration_of is not None)
+    return Rung(
+        variant=variant,
+        config=dict(request.config),
+        request=request,
+        why_not=seen.unsupported or seen.memory or "",
+        main=seen.passes[0] if seen.passes else None,
+        spill_bytes=sum(p.resources.spill_bytes for p in seen.passes),
+        counts=counts,
+        latency=seen.latency,
+        is_simulated=result is not None and result.by_machine_code,
+        known=known,
+        of_this_source=known is not None and source_match(known, variant) == "this source",
+        is_complete=bool(seen.unsupported) or (timed and counts is not None),
+    )
+
+
+def work_out_rung(request: EvaluationRequest) -> None:
+    """Compile, simulate and count a rung; `known_rung` then knows it.
+
+    Takes a second or two the first time and milliseconds after that.
+
+    Raises:
+        AttuneError: it cannot run here, does not compile, or its machine code cannot be run.
+    """
+    from engine.compile import compile_plan
+    from engine.model.estimate import launch_plan
+    from engine.pipeline.request import resolve
+
+    resolved = resolve(request)
+    if resolved.device is None:
+        return
+    plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
+    compiled = compile_plan(plan, resolved.device.arch)
+    simulate(request)
+    count_tile(resolved.variant, plan, compiled)
+
+
+def _known_counts(seen: Preview) -> TileCounts | None:
+    from engine.compile import cached_kernel
+
+    if seen.plan is None or seen.device is None:
+        return None
+    compiled = cached_kernel(seen.plan, seen.device.arch)
+    return known_tile_counts(seen.plan, compiled) if compiled is not None else None
+
+
+def _without(variant: Variant, request: EvaluationRequest, why_not: str) -> Rung:
+    return Rung(
+        variant=variant,
+        config=dict(request.config),
+        request=request,
+        why_not=why_not,
+        main=None,
+        spill_bytes=0,
+        counts=None,
+        latency=None,
+        is_simulated=False,
+        known=None,
+        of_this_source=False,
+        is_complete=True,
+    )
