@@ -5,11 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from app.shared import known_times, selection
-from app.shared.machine import local_gpu
+from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice, choose
-from engine.devices import find_device
 from engine.problem import Problem
 from kernels.variant import AUTO
 
@@ -22,10 +21,9 @@ def choice_for(problem: Problem | None, gpu: str | None, gpu_name: str) -> Choic
     """
     if problem is None:
         return None
-    device = local_gpu().spec if gpu is None else find_device(gpu)
     times = known_times.known()
     taken = times.taken_at(problem, gpu_name) if times is not None else ()
-    return choose(problem, device, taken=taken)
+    return choose(problem, device_of(gpu), taken=taken)
 
 
 def label(choice: Choice | None) -> str:

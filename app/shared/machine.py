@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from engine.devices import find_device
 from engine.devices.detect import detect_local
 from engine.devices.spec import DeviceSpec
 
@@ -26,3 +27,8 @@ def local_gpu() -> LocalGpu:
     if isinstance(detected, str):
         return LocalGpu(None, "", detected)
     return LocalGpu(detected.spec, detected.spec.name, "", detected.differences)
+
+
+def device_of(gpu: str | None) -> DeviceSpec | None:
+    """The GPU that the sidebar names; None is this machine's, where it has one."""
+    return local_gpu().spec if gpu is None else find_device(gpu)

@@ -90,6 +90,11 @@ def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus
     return _job_of("machine_code", request, version)
 
 
+def rung_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
+    """The job that compiles, simulates and counts this request, as `compile_job` compiles it."""
+    return _job_of("rung", request, version)
+
+
 def _job_of(
     kind: SingleJob,
     request: EvaluationRequest,

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from app.shared import url_state
-from app.shared.machine import local_gpu
+from app.shared.machine import device_of, local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
 from engine.auto import chosen_variants
-from engine.devices import find_device
 from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
 from engine.presets import presets
@@ -170,8 +169,7 @@ def _variants(
 ) -> list[Variant]:
     """With the variants that `auto` takes for the problems."""
     if AUTO in names:
-        device = local_gpu().spec if selection.gpu is None else find_device(selection.gpu)
-        names = chosen_variants(names, problems(), device)
+        names = chosen_variants(names, problems(), device_of(selection.gpu))
     return [find_variant(name) for name in names]
 
 

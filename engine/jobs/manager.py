@@ -62,7 +62,8 @@ class JobManager:
 
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
-                "machine_code" what `engine.pipeline.read_machine_code` makes.
+                "machine_code" what `engine.pipeline.read_machine_code` makes, "rung" the
+                figures of `engine.ladder`.
 
         Raises:
             StoreError: the jobs folder cannot be written.

@@ -13,7 +13,8 @@ from engine.search.ranking import gpu_names
 from engine.search.rows import SweepRow
 from engine.search.sweep.progress import SweepCounts
 
-SingleJob: TypeAlias = Literal["evaluate", "simulate", "machine_code"]  # of one request, and short
+# Of one request, and short.
+SingleJob: TypeAlias = Literal["evaluate", "simulate", "machine_code", "rung"]
 JobKind: TypeAlias = SingleJob | Literal["sweep", "live"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})

@@ -24,6 +24,7 @@ from engine.jobs.runner import JobRunner, JobType
 from engine.jobs.status import JobKind, JobStatus
 from engine.jobs.supervisor import code_stamp
 from engine.jobs.sweep.job import run_sweep_job
+from engine.ladder import work_out_rung
 from engine.model.estimate import CalibrationOf, compiled_footprint
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.read_machine_code import read_machine_code
@@ -72,6 +73,12 @@ def run_machine_code(runner: JobRunner, job: JobStatus, request: EvaluationReque
     runner.event(job.job_id, "finished")
 
 
+def run_rung(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    """A rung's compiled kernel, simulated time and counts go to the caches."""
+    work_out_rung(request)
+    runner.event(job.job_id, "finished")
+
+
 def _calibrations() -> CalibrationOf | None:
     """What sessions know of kernels' times; None where they cannot be read."""
     from engine.sessions.known_times import KnownTimes
@@ -91,6 +98,7 @@ JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
 BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
     "simulate": JobType(EvaluationRequest, run_simulation, is_long=False),
     "machine_code": JobType(EvaluationRequest, run_machine_code, is_long=False),
+    "rung": JobType(EvaluationRequest, run_rung, is_long=False),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 
+from engine.auto.choice import RANKING_ERROR
 from engine.compile.sources import read_source
 from engine.errors import CompileError
 from engine.ladder.rung import Rung
@@ -115,6 +116,25 @@ def counts_diff(before: Rung, after: Rung) -> Table:
         f"{after.variant.id} beside {before.variant.id}",
         rows,
         "Counts are for 64 query rows and 64 keys, a warp's instructions.",
+    )
+
+
+def gain(before: Rung, after: Rung) -> str:
+    """`Against v08: simulated 33.7 µs where that takes 39 µs, 1.16× as fast.`"""
+    where = f"Against {before.variant.id}:"
+    old, new = before.latency, after.latency
+    if old is None or new is None or not (before.is_simulated and after.is_simulated):
+        return f"{where} not both are simulated here."
+    ratio = old.median_us / new.median_us
+    if max(ratio, 1 / ratio) < 1 + RANKING_ERROR:
+        verdict = f"which is within the error of ranking ({RANKING_ERROR:.0%})"
+    elif ratio > 1:
+        verdict = f"{ratio:.2f}× as fast"
+    else:
+        verdict = f"{1 / ratio:.2f}× as slow"
+    return (
+        f"{where} simulated {format_us(new.median_us)} where that takes "
+        f"{format_us(old.median_us)}, {verdict}."
     )
 
 

@@ -1,0 +1,34 @@
+"""Kernels: the ladder on one problem, from the slow start to the fastest rung, and why."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.kernels import overview, rung_by_rung, rungs
+from app.shared import auto, sidebar
+from app.shared.machine import device_of
+from app.shared.widgets import problem
+
+
+def page() -> None:
+    selection = sidebar.draw()
+    where = f"{selection.problem.label()} on {selection.gpu_name}" if selection.problem else ""
+    st.markdown(f"### Kernels  :small[:gray[{where}]]")
+    if selection.problem is None:
+        problem(selection.error)
+        return
+    st.markdown(
+        "A rung is one CUDA file with one idea more than the rung before. Read from top to "
+        "bottom: what each idea costs and gains on the problem and GPU of the sidebar, then each "
+        "rung in its own words, with what changed in its source and in its machine code."
+    )
+    known, waiting = rungs.of(selection)
+    choice = selection.choice or auto.choice_for(
+        selection.problem, selection.gpu, selection.gpu_name
+    )
+    overview.draw(selection, known, waiting, choice)
+    rung_by_rung.draw(known)
+    rung_by_rung.draw_planned(device_of(selection.gpu))
+
+
+page()

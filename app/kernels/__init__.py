@@ -1,0 +1,1 @@
+"""The Kernels page: the ladder on one problem, rung by rung."""

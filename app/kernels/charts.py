@@ -1,0 +1,94 @@
+"""The ladder's times as one bar chart. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.shared.figures import ROW_PX, TOOLS_PX, Trace, figure, plain, time_axis
+from app.shared.figures import axis as plain_axis
+from app.shared.palette import MARKER, Theme
+from engine.ladder import Rung
+from engine.units import format_us
+
+
+def times_frame(rungs: Iterable[Rung], chosen: str) -> pd.DataFrame:
+    """One row for each rung with a simulated time; `chosen` is the id of the one to bring out."""
+    rows = [
+        {
+            "rung": f"{rung.variant.id} {rung.variant.title}",
+            "median_us": rung.latency.median_us,
+            "low_us": rung.latency.low_us,
+            "high_us": rung.latency.high_us,
+            "known_us": rung.known.latency.median_us if rung.known is not None else None,
+            "known_origin": rung.known.latency.origin if rung.known is not None else "",
+            "is_chosen": rung.variant.id == chosen,
+        }
+        for rung in rungs
+        if rung.latency is not None and rung.is_simulated
+    ]
+    return pd.DataFrame(rows)
+
+
+def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Simulated time of each rung with its 90 % interval; times that were taken as marks.
+
+    Columns: as `times_frame`.
+    """
+    labels = [plain(name) for name in frame["rung"]]
+    low, high = float(frame["low_us"].min()), float(frame["high_us"].max())
+    taken = frame[frame["known_us"].notna()]
+    if len(taken):
+        low = min(low, float(taken["known_us"].min()))
+        high = max(high, float(taken["known_us"].max()))
+    bars: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "simulated, with its 90 % interval",
+        "x": list(frame["median_us"]),
+        "y": labels,
+        "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["is_chosen"]]},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": list(frame["high_us"] - frame["median_us"]),
+            "arrayminus": list(frame["median_us"] - frame["low_us"]),
+            "color": theme.line,
+            "thickness": 1.5,
+        },
+        "text": [format_us(us) for us in frame["median_us"]],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "hovertemplate": "<b>%{y}</b><br>simulated %{text}<extra></extra>",
+    }
+    data: list[Trace] = [bars]
+    if len(taken):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "taken on a GPU",
+                "x": list(taken["known_us"]),
+                "y": [plain(name) for name in taken["rung"]],
+                "marker": {
+                    "symbol": [MARKER[origin] for origin in taken["known_origin"]],
+                    "size": 11,
+                    "color": theme.text,
+                },
+                "customdata": list(taken["known_origin"]),
+                "hovertemplate": "<b>%{y}</b><br>%{x:.4g} µs %{customdata}<extra></extra>",
+            }
+        )
+    return figure(
+        theme,
+        TOOLS_PX + 76 + ROW_PX * len(frame),
+        data,
+        margin={"t": TOOLS_PX},
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        xaxis=time_axis(theme, low, high, "time of one launch, logarithmic"),
+        yaxis=plain_axis(theme, autorange="reversed", showgrid=False),
+        uirevision="ladder",
+    )

@@ -1,0 +1,63 @@
+"""The top of the page: the ladder as a table and one chart."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.kernels import charts, rungs
+from app.shared import plot, tables
+from app.shared.runs import rerun_as_jobs_end
+from app.shared.selection import Selection
+from app.shared.widgets import busy, plain_markdown, theme
+from engine.auto import Choice
+from engine.jobs.manager import JobStatus
+from engine.ladder import Rung, ladder_table
+from engine.ladder.tables import without_empty
+
+_POLL_S = 0.5
+
+
+def draw(
+    selection: Selection, known: list[Rung], waiting: list[JobStatus], choice: Choice | None
+) -> None:
+    """Progress, table, chart, and what `auto` takes."""
+    _progress(known, waiting)
+    possible = [rung for rung in known if not rung.why_not]
+    if possible:
+        table = without_empty(ladder_table(possible, ""))
+        tables.draw(table.frame(), rows=len(possible), key="kernels_table")
+        st.caption(plain_markdown(table.remark))
+    for rung in known:
+        if rung.why_not:
+            st.caption(
+                f":material/block: **{plain_markdown(rung.variant.id)}** "
+                f"{plain_markdown(rung.why_not)}"
+            )
+    frame = charts.times_frame(possible, selection.variant.id)
+    if len(frame) > 1:
+        st.markdown("**Simulated time of each rung**")
+        plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
+    if choice is not None:
+        st.markdown(f":material/auto_awesome: {plain_markdown(choice.note())}")
+
+
+def _progress(known: list[Rung], waiting: list[JobStatus]) -> None:
+    left = sum(not rung.is_complete for rung in known)
+    if not left:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key="kernels_progress"):
+        if rungs.is_stopped():
+            st.markdown(f"{left} rungs are not worked out.", width="content")
+            st.button(
+                "Work them out",
+                key="kernels_go_on",
+                icon=":material/play_arrow:",
+                on_click=rungs.go_on,
+            )
+            return
+        st.button("Cancel", key="kernels_stop", icon=":material/stop:", on_click=rungs.stop)
+        rerun_as_jobs_end(
+            waiting,
+            _POLL_S,
+            lambda count: busy(f"Compiling, simulating and counting {count} of {len(known)} rungs"),
+        )

@@ -1,0 +1,58 @@
+"""The rungs of the ladder for what is selected: known at once, or worked out by the job worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from app.shared import known_times, runs
+from app.shared.selection import Selection
+from engine.auto.table import code_digest
+from engine.jobs.manager import JobStatus
+from engine.ladder import Rung, known_rung
+from engine.ladder.rung import request_of
+from engine.own_kernels.registry import all_variants
+
+_STOPPED = "kernels_stopped"  # in the tab's state: the person cancelled
+
+
+def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
+    """Every rung as far as it is known, and the jobs under way for the others.
+
+    The selected variant has the sidebar's config, the others their defaults.
+    """
+    problem = selection.problem
+    assert problem is not None
+    times = known_times.at(problem, selection.gpu_name)
+    calibration_of = known_times.calibration_of()
+    rungs: list[Rung] = []
+    waiting: list[JobStatus] = []
+    for variant in all_variants():
+        config = selection.config if variant.id == selection.variant.id else None
+        request = request_of(variant, problem, selection.gpu, config)
+        rung = known_rung(variant, request, times, calibration_of)
+        if not rung.is_complete and not is_stopped():
+            job = runs.rung_job(request, code_digest(variant))
+            if job is not None and job.is_over:
+                rung = replace(rung, why_not=rung.why_not or job.error, is_complete=True)
+            elif job is not None:
+                waiting.append(job)
+        rungs.append(rung)
+    return rungs, waiting
+
+
+def is_stopped() -> bool:
+    """Whether the person cancelled, and did not go on since."""
+    return bool(st.session_state.get(_STOPPED))
+
+
+def stop() -> None:
+    """Cancel what has not begun; a button's callback."""
+    st.session_state[_STOPPED] = True
+    runs.cancel_queued_compiles()
+
+
+def go_on() -> None:
+    """Work out the rest after all; a button's callback."""
+    st.session_state[_STOPPED] = False
