@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.kernels import overview, rung_by_rung, rungs
+from app.ladder import overview, rung_by_rung, rungs
 from app.shared import auto, sidebar
 from app.shared.machine import device_of
 from app.shared.widgets import problem

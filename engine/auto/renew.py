@@ -1,9 +1,10 @@
 """Makes the tables of `auto`: every eligible variant and some configs, ranked by machine code.
 
 Each rung runs with its defaults first, at one head_dim; those that are nowhere within `_KEEP` of
-the fastest are left out of the rest. The others try one tunable at a time. Compiled kernels and
-their simulated times are kept in the caches on disk, so that a second run, or one after a few
-kernels changed, does only what is new.
+the fastest are left out of the rest. The others try one tunable at a time. That is done for one
+compute capability; others rank what was good there, or search too where none of it runs. Compiled
+kernels and their simulated times are kept in the caches on disk, so that a second run, or one after
+a few kernels changed, does only what is new.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 
-from engine.auto.table import Row, Table, code_digest, table_path
+from engine.auto.table import Row, Table, code_digest, read_table, table_path
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
@@ -36,6 +37,7 @@ GPUS = {
     (10, 0): "B200",
     (7, 5): "T4",
 }
+_REFERENCE = (8, 9)  # searched in full; the others rank what was good there
 _HEAD_DIMS = (64, 128)
 _LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
 _HEADS = (1, 8, 64, 512)
@@ -68,15 +70,9 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
         OSError: the table cannot be written.
     """
     device = find_device(GPUS[compute_capability])
-    rows: list[Row] = []
-    square, decoding = list(map(_default, LADDER)), [_default(v) for v in LADDER if v.gqa]
-    for head_dim in _HEAD_DIMS:
-        first = _ranked(device, _square(head_dim, causal=False), square, on_stage)
-        causal = _Ranking(device, _square(head_dim, causal=True), on_stage)
-        causal.add(first.near(_KEEP_CONFIG))
-        few = _ranked(device, _decoding(head_dim), decoding, on_stage)
-        rows += [*first.rows(), *causal.rows(), *few.rows()]
-        square, decoding = (_defaults_of(r.near(_KEEP)) for r in (first, few))
+    reference = read_table(_REFERENCE) if compute_capability != _REFERENCE else None
+    rows = _by_reference(device, reference, on_stage) if reference is not None else []
+    rows = rows or _by_search(device, on_stage)
     table = Table(
         compute_capability=".".join(map(str, compute_capability)),
         gpu=device.name,
@@ -90,6 +86,48 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
     path.parent.mkdir(exist_ok=True)
     files.write(path, table.to_text().encode())
     return table
+
+
+def _by_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
+    rows: list[Row] = []
+    square, decoding = list(map(_default, LADDER)), [_default(v) for v in LADDER if v.gqa]
+    for head_dim in _HEAD_DIMS:
+        first = _ranked(device, _square(head_dim, causal=False), square, on_stage)
+        causal = _Ranking(device, _square(head_dim, causal=True), on_stage)
+        causal.add(first.near(_KEEP_CONFIG))
+        few = _ranked(device, _decoding(head_dim), decoding, on_stage)
+        rows += [*first.rows(), *causal.rows(), *few.rows()]
+        square, decoding = (_defaults_of(r.near(_KEEP)) for r in (first, few))
+    return rows
+
+
+def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> list[Row]:
+    """What ranked first on the reference, and what stood beside it, ranked on another GPU."""
+    rows: list[Row] = []
+    for head_dim in _HEAD_DIMS:
+        for problems in (
+            _square(head_dim, causal=False),
+            _square(head_dim, causal=True),
+            _decoding(head_dim),
+        ):
+            ranking = _Ranking(device, problems, on_stage)
+            ranking.add(_candidates_of(reference, problems[0]))
+            rows += ranking.rows()
+    return rows
+
+
+def _candidates_of(reference: Table, problem: Problem) -> list[_Candidate]:
+    """Of the rows of the problem's kind: one query or many, this head_dim and mask."""
+    candidates: dict[str, _Candidate] = {}
+    variants = {variant.id: variant for variant in LADDER}
+    for row in reference.rows:
+        kind = (row.head_dim, row.causal, row.seqlen == 1)
+        if kind != (problem.head_dim, problem.causal, problem.seqlen == 1):
+            continue
+        named = [_Candidate(variants[row.variant], row.config)] if row.variant in variants else []
+        named += [_default(variants[row.beside])] if row.beside in variants else []
+        candidates |= {repr(c): c for c in named}
+    return list(candidates.values())
 
 
 def _ranked(

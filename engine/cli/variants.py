@@ -124,11 +124,15 @@ def _figures(args: argparse.Namespace) -> int:
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
         return 0
-    table = without_empty(table)
+    possible = [rung for rung in rungs if not rung.why_not]
+    table = without_empty(ladder_table(possible, table.title))
     if args.markdown:
         return _markdown(args.into, "ladder figures", as_markdown(table))
     print_table(table.title, table.columns, table.rows)
     print(table.remark)
+    for rung in rungs:
+        if rung.why_not:
+            print(f"Not here: {rung.why_not}")
     for rung in planned():
         print(f"Not yet there: {rung.id}, {rung.idea}.")
     if sentence := beyond(device):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from app.shared import tables
 from app.shared.selection import variant_label
 from app.shared.widgets import errors_as_sentences, plain_markdown
 from engine.devices.spec import DeviceSpec
@@ -21,6 +20,7 @@ from engine.ladder.changes import (
     source_diff,
 )
 from engine.ladder.planned import beyond, planned
+from engine.table import as_markdown
 
 _MOST_LINES = 2000  # of a diff that is shown
 
@@ -63,7 +63,7 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
         st.markdown(plain_markdown(gain(earlier, rung)))
         counts = counts_diff(earlier, rung)
         if counts.rows:
-            tables.draw(counts.frame(), rows=len(counts.rows), key=f"counts_{variant.id}")
+            st.markdown(as_markdown(counts))
     source = st.expander(
         f"Source: what changed against {before.id}",
         key=f"source_{variant.id}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.kernels import charts, rungs
+from app.ladder import charts, rungs
 from app.shared import plot, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
@@ -20,7 +20,9 @@ _POLL_S = 0.5
 def draw(
     selection: Selection, known: list[Rung], waiting: list[JobStatus], choice: Choice | None
 ) -> None:
-    """Progress, table, chart, and what `auto` takes."""
+    """What `auto` takes, progress, table, chart."""
+    if choice is not None:
+        st.markdown(f":material/auto_awesome: {plain_markdown(choice.note())}")
     _progress(known, waiting)
     possible = [rung for rung in known if not rung.why_not]
     if possible:
@@ -29,16 +31,11 @@ def draw(
         st.caption(plain_markdown(table.remark))
     for rung in known:
         if rung.why_not:
-            st.caption(
-                f":material/block: **{plain_markdown(rung.variant.id)}** "
-                f"{plain_markdown(rung.why_not)}"
-            )
+            st.caption(f":material/block: {plain_markdown(rung.why_not)}")
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown("**Simulated time of each rung**")
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
-    if choice is not None:
-        st.markdown(f":material/auto_awesome: {plain_markdown(choice.note())}")
 
 
 def _progress(known: list[Rung], waiting: list[JobStatus]) -> None:
