@@ -30,7 +30,7 @@ st.navigation(
     [
         st.Page(TUNE, title="Tune", url_path="default", default=True),
         st.Page(to_tune, title="Tune", url_path="tune", visibility="hidden"),
-        st.Page("app_pages/kernels.py", title="Kernels", url_path="kernels"),
+        st.Page("app_pages/ladder.py", title="Kernels", url_path="kernels"),
         st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
         st.Page("app_pages/sweep.py", title="Sweep", url_path="sweep"),
         st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),

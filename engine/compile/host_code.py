@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 _NOT_CODE = re.compile(
     r"//(?:\\\n|[^\n])*|/\*.*?\*/"  # comments
@@ -43,6 +44,7 @@ _FUNCTION_NAME = re.compile(r"(?P<name>[A-Za-z_~][\w:~]*|operator\s*\S{1,3})\s*\
 _OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
 
 
+@lru_cache(maxsize=64)  # the ladder and its headers are read again and again
 def without_host_code(text: str) -> str:
     """The text with its host code blank, line by line."""
     code = _NOT_CODE.sub(_blank, text)

@@ -1,0 +1,145 @@
+"""The ladder's figures: what is known at once, what is worked out, and what a rung changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.devices import find_device
+from engine.errors import AttuneError
+from engine.ladder import Rung, known_rung, ladder_table, work_out_rung
+from engine.ladder.changes import (
+    counts_diff,
+    gain,
+    header_of,
+    machine_code_diff,
+    rung_before,
+    source_diff,
+)
+from engine.ladder.planned import beyond, planned
+from engine.ladder.rung import request_of
+from engine.ladder.tables import without_empty
+from engine.problem import Problem
+from kernels.ladder import LADDER
+from tests.sass.gate import recorded
+
+PROBLEM = Problem(1, 8, 512, 64)
+v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Rung, Rung]:
+    """v08 and v09 on an L4."""
+    rungs = []
+    for variant in (v08, v09):
+        request = request_of(variant, PROBLEM, "L4")
+        work_out_rung(request)
+        rungs.append(known_rung(variant, request))
+    return rungs[0], rungs[1]
+
+
+def test_nothing_is_worked_out_by_looking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    rung = known_rung(v08, request_of(v08, PROBLEM, "L4"))
+    assert not rung.is_complete
+    assert (rung.counts, rung.latency, rung.why_not) == (None, None, "")
+
+
+def test_a_rung_is_worked_out_and_then_known(pair: tuple[Rung, Rung]) -> None:
+    rung, _ = pair
+    assert rung.is_complete
+    assert rung.is_simulated
+    assert rung.counts is not None
+    assert rung.counts.conflicts == pytest.approx(1)
+    # The gate counts the same kernel in another way: its default CTA has 64 query rows.
+    gate = recorded()["v08 sm_89"].instructions_per_64_keys
+    assert rung.counts.instructions == pytest.approx(gate, rel=0.02)
+    assert rung.counts.by_pipe["tensor"] == 4 * 64  # 64 HMMA for each of the 4 warps
+    table = without_empty(ladder_table(pair, "two"))
+    assert [row[0] for row in table.rows] == ["v08", "v09"]
+    assert "conflicts" in table.columns
+    assert "known" not in table.columns  # nothing was measured
+
+
+def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
+    before, after = pair
+    assert gain(before, after).startswith("Against v08: simulated ")
+    table = counts_diff(before, after)
+    figures = {row[0]: row[1:] for row in table.rows}
+    assert figures["shared memory of a CTA"] == ("18 KiB", "16 KiB", "-11%")
+    assert "shared-memory wavefronts" not in figures  # neither has conflicts
+    assert machine_code_diff(before, after).added > 0
+    same = machine_code_diff(before, before)
+    assert (same.added, same.removed) == (0, 0)
+    unknown = replace(after, is_simulated=False)
+    assert gain(before, unknown) == "Against v08: not both are simulated here."
+
+
+def test_what_cannot_run_here_is_a_sentence() -> None:
+    rung = known_rung(v12, request_of(v12, replace(PROBLEM, seqlen=4096), "L4"))
+    assert rung.is_complete
+    assert "keeps all keys of a head in one CTA" in rung.why_not
+    on_turing = known_rung(v08, request_of(v08, PROBLEM, "T4"))
+    assert "needs compute capability 8.0" in on_turing.why_not
+    with pytest.raises(AttuneError):
+        work_out_rung(request_of(v08, PROBLEM, "T4"))
+
+
+def test_a_config_that_takes_the_problem_is_found() -> None:
+    longer = replace(PROBLEM, seqlen=256)
+    assert v12.unsupported(longer, v12.default_config()) is not None
+    found = dict(request_of(v12, longer, "L4").config)
+    assert v12.unsupported(longer, found) is None
+
+
+def test_every_rung_has_a_header_and_one_before_it() -> None:
+    first, *others = LADDER
+    assert rung_before(first) is None
+    for variant in others:
+        before = rung_before(variant)
+        assert before is not None
+        assert before.id < variant.id
+        labels = [label for label, _ in header_of(variant)]
+        assert labels[:3] == ["", "Idea", "Changed"]
+
+
+def test_the_source_diff_is_of_code_alone() -> None:
+    diff = source_diff(v08, v09)
+    assert diff.added > 0
+    assert "swizzle" in diff.text
+    assert "Weakness:" not in diff.text
+    assert "min_compute_capability" not in diff.text
+    assert diff.summary() == f"{diff.added:,} lines added, {diff.removed:,} removed"
+
+
+def test_what_is_planned_has_no_file_yet() -> None:
+    ids = [rung.id for rung in planned()]
+    assert ids == sorted(set(ids))
+    assert not {v.id for v in LADDER} & set(ids)
+    assert "tcgen05" in beyond(find_device("B200"))
+    assert beyond(find_device("L4")) == ""
+
+
+def test_the_command_line_writes_between_the_marks(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
+    assert main(["variants", "--markdown", "--into", str(readme)]) == 0
+    text = readme.read_text()
+    assert text.startswith("a\n<!-- ladder:begin -->\n| # | variant |")
+    assert text.endswith("|\n<!-- ladder:end -->\nb\n")
+    assert "old" not in text
+    readme.write_text("no marks")
+    assert main(["variants", "--markdown", "--into", str(readme)]) == 2
+    assert main(["variants", "--diff", "v09"]) == 2
+
+
+@pytest.mark.exhaustive
+def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    begin, end = "<!-- ladder figures:begin -->", "<!-- ladder figures:end -->"
+    shown = readme.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
+    assert main(["variants", "--gpu", "L4", "-H", "8", "-S", "1024", "--markdown"]) == 0
+    assert shown == capsys.readouterr().out.strip()
