@@ -133,8 +133,8 @@ def _figures(args: argparse.Namespace) -> int:
     for rung in rungs:
         if rung.why_not:
             print(f"Not here: {rung.why_not}")
-    for rung in planned():
-        print(f"Not yet there: {rung.id}, {rung.idea}.")
+    for missing in planned():
+        print(f"Not yet there: {missing.id}, {missing.idea}.")
     if sentence := beyond(device):
         print(sentence)
     return 0
