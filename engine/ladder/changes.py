@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 
-from engine.auto.choice import RANKING_ERROR
 from engine.compile.sources import read_source
 from engine.errors import CompileError
 from engine.ladder.rung import Rung
+from engine.measure.verdict import RANKING_ERROR
 from engine.names import find_variant
 from engine.table import Table
 from engine.units import format_bytes, format_us
