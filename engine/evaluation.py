@@ -221,6 +221,14 @@ class Latency(Stored):
         if self.sm_clocks_mhz and len(self.sm_clocks_mhz) != len(self.samples_us):
             raise ValueError("every sample has its clock, or none has")
 
+    @property
+    def method(self) -> str:
+        """How it was predicted, by what its reason says; empty where that is not known."""
+        if self.origin != "predicted":
+            return ""
+        named = (method for method in ("machine code", "roofline") if f"By {method}" in self.reason)
+        return next(named, "")
+
 
 @dataclass(frozen=True, slots=True)
 class BaselineTiming(Stored):

@@ -88,7 +88,7 @@ def latencies(
     baselines: Iterable[BaselineTiming],
     known: Sequence[KnownTime] = (),
 ) -> pd.DataFrame:
-    """`name`, `median_us`, `low_us`, `high_us`, `origin`, `color` of everything that has a time.
+    """`name`, `median_us`, `low_us`, `high_us`, `origin`, `method`, `color` of all that has a time.
 
     `known` are those that sessions hold of the same problem and GPU; the last one of each kernel
     and origin is shown.
@@ -110,8 +110,11 @@ def latencies(
         for i, (name, t) in enumerate(last.items())
     ]
     return pd.DataFrame(
-        [(name, x.median_us, x.low_us, x.high_us, x.origin, hue) for name, x, hue in rows],
-        columns=["name", "median_us", "low_us", "high_us", "origin", "color"],
+        [
+            (name, x.median_us, x.low_us, x.high_us, x.origin, x.method, hue)
+            for name, x, hue in rows
+        ],
+        columns=["name", "median_us", "low_us", "high_us", "origin", "method", "color"],
     )
 
 
@@ -132,7 +135,10 @@ def latency_table(frame: pd.DataFrame) -> pd.DataFrame:
                 f"{format_us(low)} to {format_us(high)}" if low < high else "single figure"
                 for low, high in zip(frame["low_us"], frame["high_us"], strict=True)
             ],
-            "origin": frame["origin"],
+            "origin": [
+                f"{origin}, {method}" if method else origin
+                for origin, method in zip(frame["origin"], frame["method"], strict=True)
+            ],
         }
     )
 

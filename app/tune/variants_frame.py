@@ -93,7 +93,9 @@ def _record(each: Line) -> dict[str, object]:
     return {
         "variant": each.variant,
         "config": each.config,
-        "predicted": format_us(predicted.median_us) if predicted is not None else "",
+        "predicted": f"{format_us(predicted.median_us)} {predicted.method}".strip()
+        if predicted is not None
+        else "",
         "known": f"{format_us(each.known.latency.median_us)} {each.known.latency.origin}"
         if each.known is not None
         else "",

@@ -19,12 +19,13 @@ from engine.errors import InvalidProblem
 from engine.model.equations import (
     PARAMETER_NAMES,
     Calibration,
+    CtaCurve,
     FloatArray,
     Parameters,
     evaluate,
     machine,
     predict_arrays,
-    prior_covariance,
+    priors,
 )
 from engine.model.estimate import Footprint, resident_ctas
 from engine.model.launches import Launches, collect
@@ -63,6 +64,7 @@ class Points:
     launches: Launches
     resident: IntArray  # [passes, n]
     measured_us: FloatArray
+    curve: CtaCurve | None = None  # their CTA times by machine code; None assumes them
 
     def without(self, i: int) -> Points:
         return self._take(~_one(i, len(self.measurements)))
@@ -73,7 +75,11 @@ class Points:
     def _take(self, keep: BoolArray) -> Points:
         kept = tuple(m for m, k in zip(self.measurements, keep, strict=True) if k)
         return Points(
-            kept, self.launches.take(keep), self.resident[:, keep], self.measured_us[keep]
+            kept,
+            self.launches.take(keep),
+            self.resident[:, keep],
+            self.measured_us[keep],
+            self.curve.take(keep) if self.curve is not None else None,
         )
 
 
@@ -130,7 +136,7 @@ def prepare(
 def calibrate(
     variant: Variant, device: DeviceSpec, points: Points, *, is_own_file: bool = True
 ) -> Calibration:
-    """The parameters that fit the points best.
+    """The parameters that fit the points best, on top of their simulated CTA times if they have.
 
     Args:
         is_own_file: the points are of the variant's file. Another kernel may leave out the absent
@@ -140,7 +146,7 @@ def calibrate(
         InvalidProblem: a device that lacks figures.
     """
     padded, padded_error = _fit(variant, device, points)
-    if is_own_file:
+    if is_own_file or points.curve is not None:
         return padded
     stops = replace(points, launches=points.launches.without_absent_keys())
     exact, exact_error = _fit(variant, device, stops)
@@ -157,12 +163,14 @@ def _fit(variant: Variant, device: DeviceSpec, points: Points) -> tuple[Calibrat
     from scipy.optimize import least_squares
 
     m = machine(device, variant, points.measurements[0].problem.dtype)
-    prior = prior_covariance(variant)
-    center = _center(Parameters())
+    before, prior = priors(variant, points.curve)
+    center = _center(before)
     target = np.log(points.measured_us)
 
     def log_total(theta: FloatArray) -> FloatArray:
-        terms = evaluate(variant, points.launches, points.resident, m, _parameters(theta))
+        terms = evaluate(
+            variant, points.launches, points.resident, m, _parameters(theta), points.curve
+        )
         return np.log(terms.total_us)
 
     low, high = np.log([_BOUNDS[name] for name in PARAMETER_NAMES]).T
@@ -201,6 +209,7 @@ def _fit(variant: Variant, device: DeviceSpec, points: Points) -> tuple[Calibrat
         fitted=fitted,
         points=len(target),
         notes=_notes(fitted, points, left),
+        by_machine_code=points.curve is not None,
     )
     return calibration, float(np.sum(left**2))
 
@@ -246,7 +255,7 @@ def leave_one_out(
     for i in range(n):
         held = points.only(i)
         calibration = calibrate(variant, device, points.without(i), is_own_file=is_own_file)
-        spread = predict_arrays(variant, held.launches, held.resident, m, calibration)
+        spread = predict_arrays(variant, held.launches, held.resident, m, calibration, held.curve)
         measured = held.measured_us[0]
         errors.append(float(spread.terms.total_us[0] / measured - 1))
         inside.append(bool(spread.low_us[0] <= measured <= spread.high_us[0]))

@@ -17,6 +17,7 @@ kernels FlashAttention-2 on an H200 is (42 of 42 recorded times inside the 90 % 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -114,17 +115,47 @@ class CtaCurve:
 
     alone_us: FloatArray  # [n] one CTA by itself on an SM
     shared_us: FloatArray  # [n] what each further resident CTA adds
-    fetch_us: float  # what fetching the code adds to a launch
+    fetch_us: FloatArray  # [n] what fetching the code adds to a launch
     spread: float  # standard deviation of the logarithm of the simulation's error
     floor_us: float  # of an empty launch, as measured
     dram_bytes: FloatArray | None = None  # [n] by the order of CTAs; None: every byte once
 
+    def take(self, keep: npt.NDArray[np.bool_]) -> CtaCurve:
+        """Those of some of the launches."""
+        return CtaCurve(
+            alone_us=self.alone_us[keep],
+            shared_us=self.shared_us[keep],
+            fetch_us=self.fetch_us[keep],
+            spread=self.spread,
+            floor_us=self.floor_us,
+            dram_bytes=None if self.dram_bytes is None else self.dram_bytes[keep],
+        )
 
-def simulated_covariance(curve: CtaCurve) -> FloatArray:
-    """`prior_covariance` with a simulated pace: its error is the validation's."""
+    @staticmethod
+    def joined(curves: Sequence[CtaCurve]) -> CtaCurve:
+        """The launches of several, one behind the other."""
+        moved = [c.dram_bytes for c in curves if c.dram_bytes is not None]
+        return CtaCurve(
+            alone_us=np.concatenate([c.alone_us for c in curves]),
+            shared_us=np.concatenate([c.shared_us for c in curves]),
+            fetch_us=np.concatenate([c.fetch_us for c in curves]),
+            spread=max(c.spread for c in curves),
+            floor_us=curves[0].floor_us,
+            dram_bytes=np.concatenate(moved) if len(moved) == len(curves) else None,
+        )
+
+
+def priors(variant: Variant, curve: CtaCurve | None = None) -> tuple[Parameters, FloatArray]:
+    """The parameters before any measurement, and the covariance of their logarithms, `[4, 4]`.
+
+    With simulated CTA times the pace's error is the validation's, and the floor a graph's.
+    """
+    if curve is None:
+        return Parameters(), prior_covariance(variant)
     deviations = {name: np.log(factor) / Z90 for name, factor in _SIMULATED_FACTORS.items()}
     deviations["pace"] = curve.spread
-    return np.diag([deviations[name] ** 2 for name in PARAMETER_NAMES])
+    covariance = np.diag([deviations[name] ** 2 for name in PARAMETER_NAMES])
+    return Parameters(floor_us=curve.floor_us), covariance
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +170,7 @@ class Calibration:
     notes: tuple[str, ...] = ()
     # Of a kernel that is not the variant's file: it does not visit keys past the end.
     skips_absent_keys: bool = False
+    by_machine_code: bool = False  # fitted on top of simulated CTA times, not of assumed ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +286,7 @@ def evaluate(
     steps = launches.head_dim * (2 * kv_rows + 2)
     warps = -(-launches.math_threads // WARP_SIZE)
     peak_cta_us = 2.0 * rows * steps / m.flops_per_us_per_sm
-    fetch_us = 0.0
+    fetch_us: FloatArray | float = 0.0
     if curve is not None:
         alone_us, pipe_us, fetch_us = curve.alone_us, curve.shared_us, curve.fetch_us
     elif variant.work.math_unit == "fma":
@@ -392,18 +424,15 @@ def predict_arrays(
     their covariance is moved to both of its 90 % ends and the changes add in quadrature.
 
     Args:
-        calibration: of the same variant and device; None uses the priors. It was fitted to assumed
-            CTA times and goes before simulated ones.
-        curve: simulated CTA times; None assumes them.
+        calibration: of the same variant and device; None uses the priors.
+        curve: simulated CTA times; None assumes them. A calibration on top of assumed times takes
+            those, and one on top of simulated times needs these.
     """
-    if calibration is not None:
+    if calibration is not None and not calibration.by_machine_code:
         curve = None
-    if calibration is None and curve is not None:
-        parameters, covariance = Parameters(floor_us=curve.floor_us), simulated_covariance(curve)
-        noise = NOISE
-    elif calibration is None:
-        parameters, covariance, noise = Parameters(), prior_covariance(variant), NOISE
-    else:
+    parameters, covariance, noise = *priors(variant, curve), NOISE
+    if calibration is not None:
+        assert curve is not None or not calibration.by_machine_code
         parameters = calibration.parameters
         covariance, noise = np.array(calibration.covariance), calibration.noise
         if calibration.skips_absent_keys:

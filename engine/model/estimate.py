@@ -31,7 +31,9 @@ FootprintOf: TypeAlias = Callable[[Variant, Config, DeviceSpec], Footprint]
 # What is known of a kernel's speed on a GPU; None where nothing of this very source was timed.
 # A kernel's CTA times by its machine code, for CTAs per SM and launches; None where there are none.
 SimulatedOf: TypeAlias = Callable[[int, Launches], CtaCurve | None]
-CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype], Calibration | None]
+# The last argument: whether the kernel's CTA times are simulated, so that a calibration on top of
+# such times is wanted where the points have them too.
+CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype, bool], Calibration | None]
 
 
 def capability_reason(variant: Variant, device: DeviceSpec) -> str | None:
@@ -126,8 +128,8 @@ def estimate(
     Args:
         resources: of each pass, as compiled for `device`.
         calibration: of the same variant and device; None uses the priors, and the interval is wide.
-        simulated_of: the CTA's time by its machine code, where there is no calibration; None
-            assumes one.
+        simulated_of: the CTA's time by its machine code, where the calibration is on top of such or
+            there is none; None assumes one.
 
     Raises:
         UnknownName: the SM limits of the device's compute capability are not known.
@@ -160,7 +162,7 @@ def estimate(
         return Estimate(variant, device, plan, passes, "", None, None, str(error))
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     curve = None
-    if calibration is None and simulated_of is not None:
+    if simulated_of is not None and (calibration is None or calibration.by_machine_code):
         curve = simulated_of(passes[0].occupancy.ctas_per_sm, launches)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = _method_note(calibration, curve)
@@ -231,17 +233,18 @@ def resident_ctas(
 def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
     """Where the CTA's time comes from, and how sure that is."""
     if curve is not None:
-        return (
-            "By machine code: a CTA's time is simulated on one SM; the interval comes from kernels "
-            "that were measured and simulated."
-        )
-    if calibration is None:
-        return (
-            "By roofline: a CTA's time is assumed. Not calibrated on times of this very source, so "
-            "that the interval is wide."
-        )
+        method = "By machine code: a CTA's time is simulated on one SM"
+        if calibration is None:
+            return f"{method}; the interval comes from kernels that were measured and simulated."
+    else:
+        method = "By roofline: a CTA's time is assumed"
+        if calibration is None:
+            return (
+                f"{method}. Not calibrated on times of this very source, so that the interval is "
+                "wide."
+            )
     s = "s" if calibration.points > 1 else ""
-    return f"Calibrated on {calibration.points} measured point{s}."
+    return f"{method}. Calibrated on {calibration.points} measured point{s}."
 
 
 def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:

@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.compile import CompiledKernel, cache_root
+from engine.compile import CompiledKernel, cache_root, cached_kernel
 from engine.compile.cache import read_entry, write_entry
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem
 from engine.model.equations import CtaCurve
 from engine.model.estimate import SimulatedOf
-from engine.model.launches import Launches
+from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
@@ -71,7 +71,7 @@ class SimulatedCtas:
             shared_us=alone
             if self.times.resident == 1
             else np.maximum(0, together - alone) / others,
-            fetch_us=self.times.fetch_cycles / self.cycles_per_us,
+            fetch_us=np.full(launches.size, self.times.fetch_cycles / self.cycles_per_us),
             spread=self.spread,
             floor_us=LAUNCH_FLOOR_US,
             dram_bytes=dram_bytes,
@@ -127,6 +127,32 @@ def known_simulated_of(
         return found.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
 
     return curve
+
+
+def known_curve(
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    problems: Sequence[Problem],
+    resident: IntArray,
+) -> CtaCurve | None:
+    """The CTA times of several problems, as far as they were simulated before; None unless all.
+
+    Args:
+        resident: CTAs per SM of each problem's main pass, `[n]`.
+    """
+    curves = []
+    for problem, ctas in zip(problems, resident.tolist(), strict=True):
+        plan = make_plan(variant, problem, config)
+        compiled = cached_kernel(plan, device.arch)
+        if compiled is None:
+            return None
+        known = known_simulated_of(variant, plan, compiled, device)
+        found = known(ctas, collect(variant, config, [problem]))
+        if found is None:
+            return None
+        curves.append(found)
+    return CtaCurve.joined(curves) if curves else None
 
 
 def _path(

@@ -32,14 +32,13 @@ def estimate_compiled(
     from engine.model.simulated import known_simulated_of
 
     variant = resolved.variant
-    calibration = None
-    if calibration_of is not None:
-        calibration = calibration_of(variant, resolved.config, device, plan.problem.dtype)
-    return estimate(
-        variant,
-        plan,
-        resources(plan, compiled),
-        device,
-        calibration,
-        known_simulated_of(variant, plan, compiled, device),
+    used, known = resources(plan, compiled), known_simulated_of(variant, plan, compiled, device)
+    by_priors = estimate(variant, plan, used, device, None, known)
+    if calibration_of is None:
+        return by_priors
+    calibration = calibration_of(
+        variant, resolved.config, device, plan.problem.dtype, by_priors.by_machine_code
     )
+    if calibration is None:
+        return by_priors
+    return estimate(variant, plan, used, device, calibration, known)

@@ -138,13 +138,19 @@ class KnownTimes:
         """
 
         def of(
-            variant: Variant, config: Config, device: DeviceSpec, dtype: Dtype
+            variant: Variant,
+            config: Config,
+            device: DeviceSpec,
+            dtype: Dtype,
+            by_machine_code: bool,
         ) -> Calibration | None:
             times = self.of(variant.id, config, device.name)
             if not times:
                 return None
             footprint = footprint_of(variant, config, device)
-            return self._calibrations.get(times, variant, config, device, footprint, dtype)
+            return self._calibrations.get(
+                times, variant, config, device, footprint, dtype, by_machine_code
+            )
 
         return of
 
@@ -305,14 +311,24 @@ class _Calibrations:
         device: DeviceSpec,
         footprint: Footprint,
         dtype: Dtype,
+        by_machine_code: bool,
     ) -> Calibration | None:
         points = _points_of_source(times, variant, footprint, dtype)
         key = (variant.id, tuple(sorted(config.items())), device.name, dtype, points)
-        if key not in self._kept:
-            while len(self._kept) >= _MOST_FITS:
-                self._kept.pop(next(iter(self._kept)), None)
-            self._kept[key] = _fit(variant, config, device, points, footprint)
-        return self._kept[key]
+        if by_machine_code:
+            fitted = self._kept.get((*key, "simulated"))
+            fitted = fitted or _fit(variant, config, device, points, footprint, simulated=True)
+            if fitted is not None and fitted.by_machine_code:
+                return self._keep((*key, "simulated"), fitted)
+        if key in self._kept:
+            return self._kept[key]
+        return self._keep(key, _fit(variant, config, device, points, footprint))
+
+    def _keep(self, key: tuple[object, ...], fitted: Calibration | None) -> Calibration | None:
+        while len(self._kept) >= _MOST_FITS:
+            self._kept.pop(next(iter(self._kept)), None)
+        self._kept[key] = fitted
+        return fitted
 
 
 def calibrate_on(
@@ -356,11 +372,23 @@ def _fit(
     device: DeviceSpec,
     points: tuple[Measurement, ...],
     footprint: Footprint,
+    *,
+    simulated: bool = False,
 ) -> Calibration | None:
+    """`simulated`: on top of the points' simulated CTA times; None where one of them has none."""
+    from engine.model.simulated import known_curve
+
     if not points:
         return None
     try:
-        return calibrate(variant, device, prepare(variant, config, device, points, footprint))
+        prepared = prepare(variant, config, device, points, footprint)
+        if simulated:
+            problems = [p.problem for p in points]
+            curve = known_curve(variant, config, device, problems, prepared.resident[0])
+            if curve is None:
+                return None
+            prepared = replace(prepared, curve=curve)
+        return calibrate(variant, device, prepared)
     except AttuneError:  # a time that this GPU cannot have taken, or a GPU without figures
         return None
 

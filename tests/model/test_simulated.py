@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from engine.devices import find_device
 from engine.evaluation import Resources
-from engine.model.equations import CtaCurve
+from engine.model.calibrate import Points, calibrate
+from engine.model.equations import (
+    Calibration,
+    CtaCurve,
+    Parameters,
+    evaluate,
+    machine,
+    predict_arrays,
+)
 from engine.model.estimate import Estimate, estimate
-from engine.model.launches import Launches
+from engine.model.launches import Launches, collect
+from engine.model.measurements import Measurement
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -22,14 +33,14 @@ def curve_of(cta_us: float, dram_bytes: float | None = None) -> CtaCurve:
     return CtaCurve(
         alone_us=np.array([cta_us]),
         shared_us=np.array([cta_us / 2]),
-        fetch_us=1.0,
+        fetch_us=np.array([1.0]),
         spread=0.1,
         floor_us=0.51,
         dram_bytes=None if dram_bytes is None else np.array([dram_bytes]),
     )
 
 
-def estimated(curve: CtaCurve | None) -> Estimate:
+def estimated(curve: CtaCurve | None, calibration: Calibration | None = None) -> Estimate:
     plan = make_plan(VARIANT, PROBLEM, VARIANT.default_config())
     resources = (Resources("attention_forward", "sm_89", 128, 128, 0, 18432, 0, 0, 0),)
     asked: list[tuple[int, Launches]] = []
@@ -38,7 +49,7 @@ def estimated(curve: CtaCurve | None) -> Estimate:
         asked.append((resident, launches))
         return curve
 
-    result = estimate(VARIANT, plan, resources, DEVICE, simulated_of=simulated)
+    result = estimate(VARIANT, plan, resources, DEVICE, calibration, simulated)
     assert asked[0][0] == result.passes[0].occupancy.ctas_per_sm
     return result
 
@@ -68,3 +79,46 @@ def test_keys_that_are_read_again_take_their_time() -> None:
     assert often.latency.median_us == pytest.approx(4.29e9 / (0.85 * 300e3), rel=0.01)
     assert often.terms is not None
     assert often.terms.binding() == "DRAM"
+
+
+def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
+    """Kernels that take 1.3 times as long as simulated, on 5 µs: two points tell both."""
+    problems = [replace(PROBLEM, batch=batch) for batch in (1, 8, 32)]
+    launches = collect(VARIANT, VARIANT.default_config(), problems)
+    curve = CtaCurve.joined([curve_of(40.0)] * 3)
+    resident = np.full((1, 3), 4)
+    m = machine(DEVICE, VARIANT, "float16")
+    truth = Parameters(floor_us=5.0, pace=1.3)
+    measured = evaluate(VARIANT, launches, resident, m, truth, curve).total_us
+    places = tuple(Measurement(p, measured_us=t) for p, t in zip(problems, measured, strict=True))
+    points = Points(places, launches, resident, measured, curve)
+    calibration = calibrate(VARIANT, DEVICE, points.without(1))
+    assert calibration.by_machine_code
+    held = points.only(1)
+    spread = predict_arrays(VARIANT, held.launches, held.resident, m, calibration, held.curve)
+    assert spread.terms.total_us == pytest.approx(measured[1:2], rel=0.02)
+    assert spread.low_us < measured[1] < spread.high_us
+    alone = predict_arrays(VARIANT, held.launches, held.resident, m, None, held.curve)
+    assert alone.terms.total_us < 0.9 * measured[1]
+    # One on top of assumed times leaves the simulated ones alone.
+    assumed = calibrate(VARIANT, DEVICE, replace(points, curve=None))
+    spreads = [
+        predict_arrays(VARIANT, launches, resident, m, assumed, x).terms.total_us
+        for x in (curve, None)
+    ]
+    assert np.array_equal(*spreads)
+    assert not assumed.by_machine_code
+
+
+def test_a_calibrated_prediction_names_its_method() -> None:
+    calibration = Calibration(
+        Parameters(floor_us=2.0, pace=1.5), ((0.01, 0, 0, 0),) * 4, 0.02, ("pace",), 2
+    )
+    on_top = replace(calibration, by_machine_code=True)
+    plain, calibrated = estimated(curve_of(40.0)), estimated(curve_of(40.0), on_top)
+    assert plain.latency is not None
+    assert calibrated.latency is not None
+    assert calibrated.by_machine_code
+    assert "By machine code" in calibrated.reason
+    assert "Calibrated on 2 measured points" in calibrated.reason
+    assert calibrated.latency.median_us > 1.4 * plain.latency.median_us
