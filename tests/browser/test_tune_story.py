@@ -76,6 +76,31 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     other.see_metric("Waves", "48 CTAs")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
+    app = new_tab("/?variant=v08&S=64&tab=Machine+code", color_scheme=scheme)
+    listing = app.page.locator(".listing").first
+    expect(listing).to_be_visible(timeout=4 * WAIT_MS)  # the first one waits for a C++ compiler
+    source, code = listing.locator(".pane").nth(0), listing.locator(".pane").nth(1)
+    expect(code.locator(".row").nth(5)).to_be_visible()
+    assert code.locator(".row").count() < 100  # of several hundred
+
+    # From an instruction to its line, and from the line to all of its instructions.
+    app.page.get_by_label("Search the listing").fill("HMMA")
+    expect(code.locator(".row.chosen")).to_contain_text("HMMA")
+    expect(source.locator(".row.chosen")).to_contain_text("mma_m16n8k16")
+    source.locator(".row.chosen").click()
+    expect(code.locator(".row.linked").nth(1)).to_be_visible()
+    expect(listing.locator(".detail")).to_contain_text("executed")
+
+    app.page.get_by_role("button", name="Fold loops").click()
+    expect(code.locator(".row.loop").first).to_contain_text("▸ loop of")
+    app.tab("Occupancy")
+    app.see("What the time would be")
+    app.no_exception()
+
+
 def test_dark_mode_follows_the_system(new_tab):
     light = new_tab()
     dark = new_tab(color_scheme="dark")
