@@ -113,7 +113,10 @@ def recommend_batch(
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
     if calibration is None:
-        notes.append("Nothing was measured: the model is not calibrated, its intervals are wide.")
+        notes.append(
+            "Predicted by roofline. Nothing was measured: the model is not calibrated, and its "
+            "intervals are wide."
+        )
 
     axis_notes: list[str] = []
     asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
