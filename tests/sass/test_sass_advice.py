@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from engine.devices import find_device
+from engine.names import find_variant
 from engine.pipeline.machine_code import advise_launch, time_launch
+from engine.plan import make_plan
+from engine.problem import Problem
 from engine.sass.advice import Advice, AdviceKind
+from engine.sass.analysis import analyse_plan
 from tests.sass.small_kernels import counted
 from tests.slow_cases import one_in
 
@@ -232,3 +236,20 @@ def test_a_planted_inefficiency_is_named(case: Planted, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_clean_kernel_has_no_advice(tmp_path: Path) -> None:
     assert advice_on(tmp_path, CLEAN, "ptr ptr i32:40", (232, 1, 1)) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "named"),
+    # What v10 mends is what v08 lacks, by its own header.
+    [("v08", {"copy_ahead"}), ("v10", set())],
+)
+def test_the_ladder_has_no_advice_but_what_its_next_step_mends(
+    variant: str, named: set[AdviceKind]
+) -> None:
+    device = find_device(GPU)
+    found = find_variant(variant)
+    problem = Problem(batch=1, num_heads=16, seqlen=512, head_dim=64)
+    plan = make_plan(found, problem, found.default_config())
+    (analysis,) = analyse_plan(plan, device.arch)
+    assert kinds(advise_launch(analysis, device, time_launch(analysis, device))) == named

@@ -93,8 +93,8 @@ l1_kib                 96   192   128   128   256   256   128
     published: whitepapers, L1 and shared memory together
 l2_bytes_per_cycle     64    64    64    64    64    64    64
     published: A100 whitepaper, an SM's port to L2; others carried over
-l2_share_bytes_per_cycle   24   40    24    16    24    24    20
-    assumed: an SM's part of L2's bandwidth when all SMs read
+l2_share_bytes_per_cycle   24   47    24    16    38    24    20
+    assumed: an SM's part of L2; A100, H100: 5120 a cycle (PMC10448217) over their SMs
 """
 
 

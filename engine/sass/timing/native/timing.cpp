@@ -131,6 +131,7 @@ private:
     std::vector<int32_t> free_warps;
     Partition partitions[PARTITIONS];
     int32_t next_cta = 0, running_ctas = 0, next_partition = 0;
+    double bulk_writes = 0;            // passes through the port that bulk copies wait for
     double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
     std::vector<double> code;          // cycle at which each line is there, -1 never asked for
     std::unordered_map<uint64_t, Line> l1;
@@ -362,8 +363,13 @@ private:
 
     // ---- memory ----
 
+    // When the passes begin. What bulk copies still have to write goes in between, pass by pass, or
+    // while nothing else wants the port.
     double take_port(double from, double passes) {
-        const double begin = std::max(from, port_free);
+        if (from > port_free) bulk_writes = std::max(0.0, bulk_writes - (from - port_free));
+        const double between = std::min(bulk_writes, passes);
+        bulk_writes -= between;
+        const double begin = std::max(from, port_free) + between;
         port_free = begin + passes;
         out.busy[NUM_PIPES + SHARED_PORT] += passes;
         return begin;
@@ -388,7 +394,9 @@ private:
         if (kind == BULK_LOAD || kind == BULK_STORE) {
             const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
                                   m.bulk_copy_cycles + m.l2_cycles;
-            take_port(now, trace.size_bytes[row] / m.shared_bytes_per_cycle);
+            const double writes = trace.size_bytes[row] / m.shared_bytes_per_cycle;
+            bulk_writes += writes;
+            out.busy[NUM_PIPES + SHARED_PORT] += writes;
             if (kind == BULK_LOAD)
                 mbarrier_landed(w, trace.address[row], trace.size_bytes[row], landed);
             else
