@@ -110,8 +110,9 @@ TERMS: dict[str, str] = {
     "sweep_own_values": "What tunables take that are left empty here: every value that the variant "
     "offers, or its default.",
     "sweep_strategy": "Exhaustive tries every point in order, random in shuffled order. Coordinate "
-    "descent improves one tunable at a time; bayesian proposes configs from the results so far. "
-    "Each variant and problem is searched separately.",
+    "descent improves one tunable at a time; bayesian proposes configs from the results so far; "
+    "these search each variant and problem separately. Simulated goes by machine code, what is "
+    "simulated fastest first.",
     "sweep_execute": "Execute each kernel and check its output. Off: compile, occupancy and "
     "prediction only, which is faster.",
     "sweep_on": "Empty: this machine. Otherwise the address of a Dask scheduler, for example "
