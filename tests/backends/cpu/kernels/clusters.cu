@@ -243,7 +243,7 @@ KERNEL(overwritten_while_it_reads) {
                      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%2];" ::"r"(to),
                      "f"(in[TID]), "r"(mapa(smem(&full), 0)) : "memory");
         __nanosleep(100);
-        asm("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(0.f));  // BUG overwritten_while_it_reads
+        *cg::this_cluster().map_shared_rank(&s[TID], 0) = 0;  // BUG overwritten_while_it_reads
     } else {
         mbarrier_wait(&full, 0);
         out[TID] = s[TID];
