@@ -41,5 +41,10 @@ def texts(at: AppTest) -> str:
 
 def charts(at: AppTest) -> dict[str, dict[str, Any]]:
     """The figures that the page has sent to the browser, by key."""
-    sent = [json.loads(element.proto.json) for element in at.get("bidi_component")]
-    return {each["key"]: json.loads(each["figure"]) for each in sent if "figure" in each}
+    return {each["key"]: json.loads(each["figure"]) for each in components(at) if "figure" in each}
+
+
+def components(at: AppTest) -> list[dict[str, Any]]:
+    """What the page has sent to its components that have data and a key."""
+    sent = [element.proto.json for element in at.get("bidi_component") if element.proto.json]
+    return [each for each in map(json.loads, sent) if isinstance(each, dict) and "key" in each]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from app_driver import charts, texts, until
+from app_driver import charts, components, texts, until
 
 from app.tune.machine_code import other, tab
 from app.tune.machine_code.reading import Reading
@@ -75,8 +73,7 @@ def readings(monkeypatch):
 
 
 def listings(at):
-    sent = [json.loads(element.proto.json) for element in at.get("bidi_component")]
-    return {each["key"]: each for each in sent if "figure" not in each}
+    return {each["key"]: each for each in components(at) if "figure" not in each}
 
 
 def test_units_stalls_lines_and_the_listing(open_app, readings):
