@@ -205,15 +205,15 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
         known = values.setdefault(tunable.name, [])
         known += [value for value in tunable.values if value not in known]
         meanings.setdefault(tunable.name, tunable.meaning)
-    columns = st.columns([1.4, *[1.0] * len(values)], gap="small", vertical_alignment="bottom")
     own = url_state.segments(
-        columns[0],
+        st,
         "Tunables take",
         "sweep_own",
         (_OWN, _DEFAULTS),
         _OWN,
         help=TERMS["sweep_own_values"],
     )
+    columns = st.columns(max(1, len(values)), gap="small", vertical_alignment="bottom")
     texts = {
         name: url_state.text(
             column,
@@ -222,30 +222,29 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
             placeholder=",".join(map(str, sorted(values[name]))) if own == _OWN else _DEFAULTS,
             help=f"{meanings[name]} {TERMS['sweep_axis']}",
         )
-        for name, column in zip(values, columns[1:], strict=True)
+        for name, column in zip(values, columns, strict=False)
     }
     return texts, own == _OWN
 
 
 def _search() -> _SearchInputs:
     """Strategy, budget, how much is done at each point, and where."""
-    top = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
     strategy = url_state.segments(
-        top[0],
+        st,
         "Strategy",
         "sweep_strategy",
         STRATEGIES,
         STRATEGIES[0],
         help=TERMS["sweep_strategy"],
     )
+    columns = st.columns([2.2, 2.2, 3, 2, 2], gap="small", vertical_alignment="bottom")
     evaluations = url_state.number_or_none(
-        top[1], "Points, at most", "sweep_evaluations", low=1, placeholder="no limit"
+        columns[0], "Points, at most", "sweep_evaluations", low=1, placeholder="no limit"
     )
     seconds = url_state.number_or_none(
-        top[2], "Time, at most, s", "sweep_seconds", low=1, placeholder="no limit"
+        columns[1], "Time, at most, s", "sweep_seconds", low=1, placeholder="no limit"
     )
-    below = st.columns([3, 1, 1], gap="small", vertical_alignment="bottom")
-    cluster = below[0].text_input(
+    cluster = columns[2].text_input(
         "Run on",
         key="sweep_on",
         placeholder="this machine",
@@ -253,11 +252,11 @@ def _search() -> _SearchInputs:
         persist_state="session",
     )
     execute = url_state.toggle(
-        below[1], "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
+        columns[3], "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
     )
     # Whether the machines of a cluster have a GPU is known only to them.
     full = (local_gpu().spec is not None or bool(cluster)) and url_state.toggle(
-        below[2], "All timings", "sweep_full", help=TERMS["sweep_full"]
+        columns[4], "All timings", "sweep_full", help=TERMS["sweep_full"]
     )
     return _SearchInputs(
         strategy=strategy,
