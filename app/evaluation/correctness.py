@@ -11,12 +11,6 @@ from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
 from engine.evaluation import Correctness, Evaluation, Status
 
-_TITLES = {
-    "batch_by_head": "By batch and head",
-    "query_tile_by_key_tile": "By query tile and key tile",
-    "row_by_column": "By row and column d",
-}
-
 
 def draw(view: EvaluationView, *, tabs_key: str) -> None:
     """`tabs_key`: of the tabs of which one shows the source."""
@@ -124,7 +118,8 @@ def _maps(view: EvaluationView, correctness: Correctness) -> None:
     columns = st.columns([4] * last + [5])
     for i, (error_map, column) in enumerate(zip(view.maps, columns, strict=True)):
         with column:
-            st.markdown(f":gray[{_TITLES.get(error_map.name, plain_markdown(error_map.name))}]")
+            axes = f"By {error_map.row_axis} and {error_map.column_axis}"
+            st.markdown(f":gray[{plain_markdown(axes)}]")
             plot.draw(
                 charts.error_map(
                     error_map.frame,

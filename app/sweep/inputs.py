@@ -237,7 +237,7 @@ def _search() -> _SearchInputs:
         STRATEGIES[0],
         help=TERMS["sweep_strategy"],
     )
-    columns = st.columns([2.2, 2.2, 3, 2, 2], gap="small", vertical_alignment="bottom")
+    columns = st.columns([3, 3, 3, 2.2, 2], gap="small", vertical_alignment="bottom")
     evaluations = url_state.number_or_none(
         columns[0], "Points, at most", "sweep_evaluations", low=1, placeholder="no limit"
     )

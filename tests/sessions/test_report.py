@@ -96,7 +96,7 @@ def test_charts() -> None:
     titles = [figure.title for figure in report_figures(snapshot_maker())]
     assert titles == ["Latency", "Occupancy of every pass"]  # it passed: no map unless asked for
     *_, heat = report_figures(snapshot_maker(), maps=True)
-    assert heat.title == "Error map row_by_column of evaluation 0"
+    assert heat.title == "Error map by query row and column d, evaluation 0"
     assert heat.svg.count("<rect") <= 12
     passed = LIGHT.within[0]
     assert f'fill="{passed}"' in heat.svg

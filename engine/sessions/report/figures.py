@@ -169,7 +169,8 @@ def _map(stored: StoredErrorMap, evaluation: Evaluation) -> Figure:
         f"Largest error {largest:.3g}, tolerance {tolerance:.3g}: cool within the tolerance, warm "
         "beyond it, red where the output is NaN or infinite, empty where nothing was compared."
     )
-    return Figure(f"Error map {stored.name} of evaluation {stored.evaluation}", svg, remark)
+    axes_named = f"{stored.row_axis} and {stored.column_axis}"
+    return Figure(f"Error map by {axes_named}, evaluation {stored.evaluation}", svg, remark)
 
 
 def _cell(value: float | None, tolerance: float, above: int) -> str:
