@@ -1,9 +1,9 @@
 // v01 FA-1 baseline: FlashAttention-1 order, one thread per query row.
 // Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
 // Changed: nothing; this is the start that every later rung is compared with.
-// Limiter: two of eight warps compute, on bank-conflicted shared memory; the other six only load.
-// Constraints: D in {4, 32, 64, 96, 128}; S <= 65535 * 64; batch <= 65535; any KV.
-// Passes: 1, attention_forward; grid (num_heads, batch, ceil(S / 64)), 256 threads.
+// Limiter: two of eight warps compute, on 32-way conflicts of Q and S, which stay: the slow start.
+// Constraints: D in {4, 32, 64, 96, 128}; H <= 65535; B <= 65535; any KV.
+// Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.
 /* attune
@@ -17,7 +17,7 @@ block_n = {values = [32, 64], default = 64, meaning = "K/V rows per tile"}
 
 [[passes]]
 entry = "attention_forward"
-grid = ["num_heads", "batch", "ceil_div(seqlen, block_m)"]
+grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = 256
 # Q, K and V, and the scores S as floats.
 smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
@@ -30,6 +30,7 @@ query_rows = "block_m"
 kv_rows = "round_up(seqlen_kv, block_n)"
 */
 #include "element.cuh"
+#include "exp2.cuh"
 
 constexpr int BLOCK_M = 64;       // query rows per CTA, one computing thread each
 constexpr int NUM_THREADS = 256;  // all of them load, the first BLOCK_M compute
@@ -67,10 +68,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM);  // [BLOCK_M, BLOCK_N]
 
     const int tid = threadIdx.x;
-    const int m0 = blockIdx.z * BLOCK_M;  // first query row of this CTA
+    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
+    // Causal: the longest tiles start first, so that none of them is left for the end.
+    const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query = m0 + tid;           // this thread's query row, if it computes
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
-    const size_t head_index = (size_t)blockIdx.y * num_heads + blockIdx.x;
+    const size_t head_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
     const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
     const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
 
@@ -79,8 +83,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float acc_rmem[HEAD_DIM];  // O of this row, not yet divided by l
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d++) acc_rmem[d] = 0.0f;
-    float m = -INFINITY;  // running maximum of the row's scores
-    float l = 0.0f;       // running sum of exp(score - m)
+    float m = -INFINITY;  // running maximum of the row's scores, unscaled
+    float l = 0.0f;       // running sum of exp(scale (score - m))
+    const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
     const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
@@ -105,21 +110,23 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 }
                 const int key = n0 + n;
                 const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
-                score = visible ? score * softmax_scale : -INFINITY;
+                if (!visible) score = -INFINITY;
                 s_row[n] = score;
                 m_new = fmaxf(m_new, score);
             }
 
             // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0
             // is visible to every row, so m_new is finite from the first tile on.
-            const float correction = __expf(m - m_new);
+            const float m_scaled = m_new * scale_log2;
+            const float correction = fast_exp2(m * scale_log2 - m_scaled);
             l *= correction;
 #pragma unroll
             for (int d = 0; d < HEAD_DIM; d++) acc_rmem[d] *= correction;
 
-            // P = exp(S - m), O += P @ V [BLOCK_M, HEAD_DIM]. A warp reads one V row: broadcast.
+            // P = exp(scale (S - m)): one FFMA and one EX2 a score; O += P @ V [BLOCK_M, HEAD_DIM].
+            // A warp reads one V row: broadcast.
             for (int n = 0; n < BLOCK_N; n++) {
-                const float p = __expf(s_row[n] - m_new);
+                const float p = fast_exp2(s_row[n] * scale_log2 - m_scaled);
                 l += p;
 #pragma unroll
                 for (int d = 0; d < HEAD_DIM; d++) {

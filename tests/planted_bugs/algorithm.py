@@ -15,7 +15,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("tail mask off by one", ALL, "key < seqlen_kv &&", "key <= seqlen_kv &&", _ONE_KEY),
     Mutation(
         "causal mask misses the diagonal",
-        (*SCALAR, "v08", "v09", "v10", "v11", "v12"),
+        (*SCALAR, "v08", "v09", "v10", "v11", "v12", "v13"),
         "key <= query",
         "key < query",
         _OFF_BY_ONE,
@@ -31,7 +31,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "causal mask with one key too many",
-        (*SCALAR, "v08", "v09", "v10", "v11", "v12"),
+        (*SCALAR, "v08", "v09", "v10", "v11", "v12", "v13"),
         "key <= query",
         "key <= query + 1",
         _OFF_BY_ONE,
@@ -47,7 +47,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "no causal mask inside the tiles",
-        (*SCALAR, "v08", "v09", "v10", "v11", "v12"),
+        (*SCALAR, "v08", "v09", "v10", "v11", "v12", "v13"),
         "(!IS_CAUSAL || key <= query)",
         "true",
         ("by whole tiles", "without the causal mask"),
@@ -116,16 +116,23 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "O not rescaled",
-        ("v01", "v02"),
+        ("v01",),
         "acc_rmem[d] *= correction;",
         ";",
         ("rescales l but not O",),
     ),
     Mutation(
-        "O not rescaled",
+        "half of O not rescaled",
+        ("v02",),
+        "acc_rmem[j].x *= correction;",
+        "",
+        ("rescales l but not O",),
+    ),
+    Mutation(
+        "half of O not rescaled",
         SPLIT,
-        "acc_rmem[d] *= correction;",
-        ";",
+        "acc_rmem[j].x *= correction;",
+        "",
         ("rescales l but not O",),
         config={"num_splits": 2},
     ),
@@ -161,33 +168,32 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "scores not scaled",
-        SCALAR,
-        "score * softmax_scale",
-        "score",
+        (*SCALAR, *TILED),
+        "softmax_scale * LOG2_E",
+        "LOG2_E",
         ("without the scale",),
     ),
     Mutation(
         "scores not scaled",
-        ("v07", "v08", "v09", "v10", "v11", "v12", "v14"),
+        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14"),
         "softmax_scale * LOG2_E",
         "LOG2_E",
         ("without the scale",),
     ),
     Mutation(
         "exp2 for exp",
-        ("v07", "v08", "v09", "v10", "v11", "v12", "v14"),
+        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14"),
         "softmax_scale * LOG2_E",
         "softmax_scale",
         ("exp2 of scores",),
     ),
     Mutation(
-        "scores not scaled",
-        TILED,
-        "s_rmem[i][j] * softmax_scale",
-        "s_rmem[i][j]",
-        ("without the scale",),
+        "exp2 for exp",
+        (*SCALAR, *TILED),
+        "softmax_scale * LOG2_E",
+        "softmax_scale",
+        ("exp2 of scores",),
     ),
-    Mutation("exp2 for exp", (*SCALAR, *TILED), "__expf(", "exp2f(", ("exp2 of scores",)),
     Mutation(
         "maximum begins at 0",
         ("v01", "v02"),
@@ -295,14 +301,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "maximum over half of the lanes",
-        ("v08", "v09", "v10", "v11", "v12"),
+        ("v08", "v09", "v10", "v11", "v12", "v13"),
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return x;",
         _MAXIMUM,
     ),
     Mutation(
         "maximum over the wrong lanes",
-        ("v08", "v09", "v10", "v11", "v12"),
+        ("v08", "v09", "v10", "v11", "v12", "v13"),
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));",
         _MAXIMUM,
@@ -323,7 +329,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "sum over half of the lanes",
-        ("v08", "v09", "v10", "v11", "v12"),
+        ("v08", "v09", "v10", "v11", "v12", "v13"),
         "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
         "return x;",
         ("row sum",),
@@ -348,7 +354,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "not divided by l", ("v05",), "acc_rmem[i] / l)", "acc_rmem[i])", ("never divided by l",)
     ),
     Mutation(
-        "not divided by l", ("v06",), "acc_rmem[d] / l)", "acc_rmem[d])", ("never divided by l",)
+        "not divided by l", ("v06",), "acc_rmem[j].x / l,", "acc_rmem[j].x,", ("divided by l",)
     ),
     Mutation("not divided by l", ("v12",), "1.0f / l;", "1.0f;", ("never divided by l",)),
     Mutation(
@@ -377,7 +383,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fusion without weights",
         SPLIT,
-        "= __expf(m_split - m);",
+        "= fast_exp2((m_split - m) * scale_log2);",
         "= 1.0f;",
         ("without the rescale by exp(m_i − m)",),
     ),
@@ -412,8 +418,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fusion forgets the weight of O",
         ("v06",),
-        "+= weight * o_row[d]",
-        "+= o_row[d]",
+        "+= weight * o_pair",
+        "+= o_pair",
         ("rescales l_i but not O_i",),
     ),
     Mutation(
@@ -489,5 +495,38 @@ MUTATIONS: tuple[Mutation, ...] = (
         "num_tiles / NUM_SPLITS * BLOCK_N",
         ("leaving out", "leaves out", "using"),
         config={"num_splits": 2, "block_n": 32},
+    ),
+    # ---- the shares of v13 ----
+    Mutation(
+        "shares leave out their last key tile",
+        ("v13",),
+        "min(tiles_of(tile_index, seqlen_kv), begin_tile + left);\n",
+        "min(tiles_of(tile_index, seqlen_kv), begin_tile + left - (begin_tile == 0));\n",
+        ("leaving out", "leaves out", "using", "in this launch", "ever written", "arrivals"),
+        config={"num_ctas": 4},
+    ),
+    Mutation(
+        "fusion without weights",
+        ("v13",),
+        "= fast_exp2((m_partial[row] - m_rmem[t][r]) * scale_log2);",
+        "= 1.0f;",
+        ("without the rescale by exp(m_i − m)", "row"),
+        config={"num_ctas": 4},
+    ),
+    Mutation(
+        "fusion forgets the weight of l",
+        ("v13",),
+        "+= weight[r] * l_partial[row];",
+        "+= l_partial[row];",
+        ("rescales O_i but not l_i", "row"),
+        config={"num_ctas": 4},
+    ),
+    Mutation(
+        "a causal piece without keys is not looked for",
+        ("v13",),
+        "IS_CAUSAL && m_new == -INFINITY ? 0.0f : m_new * scale_log2;",
+        "m_new * scale_log2;",
+        ("NaN",),
+        "causal",
     ),
 )

@@ -17,11 +17,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("no barrier before the next tile", LOOPED, "__syncthreads();", ";", _RACE, nth=1),
     Mutation("no barrier before the merge", ("v12",), "__syncthreads();", ";", _RACE),
     Mutation(
-        "no warp barrier", ("v02", "v03", "v04", "v05", "v06", "v12"), "__syncwarp();", ";", _RACE
+        "no warp barrier",
+        ("v02", "v03", "v04", "v05", "v06", "v12", "v13"),
+        "__syncwarp();",
+        ";",
+        _RACE,
     ),
     Mutation(
         "half of the warp in the mask",
-        ("v02", "v03", "v04", "v05", "v06", "v08", "v09", "v10", "v11", "v12"),
+        ("v02", "v03", "v04", "v05", "v06", "v08", "v09", "v10", "v11", "v12", "v13"),
         "FULL_WARP = 0xffffffffu",
         "FULL_WARP = 0x0000ffffu",
         ("mask",),
@@ -88,8 +92,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "counter of another tile",
         ("v06",),
-        "arrivals + head_index * gridDim.z + blockIdx.z",
-        "arrivals + head_index + blockIdx.z",
+        "arrivals + head_index * gridDim.x + tile_index",
+        "arrivals + head_index + tile_index",
         ("arrivals", "ever written", "in this launch"),
     ),
     Mutation(
@@ -99,6 +103,46 @@ MUTATIONS: tuple[Mutation, ...] = (
         ";",
         (*_RACE, "in this launch"),
         nth=2,
+    ),
+    # ---- the pieces of v13, cut at four CTAs ----
+    *(
+        Mutation(name, ("v13",), old, new, words, nth=nth, config={"num_ctas": 4})
+        for name, old, new, nth, words in (
+            ("no barrier after the wait", "__syncthreads();", ";", 0, _RACE),
+            ("no barrier before the arrival", "__syncthreads();", ";", 1, _RACE),
+            ("no barrier before O takes the ring", "__syncthreads();", ";", 2, _RACE),
+            ("no barrier before the next piece", "__syncthreads();", ";", 3, _RACE),
+            ("no release fence", "__threadfence();", ";", 0, ("fence", "in this launch")),
+            ("no acquire fence", "__threadfence();", ";", 1, ("fence", "in this launch")),
+            (
+                "fused one piece early",
+                "== last_cta - first_cta;",
+                "== last_cta - first_cta - 1;",
+                None,
+                ("in this launch", "uninitialised global memory"),
+            ),
+            (
+                "counter not reset",
+                "if (threadIdx.x == 0) *tile_arrivals = 0;",
+                "",
+                None,
+                ("arrivals", "second run"),
+            ),
+            (
+                "counter of another tile",
+                "arrivals + (size_t)head * query_tiles + tile_index",
+                "arrivals + (size_t)head * query_tiles",
+                None,
+                ("arrivals", "ever written", "in this launch"),
+            ),
+            (
+                "slot of the other piece",
+                "+ (begin_tile == 0);",
+                "+ (begin_tile != 0);",
+                None,
+                ("in this launch", "uninitialised global memory", "no CTA wrote"),
+            ),
+        )
     ),
     # ---- precision ----
     Mutation(

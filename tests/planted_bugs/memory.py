@@ -17,12 +17,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "Q a row too far on",
-        (
-            "v08",
-            "v09",
-            "v10",
-            "v11",
-        ),
+        ("v08", "v09", "v10", "v11", "v13"),
         "q + q_head + (size_t)query * HEAD_DIM + d;",
         "q + q_head + (size_t)(query + 1) * HEAD_DIM + d;",
         ("the next row", "out of bounds"),
@@ -71,14 +66,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "batch without num_heads",
-        ("v01", "v02", "v03", "v04"),
-        "(size_t)blockIdx.y * num_heads + blockIdx.x;",
-        "(size_t)blockIdx.y + blockIdx.x;",
-        ("without num_heads", "ever written", "in this launch"),
-    ),
-    Mutation(
-        "batch without num_heads",
-        ("v08", "v09", "v10", "v11", "v12"),
+        ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11", "v12"),
         "(size_t)blockIdx.z * num_heads + blockIdx.y;",
         "(size_t)blockIdx.z + blockIdx.y;",
         ("without num_heads", "ever written", "in this launch"),
@@ -117,14 +105,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "load reads one row past the end",
-        (*SCALAR,),
+        ("v01",),
         "row < length ?",
         "row <= length ?",
         _BOUNDS,
     ),
     Mutation(
         "load reads one row past the end",
-        (*TILED, "v08", "v09", "v10"),
+        ("v02", "v05", "v06", *TILED, "v08", "v09", "v10"),
         "first_row + row < length",
         "first_row + row <= length",
         _BOUNDS,
@@ -138,9 +126,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "load does not look at the end",
-        SCALAR,
+        ("v01",),
         "row < length ?",
         "true ?",
+        _BOUNDS,
+    ),
+    Mutation(
+        "load does not look at the end",
+        ("v02", "v05", "v06"),
+        "if (first_row + row < length) {",
+        "{",
         _BOUNDS,
     ),
     # ---- stores ----
@@ -188,9 +183,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "neighbouring columns swapped",
-        ("v02", "v06"),
-        "out_row[d] = to",
-        "out_row[d ^ 1] = to",
+        ("v02",),
+        "to_element2(acc_rmem[j].x * inv_l, acc_rmem[j].y * inv_l)",
+        "to_element2(acc_rmem[j].y * inv_l, acc_rmem[j].x * inv_l)",
+        ("column 0 holds column 1",),
+    ),
+    Mutation(
+        "neighbouring columns swapped",
+        ("v06",),
+        "to_element2(acc_rmem[j].x / l, acc_rmem[j].y / l)",
+        "to_element2(acc_rmem[j].y / l, acc_rmem[j].x / l)",
         ("column 0 holds column 1",),
     ),
     Mutation(
@@ -214,9 +216,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "V of another column",
         ("v02", "v05", "v06"),
-        "v_smem[n * HEAD_DIM + part * DIMS_PER_THREAD + d]",
-        "v_smem[n * HEAD_DIM + (part ^ 1) * DIMS_PER_THREAD + d]",
-        ("column 0 holds column 16",),
+        "pair_at(v_smem + n * ROW_STRIDE, 2 * (part +",
+        "pair_at(v_smem + n * ROW_STRIDE, 2 * ((part ^ 1) +",
+        ("column 0 holds column 2",),
     ),
     Mutation(
         "nothing is stored",
@@ -228,8 +230,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "half of a row is stored",
         ("v02",),
-        "d < DIMS_PER_THREAD; d++) out_row",
-        "d < DIMS_PER_THREAD / 2; d++) out_row",
+        "j < PAIRS_PER_THREAD; j++) {\n            element* pair = out_row",
+        "j < PAIRS_PER_THREAD / 2; j++) {\n            element* pair = out_row",
         ("ever written",),
     ),
     Mutation(

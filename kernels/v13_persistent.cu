@@ -1,0 +1,516 @@
+// v13 Persistent: as many CTAs as the GPU holds, each with an equal share of all key tiles.
+// Idea: query tiles seldom divide evenly among SMs, their key tiles do: cut where a share ends.
+// Changed: against v11, a loop over pieces of query tiles, partial (O, m, l), fusion on arrival.
+// Limiter: as v11, without its last, partly filled round of CTAs.
+// Constraints: sm_80 or later; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
+// Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
+// Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
+// Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
+// Simulated, D = 64 on an A100, num_ctas = 216, without the fusion: B=1, H=16, S=2048 causal 66 us
+//   (v11 78), H=15 not causal, 1.11 rounds of CTAs, 88 us (v11 122).
+/* attune
+idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 8.0
+gqa = true
+let.block_m = "16 * row_tiles * num_warps"
+let.query_tiles = "ceil_div(seqlen, block_m)"
+let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
+# Where two row tiles of Q would take more registers than are left, Q stays in shared memory.
+let.q_rows = "block_m * ((head_dim * row_tiles - 1) // 128)"
+
+[tunables]
+block_n = {values = [32, 64, 128], default = 32, meaning = "K/V rows per tile"}
+stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA"}
+row_tiles = {values = [1, 2], default = 2, meaning = "16-row tiles per warp, which share K/V"}
+num_ctas.values = [4, 58, 84, 108, 116, 132, 142, 168, 170, 216, 264, 284, 340, 396]
+num_ctas.default = 264
+num_ctas.meaning = "CTAs that stay: the GPU's SMs times what each holds"
+
+[[constraints]]
+condition = "row_tiles * (head_dim + block_n) <= 352"
+sentence = """v13 holds O and S of {row_tiles} row tiles in registers, and block_n={block_n} with \
+              D={head_dim} takes more: lower block_n or row_tiles."""
+
+# A CTA cuts two query tiles at most: the one that it begins in, and the one that it ends in.
+[scratch]
+o_partial = {shape = ["2 * ctas", "head_dim // 8 * row_tiles", "32 * num_warps", "4"]}
+m_partial = {shape = ["2 * ctas", "2 * row_tiles", "32 * num_warps"]}
+l_partial = {shape = ["2 * ctas", "2 * row_tiles", "32 * num_warps"]}
+arrivals = {dtype = "int32", shape = ["batch", "num_heads", "query_tiles"], fill = "zero"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["ctas", "1", "1"]
+threads = "32 * num_warps"
+# The ring of K and V, and Q where it is not in registers. O takes the place of the ring at the end.
+smem_bytes = "(max(2 * stages * block_n, block_m) + q_rows) * head_dim * element_bytes"
+args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "batch",
+        "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "tensor"
+query_rows = "block_m"
+kv_rows = "ceil_div(query_tiles * num_heads * batch * round_up(seqlen_kv, block_n), ctas)"
+conflict_ways = 1
+*/
+#include "async_copy.cuh"
+#include "exp2.cuh"
+#include "mma.cuh"
+
+constexpr int WARP_ROWS = 16 * ROW_TILES;       // query rows per warp
+constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
+constexpr int NUM_THREADS = 32 * NUM_WARPS;
+constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
+constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
+constexpr int VECTOR = 8;                 // elements per 16-byte access
+constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
+constexpr bool Q_IN_SMEM = HEAD_DIM * ROW_TILES > 128;
+constexpr int RING_ROWS = 2 * STAGES * BLOCK_N > BLOCK_M ? 2 * STAGES * BLOCK_N : BLOCK_M;
+constexpr int ROW_PAIRS = 2 * ROW_TILES;  // rows of a lane
+constexpr int O_VECTORS = ROW_TILES * HEAD_DIM / 8;  // of four floats, in a thread
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
+              "num_warps must be 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
+static_assert(BLOCK_N == 32 || BLOCK_N == 64 || BLOCK_N == 128,
+              "block_n must be 32, 64 or 128: S of a tile stays in the registers of one warp");
+static_assert(STAGES == 2 || STAGES == 3,
+              "stages must be 2 or 3: one tile is computed while the others arrive");
+static_assert(ROW_TILES == 1 || ROW_TILES == 2,
+              "row_tiles must be 1 or 2: O of every tile stays in registers");
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
+              "head_dim must be a multiple of 16 up to 128: O stays in registers");
+
+// Where a chunk of 8 elements lies in its row: as in v09. It depends on row % 8 alone, so that rows
+// 8 apart differ by an immediate.
+__device__ __forceinline__ int spread_of(int row) {
+    return (HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4) * VECTOR;
+}
+
+__device__ __forceinline__ int swizzled(int row, int d) {
+    return row * HEAD_DIM + (d ^ spread_of(row));
+}
+
+// The address of a lane's row, 16 columns further for every step. Rows begin at multiples of 128
+// bytes (D = 64, 128) or 64, and the spread lies below, so that an XOR takes the place of an add.
+__device__ __forceinline__ unsigned step_address(unsigned lane_address, int step) {
+    if (HEAD_DIM % 64 == 0) return lane_address ^ step * 32;
+    return (lane_address ^ step % 2 * 32) + step / 2 * 64;
+}
+
+// A thread's part of the copy of a tile: the same columns of every ROW_STEPth row, so that all of
+// its addresses are one and immediates.
+constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // threads beside each other in a row
+constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
+
+// Starts the copies of ROWS rows into shared memory, of which `length` are there.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(element* tile_smem,  // [ROWS, HEAD_DIM], swizzled
+                                          const element* source,  // [length, HEAD_DIM]
+                                          int length) {
+    const int row = threadIdx.x / ROW_LANES;
+    const int d = threadIdx.x % ROW_LANES * VECTOR;
+    element* lane_smem = tile_smem + swizzled(row, d);
+    const element* lane_source = source + (size_t)row * HEAD_DIM + d;
+#pragma unroll
+    for (int first = 0; first < ROWS; first += ROW_STEP) {
+        if (ROWS % ROW_STEP != 0 && first + row >= ROWS) break;
+#pragma unroll
+        for (int column = 0; column < HEAD_DIM; column += ROW_LANES * VECTOR) {
+            // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+            cp_async_16(lane_smem + first * HEAD_DIM + column,
+                        lane_source + first * HEAD_DIM + column, first + row < length);
+        }
+    }
+}
+
+// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+// Key tiles that query tile `tile` visits. Causal: those behind its last query are masked for all
+// of its rows.
+__device__ __forceinline__ int tiles_of(int tile, int seqlen_kv) {
+    const int keys = IS_CAUSAL ? min(seqlen_kv, (tile + 1) * BLOCK_M) : seqlen_kv;
+    return (keys + BLOCK_N - 1) / BLOCK_N;
+}
+
+// The 1 lets ptxas use the registers it wants, as in v02.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  float4* __restrict__ o_partial,  // [2 gridDim.x, O_VECTORS, NUM_THREADS]
+                  float* __restrict__ m_partial,   // [2 gridDim.x, ROW_PAIRS, NUM_THREADS]
+                  float* __restrict__ l_partial,   // [2 gridDim.x, ROW_PAIRS, NUM_THREADS]
+                  int* __restrict__ arrivals,  // [batch, num_heads, query tiles], all zero
+                  int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
+    element* q_smem = ring + RING_ROWS * HEAD_DIM;     // [BLOCK_M, HEAD_DIM], if Q_IN_SMEM
+
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int pair = 2 * (lane % 4);  // first of a lane's two columns of a fragment
+    const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
+
+    // All work is a line of key tiles: head after head, of a head the longest query tile first. CTA
+    // c takes those from all c / gridDim.x on. 64-bit: this product may pass 2^31.
+    const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
+    int head_tiles = query_tiles * tiles_of(0, seqlen_kv);
+    if (IS_CAUSAL) {
+        head_tiles = 0;
+        for (int tile = 0; tile < query_tiles; tile++) head_tiles += tiles_of(tile, seqlen_kv);
+    }
+    const auto share_begin = [&](int cta) {
+        return (long long)batch * num_heads * head_tiles * cta / gridDim.x;
+    };
+
+    // Where this CTA begins: head, query tile, and the key tile within.
+    int left = (int)(share_begin(blockIdx.x + 1) - share_begin(blockIdx.x));  // key tiles to go
+    int head = (int)(share_begin(blockIdx.x) / head_tiles);  // batch * num_heads + its head
+    int begin_tile = (int)(share_begin(blockIdx.x) % head_tiles);
+    int tile_index = query_tiles - 1;
+    if (IS_CAUSAL) {
+        while (begin_tile >= tiles_of(tile_index, seqlen_kv)) {
+            begin_tile -= tiles_of(tile_index--, seqlen_kv);
+        }
+    } else {
+        tile_index -= begin_tile / tiles_of(0, seqlen_kv);
+        begin_tile %= tiles_of(0, seqlen_kv);
+    }
+
+    while (left > 0) {
+        const int end_tile = min(tiles_of(tile_index, seqlen_kv), begin_tile + left);
+        left -= end_tile - begin_tile;
+        const int m0 = tile_index * BLOCK_M;                  // first query row of this piece
+        const int query0 = m0 + warp * WARP_ROWS + lane / 4;  // this lane's first row
+        // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
+        const size_t kv_index = head / (num_heads / num_heads_kv);  // over batches, too
+        const size_t q_head = (size_t)head * seqlen * HEAD_DIM;  // where this head's Q and O begin
+        const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
+
+        // Q as the left operand of two tiles of 8 rows and two of 8 columns: from global memory as
+        // in v08, or step by step from shared memory.
+        unsigned q_rmem[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];
+        if constexpr (Q_IN_SMEM) {
+            load_tile<BLOCK_M>(q_smem, q + q_head + (size_t)m0 * HEAD_DIM, seqlen - m0);
+        } else {
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+                for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {  // bit 0: lower 8 rows, bit 1: right 8 columns
+                        const int query = query0 + t * 16 + i % 2 * 8;
+                        const int d = step * 16 + i / 2 * 8 + pair;
+                        const element* source = q + q_head + (size_t)query * HEAD_DIM + d;
+                        ElementPair elements;
+                        elements.bits = 0;  // rows past the end: any finite value would do
+                        if (query < seqlen) {
+                            elements.elements = *reinterpret_cast<const element2*>(source);
+                        }
+                        q_rmem[t][step][i] = elements.bits;
+                    }
+                }
+            }
+        }
+
+        float acc_rmem[ROW_TILES][HEAD_DIM / 8][4] = {};  // O, not divided by l: 8 columns a tile
+        float m_rmem[ROW_TILES][2];       // running maxima of the lane's rows, unscaled
+        float l_rmem[ROW_TILES][2] = {};  // running sums over this lane's keys only
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) m_rmem[t][0] = m_rmem[t][1] = -INFINITY;
+
+        const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);
+
+        // Copies the K/V tile whose first key is n, if there is one, into a stage. A group of its
+        // own either way, so that the groups under way can be counted.
+        const auto start_copies = [&](int stage, int n) {
+            if (n < kv_end) {
+                const size_t start = kv_head + (size_t)n * HEAD_DIM;
+                load_tile<BLOCK_N>(ring + stage, k + start, seqlen_kv - n);
+                load_tile<BLOCK_N>(ring + stage + TILE, v + start, seqlen_kv - n);
+            }
+            cp_async_commit();
+        };
+#pragma unroll
+        for (int i = 0; i < STAGES - 1; i++) {
+            start_copies(2 * i * TILE, (begin_tile + i) * BLOCK_N);
+        }
+
+        // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
+        const int k_row = lane / 16 * 8 + lane % 8, v_row = lane % 16;
+        const unsigned ring_address = shared_address(ring);
+        const unsigned k_lane = ring_address + 2 * swizzled(k_row, lane / 8 % 2 * 8);
+        const unsigned v_lane = ring_address + 2 * (TILE + swizzled(v_row, lane / 16 * 8));
+        unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
+                                2 * swizzled(v_row, lane / 16 * 8);
+
+        constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
+        int stage = 0;  // where this tile lies in the ring, in elements
+        for (int n0 = begin_tile * BLOCK_N; n0 < kv_end; n0 += BLOCK_N) {
+            cp_async_wait<STAGES - 2>();
+            // All threads' parts of this tile are there, and the tile before is read by nobody any
+            // more: its stage takes the next copies.
+            __syncthreads();
+            start_copies(stage == 0 ? LAST_STAGE : stage - 2 * TILE, n0 + (STAGES - 1) * BLOCK_N);
+            // Hides from the compiler that q_lane stays: it would keep Q's address of every step in
+            // a register of its own, and spill others.
+            asm volatile("" : "+r"(q_lane));
+            const unsigned k_address = k_lane + 2 * stage;
+            const unsigned v_address = v_lane + 2 * stage;
+            stage = stage == LAST_STAGE ? 0 : stage + 2 * TILE;
+
+            // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so
+            // they load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys
+            // 8-15.
+            float s_rmem[ROW_TILES][BLOCK_N / 8][4] = {};
+#pragma unroll
+            for (int step = 0; step < DIM_STEPS; step++) {
+                if constexpr (Q_IN_SMEM) {
+#pragma unroll
+                    for (int t = 0; t < ROW_TILES; t++) {
+                        ldmatrix_x4(q_rmem[t][0], step_address(q_lane, step) + t * 32 * HEAD_DIM);
+                    }
+                }
+#pragma unroll
+                for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+                    unsigned k_rmem[4];
+                    ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+#pragma unroll
+                    for (int t = 0; t < ROW_TILES; t++) {
+                        const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
+                        mma_m16n8k16(s_rmem[t][2 * key_step], q_step, k_rmem[0], k_rmem[1]);
+                        mma_m16n8k16(s_rmem[t][2 * key_step + 1], q_step, k_rmem[2], k_rmem[3]);
+                    }
+                }
+            }
+
+            // Only tiles across the end of the keys or across the diagonal have anything to mask.
+            if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+                    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
+                            const int key = n0 + tile * 8 + pair + i % 2;
+                            const int query = query0 + t * 16 + i / 2 * 8;
+                            const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                            if (!visible) s_rmem[t][tile][i] = -INFINITY;
+                        }
+                    }
+                }
+            }
+
+            // Online softmax: what was summed under the old maximum shrinks to the new one. A row
+            // may see no key of a causal piece: its maximum is -inf, and -inf - -inf would be NaN.
+            // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                float correction[2], m_scaled[2];
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    float m_new = m_rmem[t][r];
+#pragma unroll
+                    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+                        const float(&scores)[4] = s_rmem[t][tile];
+                        m_new = fmaxf(m_new, fmaxf(scores[2 * r], scores[2 * r + 1]));
+                    }
+                    m_new = row_max(m_new);
+                    m_scaled[r] = IS_CAUSAL && m_new == -INFINITY ? 0.0f : m_new * scale_log2;
+                    correction[r] = fast_exp2(m_rmem[t][r] * scale_log2 - m_scaled[r]);
+                    m_rmem[t][r] = m_new;
+                    l_rmem[t][r] *= correction[r];
+                }
+#pragma unroll
+                for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[i / 2];
+                }
+#pragma unroll
+                for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        float& score = s_rmem[t][tile][i];
+                        score = fast_exp2(score * scale_log2 - m_scaled[i / 2]);
+                        l_rmem[t][i / 2] += score;
+                    }
+                }
+            }
+
+            // O += P @ V [WARP_ROWS, HEAD_DIM]. Two accumulator tiles of S side by side are one
+            // left operand. V's rows are the rows of the right operand, so its matrices load
+            // transposed.
+#pragma unroll
+            for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+                unsigned p_rmem[ROW_TILES][4];
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    const float(&left)[4] = s_rmem[t][2 * key_step];
+                    const float(&right)[4] = s_rmem[t][2 * key_step + 1];
+                    p_rmem[t][0] = pack(left[0], left[1]);
+                    p_rmem[t][1] = pack(left[2], left[3]);
+                    p_rmem[t][2] = pack(right[0], right[1]);
+                    p_rmem[t][3] = pack(right[2], right[3]);
+                }
+#pragma unroll
+                for (int step = 0; step < DIM_STEPS; step++) {
+                    unsigned v_rmem[4];
+                    ldmatrix_x4_transposed(
+                        v_rmem, step_address(v_address, step) + key_step * 32 * HEAD_DIM);
+#pragma unroll
+                    for (int t = 0; t < ROW_TILES; t++) {
+                        mma_m16n8k16(acc_rmem[t][2 * step], p_rmem[t], v_rmem[0], v_rmem[1]);
+                        mma_m16n8k16(acc_rmem[t][2 * step + 1], p_rmem[t], v_rmem[2], v_rmem[3]);
+                    }
+                }
+            }
+        }
+
+        // A query tile of which other CTAs have a piece: hand over (O, m, l), each thread what the
+        // same thread takes back, and go on, but for the CTA that comes last.
+        bool is_stored_here = true;
+        const int num_tiles = tiles_of(tile_index, seqlen_kv);
+        if (end_tile - begin_tile < num_tiles) {
+            // Hides from the compiler that this stays: it would keep 64-bit products in registers.
+            asm volatile("" : "+r"(head_tiles));
+            // Which CTA a key tile of this query tile belongs to.
+            const long long first_position = share_begin(blockIdx.x + 1) - left - end_tile;
+            const auto owner_of = [&](int key_tile) {
+                const long long after = first_position + key_tile + 1;
+                return (int)((after * gridDim.x - 1) / share_begin(gridDim.x));
+            };
+            const int first_cta = owner_of(0), last_cta = owner_of(num_tiles - 1);
+            // Of a CTA's two slots the first is for the tile that it begins inside of.
+            const size_t slot = 2 * (size_t)blockIdx.x + (begin_tile == 0);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const size_t row = (slot * ROW_PAIRS + 2 * t + r) * NUM_THREADS + threadIdx.x;
+                    m_partial[row] = m_rmem[t][r];
+                    l_partial[row] = l_rmem[t][r];
+                }
+#pragma unroll
+                for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+                    const float(&o)[4] = acc_rmem[t][tile];
+                    const size_t vector = slot * O_VECTORS + t * (HEAD_DIM / 8) + tile;
+                    o_partial[vector * NUM_THREADS + threadIdx.x] =
+                        make_float4(o[0], o[1], o[2], o[3]);
+                }
+            }
+            // Release: whoever sees this CTA's arrival also sees the partials written above.
+            __threadfence();
+            // Thread 0 arrives for the whole CTA, so all of its threads must have written and
+            // fenced.
+            __syncthreads();
+            int* tile_arrivals = arrivals + (size_t)head * query_tiles + tile_index;
+            const bool came_last =
+                threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == last_cta - first_cta;
+            // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+            is_stored_here = __syncthreads_or(came_last);
+            if (is_stored_here) {
+                // Acquire: the other partials are read after the count that announced them.
+                __threadfence();
+                if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: for the next launch
+
+                // m = max over the pieces, finite: the first holds key 0, which every row sees.
+#pragma unroll
+                for (int i = 0; i < ROW_PAIRS; i++) m_rmem[i / 2][i % 2] = -INFINITY;
+                for (int cta = first_cta; cta <= last_cta; cta++) {
+                    const size_t piece = 2 * (size_t)cta + (cta == first_cta);
+#pragma unroll
+                    for (int i = 0; i < ROW_PAIRS; i++) {
+                        const size_t row = (piece * ROW_PAIRS + i) * NUM_THREADS + threadIdx.x;
+                        m_rmem[i / 2][i % 2] = fmaxf(m_rmem[i / 2][i % 2], m_partial[row]);
+                    }
+                }
+                // O = sum_s exp(scale (m_s - m)) O_s, and l alike; in the order of the pieces, so
+                // that the same bits come out whoever is last.
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    l_rmem[t][0] = l_rmem[t][1] = 0.0f;
+#pragma unroll
+                    for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[t][i / 4][i % 4] = 0.0f;
+                }
+                for (int cta = first_cta; cta <= last_cta; cta++) {
+                    const size_t piece = 2 * (size_t)cta + (cta == first_cta);
+#pragma unroll
+                    for (int t = 0; t < ROW_TILES; t++) {
+                        float weight[2];
+#pragma unroll
+                        for (int r = 0; r < 2; r++) {
+                            const size_t row =
+                                (piece * ROW_PAIRS + 2 * t + r) * NUM_THREADS + threadIdx.x;
+                            weight[r] = fast_exp2((m_partial[row] - m_rmem[t][r]) * scale_log2);
+                            l_rmem[t][r] += weight[r] * l_partial[row];
+                        }
+#pragma unroll
+                        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+                            const size_t vector = piece * O_VECTORS + t * (HEAD_DIM / 8) + tile;
+                            const float4 o = o_partial[vector * NUM_THREADS + threadIdx.x];
+                            acc_rmem[t][tile][0] += weight[0] * o.x;
+                            acc_rmem[t][tile][1] += weight[0] * o.y;
+                            acc_rmem[t][tile][2] += weight[1] * o.z;
+                            acc_rmem[t][tile][3] += weight[1] * o.w;
+                        }
+                    }
+                }
+            }
+        }
+
+        // O takes the place of the ring, which slower warps are still reading.
+        __syncthreads();
+        if (is_stored_here) {
+            // [WARP_ROWS, HEAD_DIM], swizzled
+            element* o_smem = ring + warp * WARP_ROWS * HEAD_DIM;
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const int row = t * 16 + lane / 4 + r * 8;
+                    const float inv_l = 1.0f / row_sum(l_rmem[t][r]);
+#pragma unroll
+                    for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+                        const float(&o)[4] = acc_rmem[t][tile];
+                        *reinterpret_cast<element2*>(o_smem + swizzled(row, tile * 8) + pair) =
+                            to_element2(o[2 * r] * inv_l, o[2 * r + 1] * inv_l);
+                    }
+                }
+            }
+            // Each warp stores its own rows, 16 bytes a lane; other lanes wrote them.
+            __syncwarp();
+#pragma unroll
+            for (int first = 0; first < WARP_ROWS * HEAD_DIM / VECTOR; first += 32) {
+                const int row = (first + lane) / (HEAD_DIM / VECTOR);
+                const int d = (first + lane) % (HEAD_DIM / VECTOR) * VECTOR;
+                const int query = m0 + warp * WARP_ROWS + row;
+                if (query < seqlen) {
+                    *reinterpret_cast<uint4*>(out + q_head + (size_t)query * HEAD_DIM + d) =
+                        *reinterpret_cast<const uint4*>(o_smem + swizzled(row, d));
+                }
+            }
+        }
+        // The next piece's copies overwrite Q and O, which slower warps are still reading.
+        __syncthreads();
+
+        begin_tile = 0;
+        if (--tile_index < 0) {
+            tile_index = query_tiles - 1;
+            head++;
+        }
+    }
+}
