@@ -6,8 +6,9 @@
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
 // Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
-// Simulated, D = 64 on an A100, num_ctas = 216, without the fusion: B=1, H=16, S=2048 causal 66 us
-//   (v11 78), H=15 not causal, 1.11 rounds of CTAs, 88 us (v11 122).
+// Counted: 3,176 instructions for 64 keys on sm_80 (v11 3,112), no conflicts, no spills.
+// Simulated without the fusion, D = 64 on an A100, num_ctas = 216: B=1, H=16, S=2048 causal 66 us
+//   (v11 78); H=15 not causal, 1.11 rounds of CTAs, 88 us (v11 122).
 /* attune
 idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
 head_dims = [32, 64, 96, 128]
@@ -80,6 +81,7 @@ static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2,
               "row_tiles must be 1 or 2: O of every tile stays in registers");
+static_assert(NUM_CTAS >= 1, "num_ctas must be at least 1: someone has to visit the keys");
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 16 up to 128: O stays in registers");
 

@@ -138,7 +138,6 @@ BUGS = (
         "(!IS_CAUSAL || key <= query)",
         "tail_mask",
         ("missing tail mask", "the 56 padded keys", "S = 200"),
-        {"block_n": 64},
     ),
     Bug(
         "causal mask off by one, too many",
@@ -266,7 +265,6 @@ BUGS = (
         "(!IS_CAUSAL || key <= query)",
         "tail_mask",
         ("missing tail mask", "the 56 padded keys", "KV = 200"),
-        {"block_n": 64},
     ),
     Bug(
         "decode: K and V found with the stride of Q",
@@ -285,7 +283,6 @@ BUGS = (
         ": seqlen;",
         "key_count",
         ("a key loop that ends by the number of queries", "keys 64 to 199"),
-        {"block_n": 64},
     ),
     Bug(
         "neighbouring columns of d swapped",
