@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from verdicts import RIGHT
 
 import engine.pipeline.bench as subject
 from engine.config import ResolvedConfig
@@ -76,33 +77,6 @@ class MadeUpTimer:
         return MeasureError(str(error))
 
 
-VERDICT = Correctness(
-    **dict.fromkeys(
-        (
-            "max_abs_err",
-            "mean_abs_err",
-            "rms_err",
-            "baseline_err",
-            "tolerance",
-            "fixed_bound",
-        ),
-        1e-4,
-    ),
-    passed=True,
-    reason="right",
-    cosine=1.0,
-    baseline_name="SDPA",
-    within_fixed_bound=True,
-    bad_count=0,
-    nonfinite_count=0,
-    unwritten_count=0,
-    first_bad_index=None,
-    inputs_unchanged=True,
-    repeatable=True,
-    guards_intact=True,
-)
-
-
 class MadeUpGpu:
     """An evaluator and its CUDA backend; `times_us` by variant, `wrong` ones do not pass."""
 
@@ -139,7 +113,7 @@ class MadeUpGpu:
                 config=dict(request.config),
                 device="H200",
                 when="2026-01-01T00:00:00+00:00",
-                correctness=replace(VERDICT, passed=not is_wrong),
+                correctness=replace(RIGHT, passed=not is_wrong),
             )
         )
 

@@ -6,32 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from verdicts import RIGHT
 
-from engine.evaluation import Correctness, Evaluation, Finding, Status
+from engine.evaluation import Evaluation, Finding, Status
 from engine.jobs.manager import JobStatus
 from engine.jobs.status import SingleJob
 from engine.pipeline.request import EvaluationRequest
 from engine.records.encoding import encode
 
-CORRECT = Correctness(
-    passed=True,
+CORRECT = replace(
+    RIGHT,
     reason="The largest error is within the tolerance.",
     max_abs_err=2e-4,
-    mean_abs_err=2e-5,
-    rms_err=3e-5,
-    cosine=0.9999999,
-    baseline_err=2e-4,
-    baseline_name="PyTorch SDPA",
     tolerance=6e-4,
-    fixed_bound=0.002,
-    within_fixed_bound=True,
-    bad_count=0,
-    nonfinite_count=0,
-    unwritten_count=0,
-    first_bad_index=None,
-    inputs_unchanged=True,
-    repeatable=True,
-    guards_intact=True,
+    baseline_name="PyTorch SDPA",
 )
 WRONG = replace(
     CORRECT,

@@ -23,4 +23,4 @@ def test_an_added_kernel_is_a_variant_until_it_is_removed(open_app, tmp_path, mo
     assert not at.exception
     at.run()
     assert not at.exception
-    assert at.selectbox(key="variant").value == "v01"
+    assert at.selectbox(key="variant").value == "auto"

@@ -101,6 +101,7 @@ def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app.no_exception()
 
 
+@pytest.mark.slow
 def test_dark_mode_follows_the_system(new_tab):
     light = new_tab()
     dark = new_tab(color_scheme="dark")
@@ -163,6 +164,7 @@ def test_bad_input_is_one_sentence(new_tab):
     app.no_exception()
 
 
+@pytest.mark.slow
 def test_the_path_tune_opens_the_default_page(new_tab):
     app = new_tab("/tune?variant=v02&S=256", permissions=["clipboard-read", "clipboard-write"])
     app.see("B1 H1 S256 D64 fp16 on L4")
