@@ -111,6 +111,10 @@ def _job_of(
         if job is None:
             del submitted[key]
             return None
+        if job.state == "crashed" and kind != "evaluate" and f"again {key}" not in submitted:
+            # Cancelling a run ends the worker, and what it did beside: that is done again once.
+            submitted[f"again {key}"] = submitted[key] = manager().submit(request, kind)
+            continue
         if job.is_over or time.monotonic() > deadline:
             return job
         time.sleep(0.01)
