@@ -114,6 +114,11 @@ class Occupancy(Stored):
     idle_ctas: Count = 0  # of those launched: splits that have no key to visit
 
     @property
+    def binding(self) -> tuple[str, ...]:
+        """Every resource that allows no more CTAs per SM than there are; `limiter` is the first."""
+        return tuple(name for name, n in self.limits.items() if n == self.ctas_per_sm)
+
+    @property
     def useful_ctas(self) -> int:
         """CTAs that have keys to visit."""
         return self.ctas - self.idle_ctas

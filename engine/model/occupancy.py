@@ -215,10 +215,19 @@ def _reason(
         )
     fits = f"{resident} CTA{'s' if resident > 1 else ''} of {warps_per_cta} warp"
     fits += f"{'s' if warps_per_cta > 1 else ''} fit on an SM"
+    used = resident * warps_per_cta
+    if used == limits.max_warps_per_sm:
+        return f"{fits}, all {used} warps it can hold: occupancy is full."
+    if len(binding) > 1:
+        words = {
+            "warps": f"its {limits.max_warps_per_sm} warps",
+            "ctas": "its CTA slots",
+            "registers": f"registers ({registers} per thread)",
+            "shared memory": f"shared memory ({smem_bytes:,} bytes per CTA)",
+        }
+        together = " and ".join(words[name] for name in binding)
+        return f"{fits}, limited by {together} alike: less of one alone lets no more CTAs in."
     if binding[0] == "warps":
-        used = resident * warps_per_cta
-        if used == limits.max_warps_per_sm:
-            return f"{fits}, all {used} warps it can hold: occupancy is full."
         return (
             f"{fits}; another would exceed its {limits.max_warps_per_sm} warps, and "
             f"{limits.max_warps_per_sm - used} stay unused: a CTA size that divides "
@@ -226,11 +235,10 @@ def _reason(
         )
     if binding[0] == "ctas":
         return f"{fits}, all the CTA slots it has; more warps per CTA would raise occupancy."
-    also = " and shared memory" if binding == ["registers", "shared memory"] else ""
     if binding[0] == "registers":
         return (
-            f"{fits}, limited by registers ({registers} per thread){also}; fewer registers per "
-            f"thread would let more CTAs in."
+            f"{fits}, limited by registers ({registers} per thread); fewer registers per thread "
+            f"would let more CTAs in."
         )
     return (
         f"{fits}, limited by shared memory ({smem_bytes:,} bytes per CTA); smaller tiles would "

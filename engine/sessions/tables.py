@@ -47,7 +47,6 @@ def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> lis
 def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
     """What a reader wants first: target, result, decision, what it cost."""
     target, decision = snapshot.target, snapshot.decision
-    passed = sum(e.status is Status.PASSED for e in evaluations)
     devices = list(dict.fromkeys(e.device for e in evaluations))
     rows = {
         "target": describe_goal(target) if target else "none",
@@ -55,10 +54,26 @@ def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Tabl
         "decision": _decision(decision) or "",
         "fastest": _fastest(evaluations),
         **spent_rows(snapshot.spent, devices),
-        "evaluations": f"{len(evaluations):,}, of which {passed:,} passed",
+        "evaluations": _count(evaluations),
         "GPU": ", ".join(devices),
     }
     return Table("Summary", ("what", "value"), tuple(row for row in rows.items() if row[1]))
+
+
+def _count(evaluations: Sequence[Evaluation]) -> str:
+    """How many there are; those that bring times from elsewhere are not said to have failed."""
+    count = f"{len(evaluations):,}"
+    passed = sum(e.status is Status.PASSED for e in evaluations)
+    elsewhere = sum(e.status is Status.SKIPPED and _has_taken_time(e) for e in evaluations)
+    if elsewhere == len(evaluations):
+        return f"{count}, recorded elsewhere: Attune neither ran nor checked them"
+    also = f" and {elsewhere:,} were recorded elsewhere" if elsewhere else ""
+    return f"{count}, of which {passed:,} passed{also}"
+
+
+def _has_taken_time(e: Evaluation) -> bool:
+    times = (e.latency, *(b.latency for b in e.baselines))
+    return any(t is not None and t.origin != "predicted" for t in times)
 
 
 def _decision(decision: Decision | None) -> str | None:

@@ -182,7 +182,7 @@ def test_the_knee_is_explained_by_what_runs_at_once() -> None:
     assert main.ctas_per_sm == 2
     assert "2 CTAs fit on an SM (limited by registers), so the 58 SMs run 116 at once" in words
     assert "which is B=116." in words
-    assert "would ask for 348 CTAs (B=348)" in words
+    assert "would take 348 CTAs (B=348)" in words
     assert "thread fill is 33%" in words
     assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +75,25 @@ def test_limiters_and_their_sentences(
     assert (o.limiter, o.ctas_per_sm) == (limiter, resident)
     assert words in o.reason
     assert o.reason.endswith(".")
+
+
+@pytest.mark.parametrize("threads", [32, 64, 96, 128, 256, 512, 640, 1024])
+def test_advice_is_what_the_calculator_says(threads: int) -> None:
+    for registers, smem in product((16, 24, 40, 64, 95, 128, 255), range(0, 100_000, 4_096)):
+        now = occupancy(L4, 58, 100, threads, registers, smem)
+        if not now.ctas_per_sm:
+            continue
+        fewer = occupancy(L4, 58, 100, threads, 16, smem).ctas_per_sm > now.ctas_per_sm
+        smaller = occupancy(L4, 58, 100, threads, registers, 0).ctas_per_sm > now.ctas_per_sm
+        if "fewer registers" in now.reason:
+            assert fewer, now.reason
+        if "smaller tiles" in now.reason:
+            assert smaller, now.reason
+        if "alike" in now.reason:
+            assert len(now.binding) > 1, now.reason
+            assert all(name.split()[-1] in now.reason for name in now.binding if name != "ctas")
+            assert not fewer, now.reason
+            assert not smaller, now.reason
 
 
 def test_what_does_not_fit_has_no_waves() -> None:

@@ -275,7 +275,7 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
     per_batch = first.useful_ctas / first.batch
     word = "CTA fits" if main.ctas_per_sm == 1 else "CTAs fit"
     resources = {"ctas": "its CTA slots", "warps": "its warps"}
-    limiter = resources.get(main.limiter, main.limiter)
+    limiter = " and ".join(resources.get(name, name) for name in main.binding)
     words = (
         f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {limiter}), so the "
         f"{device.num_sms} SMs run {at_once:,} at once, which is B={at_once / per_batch:,.4g}."
