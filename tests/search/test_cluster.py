@@ -222,6 +222,7 @@ worker.fingerprint = lambda: "0123456789abcdef"
 """
 
 
+@pytest.mark.slow
 def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
     request = first_request(TINY)
     with LocalCluster(tmp_path) as made:
