@@ -37,7 +37,11 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
     Columns: as `times_frame`.
     """
-    labels = [plain(name) for name in frame["rung"]]
+    label_of = {
+        name: f"{plain(name)}  {format_us(us)}"
+        for name, us in zip(frame["rung"], frame["median_us"], strict=True)
+    }
+    labels = [label_of[name] for name in frame["rung"]]
     low, high = float(frame["low_us"].min()), float(frame["high_us"].max())
     taken = frame[frame["known_us"].notna()]
     if len(taken):
@@ -58,10 +62,7 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             "color": theme.line,
             "thickness": 1.5,
         },
-        "text": [format_us(us) for us in frame["median_us"]],
-        "textposition": "inside",
-        "insidetextanchor": "start",
-        "hovertemplate": "<b>%{y}</b><br>simulated %{text}<extra></extra>",
+        "hovertemplate": "<b>%{y}</b> simulated<extra></extra>",
     }
     data: list[Trace] = [bars]
     if len(taken):
@@ -71,7 +72,7 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
                 "mode": "markers",
                 "name": "taken on a GPU",
                 "x": list(taken["known_us"]),
-                "y": [plain(name) for name in taken["rung"]],
+                "y": [label_of[name] for name in taken["rung"]],
                 "marker": {
                     "symbol": [MARKER[origin] for origin in taken["known_origin"]],
                     "size": 11,

@@ -124,14 +124,16 @@ def _row(listed: list[object]) -> Row:
 
 
 def table_for(compute_capability: tuple[int, int]) -> Table | None:
-    """The table of a compute capability, else of the next lower one; None where there is none.
+    """The table of a compute capability, else of the next lower one, else of the next higher one.
+
+    None where there is no table at all.
 
     Raises AttuneError as `read_table`.
     """
     named = (_FILE.fullmatch(path.name) for path in FOLDER.glob("sm_*.json"))
-    known = ((int(match["major"]), int(match["minor"])) for match in named if match is not None)
+    known = [(int(match["major"]), int(match["minor"])) for match in named if match is not None]
     lower = [capability for capability in known if capability <= compute_capability]
-    return read_table(max(lower)) if lower else None
+    return read_table(max(lower) if lower else min(known)) if known else None
 
 
 def read_table(compute_capability: tuple[int, int]) -> Table | None:

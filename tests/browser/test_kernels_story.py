@@ -1,0 +1,36 @@
+"""The story of the Kernels page: rungs fill in, a diff is opened, `auto` is taken to Tune."""
+
+from __future__ import annotations
+
+import pytest
+from app_server import WAIT_MS
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_the_ladder_is_read_from_top_to_bottom(new_tab):
+    app = new_tab("/kernels?gpu=L4&S=256&variant=auto")
+    app.see("A rung is one CUDA file with one idea more than the rung before")
+    app.see("auto takes")
+    app.see("v01 FA-1 baseline")
+    # Rungs fill in; whoever does not want to wait cancels, and goes on later.
+    app.press("kernels_stop")
+    app.see("rungs are not worked out")
+    app.press("kernels_go_on")
+    app.see("Simulated time of each rung")
+    app.see("Against v08: ")
+
+    # A diff is made when it is opened.
+    source = app.page.get_by_text("Source: what changed against v08").first
+    source.click()
+    app.see("lines added")
+    app.no_exception()
+
+    # What `auto` takes is what the other pages show.
+    app.page.get_by_role("link", name="Tune", exact=True).click()
+    app.see_metric("Latency", "predicted")
+    expect(app.key("auto_by_hand")).to_be_visible(timeout=WAIT_MS)
+    app.press("auto_by_hand")
+    expect(app.key("auto_by_hand")).to_have_count(0, timeout=WAIT_MS)
+    app.no_exception()
