@@ -25,13 +25,12 @@ def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
     problem = selection.problem
     assert problem is not None
     times = known_times.at(problem, selection.gpu_name)
-    calibration_of = known_times.calibration_of()
     rungs: list[Rung] = []
     waiting: list[JobStatus] = []
     for variant in all_variants():
         config = selection.config if variant.id == selection.variant.id else None
         request = request_of(variant, problem, selection.gpu, config)
-        rung = known_rung(variant, request, times, calibration_of)
+        rung = known_rung(variant, request, times)
         if not rung.is_complete and not is_stopped():
             job = runs.rung_job(request, code_digest(variant))
             if job is not None and job.is_over:

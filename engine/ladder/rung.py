@@ -14,7 +14,6 @@ from engine.config import default_config
 from engine.errors import AttuneError
 from engine.evaluation import Latency, PassReport
 from engine.ladder.counts import TileCounts, count_tile, known_tile_counts
-from engine.model.estimate import CalibrationOf
 from engine.pipeline.preview import Preview, preview
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulate
@@ -74,7 +73,6 @@ def known_rung(
     variant: Variant,
     request: EvaluationRequest,
     times: Sequence[KnownTime] = (),
-    calibration_of: CalibrationOf | None = None,
 ) -> Rung:
     """What is known of a rung without compiling, simulating or counting: milliseconds.
 
@@ -82,7 +80,7 @@ def known_rung(
         times: of the same problem and GPU.
     """
     try:
-        seen = preview(request, calibration_of)
+        seen = preview(request)  # not calibrated: rungs are compared by one method
     except AttuneError as error:
         return _without(variant, request, str(error))
     result = seen.estimate
@@ -92,7 +90,6 @@ def known_rung(
         for t in times
         if not t.is_sdpa and t.name == variant.id and dict(t.config) == dict(request.config)
     )
-    timed = result is not None and (result.by_machine_code or calibration_of is not None)
     return Rung(
         variant=variant,
         config=dict(request.config),
@@ -105,7 +102,8 @@ def known_rung(
         is_simulated=result is not None and result.by_machine_code,
         known=known,
         of_this_source=known is not None and source_match(known, variant) == "this source",
-        is_complete=bool(seen.unsupported) or (timed and counts is not None),
+        is_complete=bool(seen.unsupported)
+        or (result is not None and result.by_machine_code and counts is not None),
     )
 
 
