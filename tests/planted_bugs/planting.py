@@ -73,7 +73,7 @@ def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, fol
             backend="cpu",
             check=mode == "check",
             schedule="random" if mode == "random" else "in_order",
-            timeout_s=20.0,
+            timeout_s=60.0,  # a machine under load must not seem to have found a hang
         )
         evaluation = evaluator.evaluate(request, source=source).evaluation
         if (seen := _seen(evaluation, mutation, places)).found:
