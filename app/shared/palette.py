@@ -6,6 +6,8 @@ never by hue alone, and status by word and icon as well as colour.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.evaluation import Origin, Status
 from engine.own_kernels.registry import all_variants
 from engine.palette import CATEGORICAL as CATEGORICAL
@@ -57,6 +59,17 @@ STATUS_ICON: dict[Status, str] = {
 def variant_color(index: int) -> str:
     """The colour of the `index`-th variant, the same on every page; or of another kind of name."""
     return CATEGORICAL[index % len(CATEGORICAL)]
+
+
+def apart(colors: Sequence[str]) -> list[str]:
+    """The colours, with those that come again replaced by unused ones, as far as there are any."""
+    unused = [color for color in CATEGORICAL if color not in colors]
+    seen: set[str] = set()
+    result = []
+    for color in colors:
+        result.append(unused.pop(0) if color in seen and unused else color)
+        seen.add(color)
+    return result
 
 
 def color_of(variant: str) -> str:

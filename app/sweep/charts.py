@@ -21,7 +21,7 @@ from app.shared.figures import (
     plain,
     time_axis,
 )
-from app.shared.palette import MARKER, Theme
+from app.shared.palette import MARKER, Theme, apart
 from engine.evaluation import Origin
 from engine.units import format_us
 
@@ -44,7 +44,7 @@ def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
     lengths = sorted(frame["seqlen"].unique())
     heads = sorted(set(zip(frame["batch"], frame["num_heads"], strict=True)))
     names = list(dict.fromkeys(frame["winner"]))
-    shades = [colors[name] for name in names]
+    shades = apart([colors[name] for name in names])  # there are more variants than colours
     z = np.full((len(heads), len(lengths)), np.nan, np.float32)
     rows = [heads.index(pair) for pair in zip(frame["batch"], frame["num_heads"], strict=True)]
     columns = [lengths.index(length) for length in frame["seqlen"]]
