@@ -150,8 +150,8 @@ def test_the_sentence_stays_short():
     ranges = tuple((line, line) for line in range(1, 40, 2))
     coverage = LineCoverage("a.cu", 50, ranges, (), ())
     assert describe_lines((coverage,)) == (
-        "Not executed, so not checked: of a.cu, lines 1, 3, 5, 7, 9, 11 and 14 more places ran no "
-        "time."
+        "Not executed, so not checked: of a.cu, lines 1, 3, 5, 7, 9, 11 and 14 more places never "
+        "ran."
     )
 
 
