@@ -422,7 +422,7 @@ def test_a_present_batch_beyond_the_axis_extends_it(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"batch_now": 65_536}, "65,536 CTAs along the grid's y axis (batch)"),
+        ({"batch_now": 65_536}, "65,536 CTAs along the grid's z axis (batch)"),
         ({"batch_now": 900_000}, "B=900,000 cannot be run now"),
         ({"batch_now": 4096, "seqlen": 65_536, "heads": 32}, "do not fit in L4's memory"),
     ],

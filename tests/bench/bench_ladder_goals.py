@@ -1,0 +1,156 @@
+"""Print what the ladder's tensor-core kernels are to reach, what is simulated, and whether it does.
+
+    python tests/bench/bench_ladder_goals.py [v12 …]    # minutes: whole launches are counted
+
+Nothing here was measured. Times are simulated from the machine code; beside them stands the 90 %
+interval of the simulator's validation. A goal is reached where the middle reaches it. The fusion of
+cut tiles (v13, v14) is in no time: a CTA that is followed alone never comes last.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from engine.config import default_config
+from engine.devices import find_device
+from engine.pipeline.machine_code import TimedLaunch, main_pass_dram_bytes, time_launch
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.sass.analysis import analyse_plan
+from kernels.ladder import by_id
+
+A100, L4, H200, RTX = "A100 80GB", "L4", "H200", "RTX 5090"
+_DRAM_LATENCY_US = 0.8  # of a load: assumed, as Little's law takes it
+
+
+@dataclass(frozen=True)
+class Goal:
+    what: str
+    wanted: float
+    simulated: float
+    unit: str
+    interval: str = ""
+    at_most: bool = False
+
+    def line(self) -> str:
+        reached = self.simulated <= self.wanted if self.at_most else self.simulated >= self.wanted
+        sign, verdict = "≤≥"[not self.at_most], "reached" if reached else "NOT reached"
+        return (
+            f"{self.what:74} {sign} {self.wanted:6.2f}  {self.simulated:7.2f} {self.unit:9}"
+            f"{self.interval:18} {verdict}"
+        )
+
+
+@lru_cache(maxsize=64)
+def timed(
+    name: str, gpu: str, problem: Problem, config: tuple[tuple[str, int], ...]
+) -> TimedLaunch:
+    variant, device = by_id(name), find_device(gpu)
+    plan = make_plan(variant, problem, default_config(variant, dict(config)))
+    analysis = analyse_plan(plan, device.arch)[0]
+    return time_launch(analysis, device, main_pass_dram_bytes(variant, plan, device, analysis))
+
+
+def at(name: str, gpu: str, problem: Problem, **config: int) -> TimedLaunch:
+    return timed(name, gpu, problem, tuple(config.items()))
+
+
+def interval(launch: TimedLaunch) -> str:
+    latency = launch.simulated.latency
+    return f"({latency.low_us:.1f}–{latency.high_us:.1f} µs)"
+
+
+def v11() -> Iterator[Goal]:
+    for gpu, wanted in ((A100, 0.90), (L4, 0.90), (RTX, 0.90), (H200, 0.85)):
+        for dim in (64, 128):
+            launch = at("v11", gpu, Problem(4, 16, 1024, dim))
+            busy = launch.simulated.busy()["tensor"]
+            yield Goal(f"v11 on {gpu}, D={dim}: tensor pipe busy", wanted, busy, "")
+    for dim in (64, 128):
+        problem = Problem(4, 2048 // dim, 4096, dim)
+        launch = at("v11", A100, problem)
+        tflops = problem.flops / launch.simulated.latency.median_us / 1e6
+        what = f"v11 on {A100}, S=4096, D={dim}"
+        yield Goal(what, 250.0, tflops, "TFLOP/s", interval(launch))
+
+
+def v12() -> Iterator[Goal]:
+    variant = by_id("v12")
+    small = ((1, 64, 2.4), (1, 128, 2.4), (1, 256, 3.2), (1, 512, 4.4))
+    recorded = ((8, 5.1), (32, 5.4), (64, 5.5), (128, 5.9), (256, 7.8))
+    for heads, seqlen, wanted in (*small, *((h, 128, us / 2) for h, us in recorded)):
+        problem = Problem(1, heads, seqlen, 64)
+        choices = []
+        for warps in (4, 8):
+            for keys in (16, 32, 64):
+                for tiles in (1, 2):
+                    config = {"num_warps": warps, "keys_per_warp": keys, "row_tiles": tiles}
+                    full = default_config(variant, config)
+                    fits = variant.unsupported(problem, full) is None
+                    if fits and seqlen <= warps * keys < 2 * seqlen:
+                        choices.append(at("v12", H200, problem, **config))
+        best = min(choices, key=lambda c: c.simulated.latency.median_us)
+        us = best.simulated.latency.median_us
+        yield Goal(
+            f"v12 on {H200}, B·H={heads}, S={seqlen}", wanted, us, "µs", interval(best), True
+        )
+
+
+def v13() -> Iterator[Goal]:
+    for what, problem in (
+        ("causal", Problem(1, 16, 2048, 64, causal=True)),
+        ("1.1 rounds of CTAs", Problem(1, 15, 2048, 64)),
+    ):
+        before = at("v11", A100, problem)
+        after = at("v13", A100, problem, num_ctas=216)
+        gain = before.simulated.latency.median_us / after.simulated.latency.median_us
+        yield Goal(f"v13 against v11 on {A100}, {what}", 1.15, gain, "×", interval(after))
+
+
+def v14() -> Iterator[Goal]:
+    device = find_device(H200)
+    assert device.num_sms is not None
+    assert device.memory_gb_per_s is not None
+    for problem, splits in (
+        (Problem(1, 32, 1, 128, seqlen_kv=1024, num_heads_kv=4), 32),
+        (Problem(1, 32, 1, 128, seqlen_kv=16384), 8),
+        (Problem(32, 32, 1, 128, seqlen_kv=4096, num_heads_kv=8), 1),
+    ):
+        variant = by_id("v14")
+        config = default_config(variant, {"num_splits": splits})
+        plan = make_plan(variant, problem, config)
+        what = f"v14 on {H200}, {problem.label()}"
+        least = problem.io_bytes
+        yield Goal(
+            f"{what}: bytes, scratch too, over the least",
+            1.05,
+            plan.device_bytes / least,
+            "×",
+            "",
+            True,
+        )
+        ctas = plan.passes[0].ctas
+        yield Goal(f"{what}: CTAs to SMs", 0.90, ctas / device.num_sms, "×")
+        launch = at("v14", H200, problem, num_splits=splits)
+        resident = min(launch.simulated.resident_ctas, -(-ctas // device.num_sms))
+        tile = 2 * config["block_n"] * problem.head_dim * 2
+        flying = min(ctas, resident * device.num_sms) * config["num_warps"]
+        flying *= (config["stages"] - 1) * tile
+        needed = device.memory_gb_per_s * 1e3 * _DRAM_LATENCY_US
+        yield Goal(f"{what}: loads under way, of Little's", 0.85, flying / needed, "×")
+
+
+def main() -> None:
+    wanted = sys.argv[1:]
+    for goals in (v11, v12, v13, v14):
+        if wanted and goals.__name__ not in wanted:
+            continue
+        for goal in goals():
+            print(goal.line(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
