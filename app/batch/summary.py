@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import streamlit as st
 
 from app.batch.question import Question
@@ -64,12 +66,12 @@ def _tiles(result: BatchResult, axis: str) -> None:
             color="violet",
             icon=":material/recommend:",
         )
-    others = (
-        f"**{axis} = {r.batch:,}** for {r.target:.0%}{_between(r)}"
-        for r in result.recommendations
-        if r is not recommended
+    others = groupby(
+        (r for r in result.recommendations if r is not recommended),
+        key=lambda r: f"**{axis} = {r.batch:,}**{_between(r)}",
     )
-    st.markdown(f":gray[Of the plateau:] {', '.join(others)}")
+    words = [f"{batch} for {' and '.join(f'{r.target:.0%}' for r in rs)}" for batch, rs in others]
+    st.markdown(f":gray[Of the plateau:] {', '.join(words)}")
 
 
 def _between(r: Recommendation) -> str:

@@ -72,7 +72,10 @@ def resume_command(job: JobStatus) -> str:
 def selected(jobs: list[JobStatus]) -> JobStatus | None:
     """The sweep to show: the one selected or linked, else the newest."""
     by_journal = {job.journal: job for job in jobs}
-    name = st.session_state.get(_SELECTED) or st.query_params.get(_PARAM)
+    own = st.session_state.get(_SELECTED)
+    if own and own not in by_journal:
+        return jobs[0] if jobs else None  # just started: the list does not have it yet
+    name = own or st.query_params.get(_PARAM)
     if name and name not in by_journal:
         notices.clear(_NOTICES)
         notices.add(
@@ -80,10 +83,11 @@ def selected(jobs: list[JobStatus]) -> JobStatus | None:
             "The sweep of this link is not on this server: select another one, or start it again.",
             "error",
         )
-    if name not in by_journal:
-        name = jobs[0].journal if jobs else None
+        name = None
     if name is None:
-        return None
+        if not jobs:
+            return None
+        name = jobs[0].journal
     st.session_state[_SELECTED] = name
     url_state.write(_PARAM, name)
     return by_journal[name]

@@ -278,16 +278,22 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
     limiter = " and ".join(resources.get(name, name) for name in main.binding)
     words = (
         f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {limiter}), so the "
-        f"{device.num_sms} SMs run {at_once:,} at once, which is B={at_once / per_batch:,.4g}."
+        f"{device.num_sms} SMs run {at_once:,} at once, which is {_as_batch(at_once, per_batch)}."
         " Further CTAs wait."
     )
     if main.ctas_to_fill > at_once:
         words += (
             f" Filling every thread slot would take {main.ctas_to_fill:,} CTAs "
-            f"(B={main.ctas_to_fill / per_batch:,.4g}), but no more than {at_once:,} are resident "
-            f"at once: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
+            f"({_as_batch(main.ctas_to_fill, per_batch)}), but no more than {at_once:,} are "
+            f"resident at once: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
         )
     return words
+
+
+def _as_batch(ctas: int, per_batch: float) -> str:
+    """`B=53.5`, or the share of B=1 that fewer CTAs than its own are."""
+    batch = ctas / per_batch
+    return f"B={batch:,.4g}" if batch >= 1 else f"{batch:.0%} of the {per_batch:,.0f} of B=1"
 
 
 def step_warning(table: pd.DataFrame, batch: int) -> str:
