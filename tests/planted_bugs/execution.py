@@ -129,13 +129,6 @@ MUTATIONS: tuple[Mutation, ...] = (
                 ("arrivals", "second run"),
             ),
             (
-                "counter of another tile",
-                "arrivals + (size_t)head * query_tiles + tile_index",
-                "arrivals + (size_t)head * query_tiles",
-                None,
-                ("arrivals", "ever written", "in this launch"),
-            ),
-            (
                 "slot of the other piece",
                 "+ (begin_tile == 0);",
                 "+ (begin_tile != 0);",
