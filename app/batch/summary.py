@@ -68,9 +68,12 @@ def _tiles(result: BatchResult, axis: str) -> None:
         )
     others = groupby(
         (r for r in result.recommendations if r is not recommended),
-        key=lambda r: f"**{axis} = {r.batch:,}**{_between(r)}",
+        key=lambda r: (r.batch, _between(r)),
     )
-    words = [f"{batch} for {' and '.join(f'{r.target:.0%}' for r in rs)}" for batch, rs in others]
+    words = [
+        f"**{axis} = {batch:,}** for {' and '.join(f'{r.target:.0%}' for r in rs)}{between}"
+        for (batch, between), rs in others
+    ]
     st.markdown(f":gray[Of the plateau:] {', '.join(words)}")
 
 
