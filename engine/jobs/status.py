@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from engine.records.encoding import decode
 from engine.schema import Stored
@@ -104,7 +104,7 @@ class JobStatus:
             state="queued",
             request=event.get("request") or {},
             submitted=float(event.get("t", 0.0)),
-            kind=event.get("kind", "evaluate"),
+            kind=cast(JobKind, str(event.get("kind", "evaluate"))),  # `serve` refuses what is none
             journal=str(event.get("journal", "")),
             cluster=str(event.get("cluster", "")),
         )

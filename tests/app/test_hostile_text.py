@@ -160,7 +160,7 @@ def test_a_view_that_fails_is_a_sentence_in_its_tab(open_app, monkeypatch, view_
     def broken(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setitem(tabs._DRAW, "Latency", broken)
+    monkeypatch.setattr(tabs.latency, "draw", broken)
     at = open_app("sessions", session=save(loads(VALID, name="valid.json")))
     assert not at.exception
     assert view_errors
