@@ -72,7 +72,7 @@ def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
 
 
 def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutate: Mutate) -> None:
-    mutate("score * softmax_scale", "score")
+    mutate("softmax_scale * LOG2_E", "LOG2_E")
     outcome = evaluator.evaluate(request())
     e = outcome.evaluation
     assert e.status is Status.INCORRECT
@@ -86,7 +86,7 @@ def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutat
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("__expf(s_row[n] - m_new)", "__expf(s_row[n])"),  # no maximum is taken out
+        ("s_row[n] * scale_log2 - m_scaled", "s_row[n] * scale_log2"),  # no maximum is taken out
         ("float m_new = m;", "float m_new = fmaxf(m, 0.0f);"),  # a maximum that begins with 0
     ],
 )
@@ -94,8 +94,8 @@ def test_the_check_runs_harsh_inputs_too_and_names_them(
     evaluator: Evaluator, mutate: Mutate, old: str, new: str
 ) -> None:
     mutate(old, new)
-    if "m_new)" in old:
-        mutate("const float correction = __expf(m - m_new);", "const float correction = 1.0f;")
+    if "m_scaled" in old:
+        mutate("fast_exp2(m * scale_log2 - m_scaled)", "1.0f")
     assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
     outcome = evaluator.evaluate(request(check=True))
     e = outcome.evaluation

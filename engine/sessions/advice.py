@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from engine.config import default_config
 from engine.devices import find_device
@@ -29,6 +30,7 @@ from kernels.ladder import LADDER
 from kernels.variant import Config, Variant
 
 MAX_PROBLEMS = 6  # each costs the compile of the ladder's kernels
+MAX_KERNELS = 6  # of a problem, so that a long ladder leaves room for other suggestions
 MAX_SUGGESTIONS = 12
 MIN_GAIN = 1.02  # the model does not tell smaller differences
 
@@ -59,7 +61,8 @@ def advise(
         now = _as_evaluated(best, footprint_of)
         if now is not None:
             tried = [e for e in evaluations if e.problem == now.problem]
-            suggestions += [*_ladder(now, tried, footprint_of), *_fill(now, footprint_of)]
+            suggestions += [*islice(_ladder(now, tried, footprint_of), MAX_KERNELS)]
+            suggestions += _fill(now, footprint_of)
             suggestions += [*_limiter(now), *_spills(now)]
     worth = [s for s in suggestions if s.gain is None or s.gain >= MIN_GAIN]
     # What has no gain to be ranked by is said all the same, last.

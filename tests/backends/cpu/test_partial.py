@@ -83,7 +83,7 @@ def test_grouped_heads_come_together(backend):
 
 
 OUTSIDE = r"^narrow\.cu:{}: global memory out of bounds in .* at byte -\d+ of buffer '{}'"
-OTHER_HEAD = r"^narrow\.cu:51: global memory of another head in .* of buffer 'k', which belongs to"
+OTHER_HEAD = r"^narrow\.cu:52: global memory of another head in .* of buffer 'k', which belongs to"
 # Q's own offset already shows when the CTAs of a head are looked for.
 NO_CTA = (
     r"^narrow\.cu: no CTA of kernel attention_forward works on Q or O of .*: an offset is wrong"
@@ -93,11 +93,11 @@ NO_CTA = (
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(51, "q")),
-        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(51, "k")),
+        ("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(52, "q")),
+        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(52, "k")),
         ("const size_t kv_head = ", "const unsigned kv_head = (unsigned)", OTHER_HEAD),
         ("const size_t q_head = ", "const unsigned q_head = (unsigned)", f"{OTHER_HEAD}|{NO_CTA}"),
-        ("out[q_head", "out[(int)q_head", OUTSIDE.format(140, "out")),
+        ("out[q_head", "out[(int)q_head", OUTSIDE.format(147, "out")),
     ],
 )
 @pytest.mark.parametrize("check", [False, True])
