@@ -48,10 +48,14 @@ class Table:
         return tuple(all(map(_FIGURE.match, column)) for column in zip(*self.texts, strict=True))
 
     def frame(self) -> pd.DataFrame:
-        """The table as a DataFrame: numbers stay numbers, None is a dash."""
+        """The table as a DataFrame: numbers stay numbers, but a column with a dash is text."""
         import pandas as pd
 
-        rows = [[NONE if value is None else value for value in row] for row in self.rows]
+        has_gap = [any(row[i] is None for row in self.rows) for i in range(len(self.columns))]
+        rows = [
+            [cell_text(value) if gap else value for value, gap in zip(row, has_gap, strict=True)]
+            for row in self.rows
+        ]
         return pd.DataFrame(rows, columns=list(self.columns))
 
 

@@ -27,6 +27,7 @@ from kernels.variant import Layout, Variant
 
 _PLACE = "adding"
 _ADDED = "kernel_added"
+_OPEN = "add_kernel_open"
 _MASKS = {False: "not causal", True: "causal"}
 _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]"}
 
@@ -42,15 +43,25 @@ def select_added() -> None:
 
 
 def button(selection: Selection) -> None:
-    """The button that opens the form."""
+    """The button that opens the form.
+
+    The form stays open when the page runs again by itself, for instance for a prediction.
+    """
     if st.button("Add a kernel", key="add_kernel", icon=":material/add:", help=TERMS["add_kernel"]):
+        st.session_state[_OPEN] = True
+    if st.session_state.get(_OPEN):
         _dialog(selection)
 
 
-@st.dialog("Add a kernel", width="large", icon=":material/add:")
+def _close() -> None:
+    st.session_state[_OPEN] = False
+
+
+@st.dialog("Add a kernel", width="large", icon=":material/add:", on_dismiss=_close)
 def _dialog(selection: Selection) -> None:
     if _ADDED in st.session_state:
-        st.rerun()  # closes the dialog; `select_added` follows
+        _close()
+        st.rerun()  # `select_added` follows
     typed = st.text_input(
         "Source file on this machine",
         key="add_path",
