@@ -113,15 +113,15 @@ def _prepare() -> None:
         build_libraries()
 
 
-def _serve_beside(run: RunDir, evaluator: Evaluator) -> None:
-    """Serve what needs no backend; ends with the process."""
+def _serve_beside(run: RunDir, evaluator: Evaluator, is_closing: threading.Event) -> None:
+    """Serve what needs no backend until the worker ends."""
     runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
-    while True:
+    while not is_closing.is_set():
         waiting = [job for job in runner.waiting() if job.kind in BESIDE_TYPES]
         if waiting:
             runner.serve(waiting[0])
         else:
-            time.sleep(POLL_S)
+            is_closing.wait(POLL_S)
 
 
 def main(argv: list[str]) -> int:
@@ -132,9 +132,14 @@ def main(argv: list[str]) -> int:
     run.write_worker(os.getpid(), code_stamp())
     threading.Thread(target=_prepare, daemon=True).start()
     idle_since = time.monotonic()
-    with Evaluator() as evaluator:
+    is_closing = threading.Event()
+    with Evaluator() as evaluator, contextlib.ExitStack() as at_end:
         if isinstance(detect_local(), str):
-            threading.Thread(target=_serve_beside, args=(run, evaluator), daemon=True).start()
+            args = (run, evaluator, is_closing)
+            beside = threading.Thread(target=_serve_beside, args=args, daemon=True)
+            beside.start()
+            at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process
+            at_end.callback(is_closing.set)  # before that
             runner = JobRunner(run, evaluator, JOB_TYPES, others=BESIDE_TYPES)
         else:  # nothing runs beside a measurement
             runner = JobRunner(run, evaluator, {**JOB_TYPES, **BESIDE_TYPES})
