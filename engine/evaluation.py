@@ -118,6 +118,15 @@ class Occupancy(Stored):
         """Every resource that allows no more CTAs per SM than there are; `limiter` is the first."""
         return tuple(name for name, n in self.limits.items() if n == self.ctas_per_sm)
 
+    def limited_by(self) -> str:
+        """What binds, in words: `registers and shared memory`."""
+        names = {"ctas": "CTA slots"}
+        return (
+            " and ".join(names.get(n, n) for n in self.binding)
+            if self.ctas_per_sm
+            else str(self.limiter)
+        )
+
     @property
     def useful_ctas(self) -> int:
         """CTAs that have keys to visit."""

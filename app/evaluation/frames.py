@@ -32,7 +32,7 @@ def limits(occupancy: Occupancy) -> pd.DataFrame:
         {
             "resource": [_RESOURCE.get(name, name) for name in occupancy.limits],
             "ctas_per_sm": list(occupancy.limits.values()),
-            "limits": [name == occupancy.limiter for name in occupancy.limits],
+            "limits": [name in occupancy.binding for name in occupancy.limits],
         }
     )
 

@@ -107,7 +107,7 @@ def _record(each: Line) -> dict[str, object]:
         "spills": format_bytes(r.spill_bytes) if r is not None else "",
         "smem": format_bytes(r.smem_bytes) if r is not None else "",
         "occupancy": f"{o.occupancy:.0%}" if o is not None else "",
-        "limiter": str(o.limiter) if o is not None else "",
+        "limiter": o.limited_by() if o is not None else "",
         "waves": f"{o.waves:.3g}" if o is not None and o.waves is not None else "",
         "not here, because": each.reason,
     }

@@ -51,7 +51,7 @@ def occupancy_rows(result: Occupancy) -> list[tuple[str, object]]:
         ("CTAs", result.ctas),
         *([("CTAs with keys to visit", result.useful_ctas)] if result.idle_ctas else []),
         ("CTAs per SM", result.ctas_per_sm),
-        ("limiter", f"{result.limiter} (CTAs per SM each would allow: {limits})"),
+        ("limiter", f"{result.limited_by()} (CTAs per SM each would allow: {limits})"),
         ("active warps per SM", f"{result.active_warps_per_sm} of {result.max_warps_per_sm}"),
         ("occupancy", f"{result.occupancy:.1%}"),
         ("waves", result.waves),

@@ -77,6 +77,12 @@ def test_limiters_and_their_sentences(
     assert o.reason.endswith(".")
 
 
+def test_all_that_binds_is_named() -> None:
+    o = occupancy(L4, 58, 8, 256, 100, 40 * 1024)
+    assert (o.limits["registers"], o.limits["shared memory"], o.ctas_per_sm) == (2, 2, 2)
+    assert o.limited_by() == "registers and shared memory"
+
+
 @pytest.mark.parametrize("threads", [32, 64, 96, 128, 256, 512, 640, 1024])
 def test_advice_is_what_the_calculator_says(threads: int) -> None:
     for registers, smem in product((16, 24, 40, 64, 95, 128, 255), range(0, 100_000, 4_096)):
@@ -144,7 +150,7 @@ def test_figures_agree_with_each_other(
     assert o.active_warps_per_sm == o.ctas_per_sm * -(-threads // 32)
     assert o.active_warps_per_sm <= limits.max_warps_per_sm
     if o.ctas_per_sm == 0:
-        assert o.limiter == "does not fit"
+        assert o.limiter == o.limited_by() == "does not fit"
         return
     assert o.limits[o.limiter] == o.ctas_per_sm
     per_wave = o.ctas_per_sm * num_sms

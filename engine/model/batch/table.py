@@ -274,10 +274,8 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
     at_once = main.ctas_per_sm * device.num_sms
     per_batch = first.useful_ctas / first.batch
     word = "CTA fits" if main.ctas_per_sm == 1 else "CTAs fit"
-    resources = {"ctas": "its CTA slots", "warps": "its warps"}
-    limiter = " and ".join(resources.get(name, name) for name in main.binding)
     words = (
-        f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {limiter}), so the "
+        f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {main.limited_by()}), so the "
         f"{device.num_sms} SMs run {at_once:,} at once, which is {_as_batch(at_once, per_batch)}."
         " Further CTAs wait."
     )

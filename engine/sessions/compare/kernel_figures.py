@@ -91,7 +91,7 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
         spill_bytes=r.spill_bytes if r else None,
         smem_bytes=r.smem_bytes if r else None,
         occupancy=o.occupancy if o else None,
-        limiter=str(o.limiter) if o else "",
+        limiter=o.limited_by() if o else "",
         ctas_per_sm=o.ctas_per_sm if o else None,
         waves=o.waves if o else None,
         arch=r.arch if r else "",

@@ -84,7 +84,7 @@ def _resources(before: KernelFigures, after: KernelFigures) -> Iterable[Regressi
     if first is not None and second is not None and second < first - _LEAST_OCCUPANCY_LOSS:
         yield Regression(
             "occupancy",
-            f"Occupancy is {second:.0%}, {first:.0%} before; {after.limiter} limits it.",
+            f"Occupancy is {second:.0%}, {first:.0%} before; it is limited by {after.limiter}.",
         )
 
 
