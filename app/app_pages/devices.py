@@ -12,7 +12,7 @@ from engine.devices import all_devices
 
 
 def page() -> None:
-    st.markdown("### Devices\n:gray[dense rates with FP32 accumulation]")
+    st.markdown("### Devices\n:gray[Tensor rates are dense, with FP32 accumulation.]")
     local = local_gpu()
     if local.spec is None:
         st.info(f"No local GPU. {plain_markdown(local.why)}", icon=":material/info:")

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+_UNITS = ("MIO", "LG", "GMMA")
+
+
 class StallReason(IntEnum):
     """Why a warp did not issue, in Nsight Compute's words; `SELECTED` is the cycle it did."""
 
@@ -27,8 +30,9 @@ class StallReason(IntEnum):
 
     @property
     def label(self) -> str:
-        """`Long scoreboard`."""
-        return self.name.capitalize().replace("_", " ")
+        """`Long scoreboard`, `MIO throttle`."""
+        first, *rest = self.name.split("_")
+        return " ".join((first if first in _UNITS else first.capitalize(), *map(str.lower, rest)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
