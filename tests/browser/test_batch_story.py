@@ -69,7 +69,7 @@ def test_choices_survive_a_visit_to_another_page(new_tab):
     app.page.get_by_role("link", name="Batch size").click()
     app.see_metric("Now", "B = 4")
     app.page.get_by_role("link", name="Devices").click()
-    app.see("dense rates with FP32 accumulation")
+    app.see("Tensor rates are dense, with FP32 accumulation")
     app.page.get_by_role("link", name="Tune").click()
     app.see("B4 H1 S256 D64 bf16 causal on A10G")
     expect(app.page).to_have_url(re.compile(r"variant=v02"))

@@ -8,7 +8,6 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-
 _UNITS = ("MIO", "LG", "GMMA")
 
 
