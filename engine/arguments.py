@@ -1,6 +1,7 @@
 """Arguments of a launch: what stands in the plan, and the bytes that a kernel is given.
 
-Both backends take their arguments from here, so that a kernel sees the same bytes on either.
+Both backends take their arguments from here, so that a kernel sees the same bytes on either; but
+for tensor maps, whose bytes on a GPU are known to its driver alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ FORMATS: Final[Mapping[ScalarType, str]] = {
     "float32": "f",
     "float64": "d",
 }
-_POINTER: Final = "Q"
+# Limits of cuTensorMapEncodeTiled (CUDA driver API, tensor map object management).
+MAX_BOX: Final = 256  # elements along a dimension
+TMA_ALIGNMENT: Final = 16  # bytes, of strides and of a box's rows
+SWIZZLE_CODES: Final[Mapping[int, int]] = {0: 0, 32: 1, 64: 2, 128: 3}
+_TENSOR_MAP_BYTES: Final = 128  # of a CUtensorMap, which is aligned to 64
+_TENSOR_MAP_MAGIC: Final = 0x434F48544D41
 
 # What the kernel's parameter must be: pointer, integer, floating-point number or structure.
 ParameterKind: TypeAlias = Literal["p", "i", "f", "s"]
@@ -57,7 +63,43 @@ class StructArg:
     fields: tuple[Argument, ...]
 
 
-Argument: TypeAlias = TensorArg | NullArg | ScalarArg | StructArg
+@dataclass(frozen=True, slots=True)
+class TensorMapArg:
+    """A TMA tensor map by value (`const __grid_constant__`), innermost dimension first."""
+
+    name: str
+    buffer: str
+    dims: tuple[int, ...]  # elements
+    strides_bytes: tuple[int, ...]  # of dims[1:]
+    box: tuple[int, ...]  # elements
+    swizzle_bytes: int = 128
+    element_bytes: int = 2
+
+    @property
+    def mistake(self) -> str | None:
+        """What `cuTensorMapEncodeTiled` would refuse, to end a sentence; None where it takes it."""
+        row_bytes = self.box[0] * self.element_bytes
+        if self.swizzle_bytes not in SWIZZLE_CODES:
+            known = ", ".join(map(str, SWIZZLE_CODES))
+            return f"its swizzle is {self.swizzle_bytes} bytes, and there are {known}"
+        if not all(1 <= size <= MAX_BOX for size in self.box):
+            return f"its box of {self.box} elements exceeds 1 to {MAX_BOX} along a dimension"
+        if row_bytes % TMA_ALIGNMENT:
+            return f"its box's rows of {row_bytes} bytes are not a multiple of {TMA_ALIGNMENT}"
+        if self.swizzle_bytes and row_bytes > self.swizzle_bytes:
+            return (
+                f"its box's rows of {row_bytes} bytes exceed the swizzle of "
+                f"{self.swizzle_bytes} bytes"
+            )
+        if any(stride % TMA_ALIGNMENT or stride >= 1 << 40 for stride in self.strides_bytes):
+            return (
+                f"its strides of {self.strides_bytes} bytes are not all multiples of "
+                f"{TMA_ALIGNMENT} below 2^40"
+            )
+        return None
+
+
+Argument: TypeAlias = TensorArg | NullArg | ScalarArg | StructArg | TensorMapArg
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +129,31 @@ def encode_argument(argument: Argument) -> EncodedArgument:
         value = float(argument.value) if is_float else int(argument.value)
         data = struct.pack(f"<{code}", bool(value) if code == "?" else value)
         return EncodedArgument("f" if is_float else "i", data, (), len(data))
+    if isinstance(argument, TensorMapArg):
+        return _encode_tensor_map(argument)
     return _encode_structure(argument)
+
+
+def _encode_tensor_map(argument: TensorMapArg) -> EncodedArgument:
+    """In the CPU runtime's own form, `TensorMapOnHost` of its native/hopper.h."""
+    rank = len(argument.dims)
+    padding = [0] * (5 - rank)
+    data = struct.pack(
+        "<QQ3I5I5II4Q",
+        _TENSOR_MAP_MAGIC,
+        0,
+        rank,
+        argument.element_bytes,
+        SWIZZLE_CODES[argument.swizzle_bytes],
+        *argument.box,
+        *padding,
+        *argument.dims,
+        *padding,
+        0,
+        *argument.strides_bytes,
+        *padding,
+    )
+    return EncodedArgument("s", data.ljust(_TENSOR_MAP_BYTES, b"\0"), ((8, argument.buffer),), 64)
 
 
 def _encode_structure(argument: StructArg) -> EncodedArgument:
@@ -107,4 +173,6 @@ def describe_type(argument: Argument) -> str:
     """The argument's type, for sentences."""
     if isinstance(argument, ScalarArg):
         return argument.ctype
+    if isinstance(argument, TensorMapArg):
+        return "a tensor map"
     return "a structure" if isinstance(argument, StructArg) else "a buffer"

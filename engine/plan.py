@@ -14,10 +14,11 @@ from engine.arguments import (
     ScalarArg,
     StructArg,
     TensorArg,
+    TensorMapArg,
     encode_argument,
 )
 from engine.errors import InvalidProblem
-from engine.problem import Problem
+from engine.problem import BYTES_PER_ELEMENT, Problem
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
@@ -28,10 +29,14 @@ from kernels.variant import (
     ScratchFill,
     ScratchType,
     Structure,
+    TensorMap,
     Variant,
 )
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
+MAX_CLUSTER = 8  # CTAs of a cluster on every GPU that has them: the same
+WARPGROUP = 128  # threads
+MAX_CTA_REGISTERS = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,9 @@ class PassLaunch:
     dynamic_smem_bytes: int
     args: tuple[Argument, ...]
     block_shape: tuple[int, int, int] | None = None  # None: (threads, 1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs that run together, along each axis
+    # Registers per thread that each warpgroup asks for by setmaxnreg; empty where it does not.
+    warpgroup_registers: tuple[int, ...] = ()
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -127,6 +135,10 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
             dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
             args=tuple(_argument(variant, a, problem, config) for a in p.args),
             block_shape=None if p.block is None else p.block(problem, config),
+            cluster=(1, 1, 1) if p.cluster is None else p.cluster(problem, config),
+            warpgroup_registers=(
+                () if p.warpgroup_registers is None else p.warpgroup_registers(problem, config)
+            ),
         )
         for p in variant.passes
     )
@@ -141,6 +153,10 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
                 f"{variant.id} would launch {p.entry} with a grid of {p.grid}, {p.threads} threads "
                 f"and {p.dynamic_smem_bytes} bytes of shared memory, which CUDA does not allow: "
                 f"see the formulas in {variant.source.name}."
+            )
+        if (why := _cluster_mistake(p) or _register_mistake(p)) is not None:
+            raise InvalidProblem(
+                f"{variant.id} would launch {p.entry} {why}: see {variant.source.name}."
             )
     return LaunchPlan(
         variant=variant.id,
@@ -159,6 +175,35 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
     )
 
 
+def _cluster_mistake(launch: PassLaunch) -> str | None:
+    """Why no GPU launches such clusters, to end a sentence; None where there is no reason."""
+    if min(launch.cluster) < 1 or prod(launch.cluster) > MAX_CLUSTER:
+        return f"with clusters of {launch.cluster} CTAs, and every GPU has 1 to {MAX_CLUSTER}"
+    if any(n % size for n, size in zip(launch.grid, launch.cluster, strict=True)):
+        return f"with a grid of {launch.grid} that clusters of {launch.cluster} CTAs do not divide"
+    return None
+
+
+def _register_mistake(launch: PassLaunch) -> str | None:
+    """Why the warpgroups cannot hold so many registers, as above."""
+    budgets = launch.warpgroup_registers
+    if not budgets:
+        return None
+    if len(budgets) * WARPGROUP != launch.threads:
+        return (
+            f"with registers for {len(budgets)} warpgroups of {WARPGROUP} threads, and it has "
+            f"{launch.threads} threads"
+        )
+    if any(n % 8 or not 24 <= n <= 256 for n in budgets):
+        return f"with {budgets} registers per thread, and setmaxnreg takes 24, 32, ... 256"
+    if sum(budgets) * WARPGROUP > MAX_CTA_REGISTERS:
+        return (
+            f"with {sum(budgets) * WARPGROUP:,} registers for its warpgroups, and an SM has "
+            f"{MAX_CTA_REGISTERS:,}"
+        )
+    return None
+
+
 def _argument(
     variant: Variant, described: DescribedArgument, problem: Problem, config: Config
 ) -> Argument:
@@ -169,6 +214,8 @@ def _argument(
             return NullArg(name)
         case Structure(name, fields):
             return StructArg(name, tuple(_argument(variant, f, problem, config) for f in fields))
+        case TensorMap():
+            return _tensor_map(variant, described, problem, config)
         case Scalar(name, ctype, value):
             argument = ScalarArg(name, ctype, value(problem, config))
     try:
@@ -178,4 +225,24 @@ def _argument(
             f"{variant.id} would be given {name} = {argument.value:,}, which does not fit {ctype}: "
             f"choose a smaller problem, or another type in {variant.source.name}."
         ) from None
+    return argument
+
+
+def _tensor_map(
+    variant: Variant, described: TensorMap, problem: Problem, config: Config
+) -> TensorMapArg:
+    argument = TensorMapArg(
+        described.name,
+        described.tensor,
+        dims=described.sizes(problem, config),
+        strides_bytes=tuple(BYTES_PER_ELEMENT * s for s in described.strides(problem, config)),
+        box=described.box(problem, config),
+        swizzle_bytes=described.swizzle_bytes(problem, config),
+        element_bytes=BYTES_PER_ELEMENT,
+    )
+    if (why := argument.mistake) is not None:
+        raise InvalidProblem(
+            f"{variant.id} would be given a tensor map {argument.name} that TMA does not take, "
+            f"{why}: see tensor_maps in {variant.source.name}."
+        )
     return argument

@@ -6,22 +6,31 @@
             {name = "mask", ctype = "null"},                                  # a null pointer
             {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
 
-Known names: `q k v out`, `lse`, the scratch buffers; of the problem `batch num_heads num_heads_kv
-seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
-of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
-as its layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
+Known names: `q k v out`, `lse`, the scratch buffers, the tensor maps; of the problem `batch
+num_heads num_heads_kv seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and
+`softmax_scale_log2`; and the strides of each tensor in elements, `q_stride_batch q_stride_head
+q_stride_row` and so on for k, v and out, as its layout has them. Whole numbers are int32 and
+fractions float32 where nothing is said.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, get_args
 
 from kernels.formula import FRACTIONS, FormulaError, Scope
 from kernels.toml_block import Table, shown
-from kernels.variant import Argument, Layout, NullPointer, Scalar, ScalarType, Structure
+from kernels.variant import (
+    Argument,
+    Layout,
+    NullPointer,
+    Scalar,
+    ScalarType,
+    Structure,
+    TensorMap,
+)
 
 TENSORS: Final = ("q", "k", "v", "out")
 LSE: Final = "lse"
@@ -47,8 +56,11 @@ def stride_formulas(layouts: Mapping[str, Layout]) -> Iterator[tuple[str, str]]:
 class ArgumentReader:
     """Reads the arguments of a kernel's passes, and notes which names they take."""
 
-    def __init__(self, scope: Scope, buffers: Collection[str]) -> None:
+    def __init__(
+        self, scope: Scope, buffers: Iterable[str], tensor_maps: Mapping[str, TensorMap]
+    ) -> None:
         self._scope = scope
+        self._tensor_maps = tensor_maps
         self._pointers = (*TENSORS, LSE, *buffers)
         self.taken: set[str] = set()
 
@@ -61,8 +73,11 @@ class ArgumentReader:
     def _one(self, table: Table, key: str, value: object) -> Argument:
         if isinstance(value, dict):
             return self._described(Table(table.place, value, (*table.keys, key)))
+        if isinstance(value, str) and value in self._tensor_maps:
+            self.taken.add(value)
+            return self._tensor_maps[value]
         if not isinstance(value, str) or value not in (*self._pointers, *KNOWN):
-            known = (*self._pointers, *KNOWN[len(TENSORS) + 1 :])
+            known = (*self._pointers, *self._tensor_maps, *KNOWN[len(TENSORS) + 1 :])
             near = difflib.get_close_matches(shown(value), known, n=1)
             usual = [name for name in known if name not in STRIDES]
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(usual)}"
@@ -107,10 +122,12 @@ class ArgumentReader:
         return Scalar(name, ctype, self._scope.function(expression))
 
 
-def pointers_of(arguments: Collection[Argument]) -> Iterator[str]:
-    """The buffers that arguments point to, those in structures among them."""
+def pointers_of(arguments: Iterable[Argument]) -> Iterator[str]:
+    """The buffers that arguments point to, those in structures and tensor maps among them."""
     for argument in arguments:
         if isinstance(argument, str):
             yield argument
+        elif isinstance(argument, TensorMap):
+            yield argument.tensor
         elif isinstance(argument, Structure):
             yield from pointers_of(argument.fields)

@@ -16,6 +16,8 @@ same TOML in a file beside it, `my_kernel.attune.toml`.
     threads = 128                                      # or [32, 4, 1]
     smem_bytes = "2 * block_n * head_dim * element_bytes"   # dynamic; 0 where it is left out
     args = ["q", "k", "v", "out", "partial", "seqlen", "softmax_scale"]  # see `kernels.arguments`
+    cluster = [2, 1, 1]                                # CTAs of a cluster; none where left out
+    warpgroup_registers = [24, 240, 240]               # budgets of setmaxnreg, where it is used
 
     [work]                                             # see `kernels.variant.Work`
     math_unit = "tensor"
@@ -36,6 +38,7 @@ What may be added:
     lse = {base = "2", layout = "bsh"}                 # how `lse` is written; "e" and bhs
     defines = {D = "{head_dim}", T = "{element_type}"} # the -D macros, in place of the usual ones
     include = ["../common"]                            # folders of headers, from the file's own
+    tensor_maps.k_map = {tensor = "k", box = [64, "block_n", 1, 1]}  # see `kernels.tensor_maps`
 
 Only `head_dims` and `passes` must be there. Without `[work]` each CTA is taken to do an equal share
 of the query rows. A kernel that no argument, macro or template tells the number of keys, of K/V
@@ -65,6 +68,7 @@ from kernels.arguments import (
     stride_formulas,
 )
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
+from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
 from kernels.variant import (
     Constraint,
@@ -79,6 +83,7 @@ from kernels.variant import (
     Scratch,
     ScratchFill,
     ScratchType,
+    TensorMap,
     TextFormula,
     Tunable,
     Variant,
@@ -206,13 +211,14 @@ class _Reader:
     is_own: bool
     scope: Scope = field(init=False)
     buffers: dict[str, Scratch] = field(default_factory=dict)
+    tensor_maps: dict[str, TensorMap] = field(default_factory=dict)
 
     def variant(self) -> Variant:
         path, block = self.path, self.block
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
             "arch_specific", "layout", "lse", "defines", "include", "tunables", "let",
-            "constraints", "scratch", "passes", "work",
+            "constraints", "scratch", "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -231,9 +237,11 @@ class _Reader:
             self.scope.define(name, self._expression(table, name, self.scope.expression))
         for table, name in self._named("scratch"):
             self.buffers[name] = self._scratch(table.table(name), name)
+        for table, name in self._named("tensor_maps", taken=self.buffers):
+            self.tensor_maps[name] = read_tensor_map(table.table(name), name, self.scope)
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
         macros = self._macros()
-        arguments = ArgumentReader(self.scope, self.buffers)
+        arguments = ArgumentReader(self.scope, self.buffers, self.tensor_maps)
         grids = []
         passes = []
         for table in block.tables("passes"):
@@ -242,6 +250,9 @@ class _Reader:
         if not passes:
             block.error("passes", "it is a list of at least one pass")
         used = self._require_all_tensors(passes)
+        for name in self.tensor_maps:
+            if name not in arguments.taken:
+                block.table("tensor_maps").error(name, "no pass takes this map")
         told = self.scope.used | arguments.taken
         if macros is None:
             told |= {"causal", ELEMENT_TYPE}
@@ -324,7 +335,9 @@ class _Reader:
         return grid
 
     def _pass(self, table: Table, grid: list[Expression], arguments: ArgumentReader) -> Pass:
-        table.allow("entry", "grid", "threads", "smem_bytes", "args")
+        table.allow(
+            "entry", "grid", "threads", "smem_bytes", "args", "cluster", "warpgroup_registers"
+        )
         entry = table.matching("entry", _ENTRY, "the name of a kernel of this file")
         block = self._block(table)
         threads = self.scope.product(block)
@@ -336,7 +349,18 @@ class _Reader:
             args=arguments.read(table),
             entry_of=self._cpp(table, "entry", entry) if "{" in entry else None,
             block=self.scope.tuple_function(block) if len(block) > 1 else None,
+            cluster=self._sizes(table, "cluster", 3),
+            warpgroup_registers=self._sizes(table, "warpgroup_registers"),
         )
+
+    def _sizes(self, table: Table, key: str, count: int | None = None) -> Any:
+        """One function for the formulas of a key, `count` of them; None where there is no key."""
+        if key not in table.values:
+            return None
+        sizes = self._expressions(table, key, "a list of formulas")
+        if not sizes or count not in (None, len(sizes)):
+            table.error(key, f"it has {count or 'some'} sizes, not {len(sizes)}")
+        return self.scope.tuple_function(sizes)
 
     def _block(self, table: Table) -> list[Expression]:
         """The number of threads, or the CTA's three sizes."""

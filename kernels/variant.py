@@ -24,6 +24,8 @@ MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
 # The order of a tensor's dimensions in memory: batch, head, sequence, head_dim.
 Layout: TypeAlias = Literal["bhsd", "bshd"]
+# A dimension of Q, K, V or O, as tensor maps name them: "row" is the sequence.
+TensorDim: TypeAlias = Literal["head_dim", "row", "head", "batch"]
 LseLayout: TypeAlias = Literal["bhs", "bsh"]
 LseBase: TypeAlias = Literal["e", "2"]
 ScratchType: TypeAlias = Literal["float32", "int32"]
@@ -126,8 +128,24 @@ class Structure:
     fields: tuple[Argument, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """What TMA needs to know of a tensor: a `CUtensorMap`, by value to a `__grid_constant__`.
+
+    Its formulas yield a value for each dimension, the innermost (head_dim) first, where they yield
+    several.
+    """
+
+    name: str
+    tensor: str  # q, k, v or out
+    sizes: ShapeFormula  # elements
+    strides: ShapeFormula  # elements, of all but the innermost dimension
+    box: ShapeFormula  # elements that one copy brings
+    swizzle_bytes: IntFormula  # 0 (none), 32, 64 or 128
+
+
 # A name stands for a pointer: to `q`, `k`, `v`, `out`, `lse` or the scratch buffer of that name.
-Argument: TypeAlias = "str | Scalar | NullPointer | Structure"
+Argument: TypeAlias = "str | Scalar | NullPointer | Structure | TensorMap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +170,9 @@ class Pass:
     args: tuple[Argument, ...]  # in the order of the kernel's parameters
     entry_of: TextFormula | None = None  # the name expression; None: the entry as it is
     block: GridFormula | None = None  # the threads' three dimensions; None: (threads, 1, 1)
+    cluster: GridFormula | None = None  # CTAs of a cluster along each axis; None: no clusters
+    # Registers per thread that each warpgroup asks for by `setmaxnreg`; None: it does not.
+    warpgroup_registers: ShapeFormula | None = None
 
 
 @dataclass(frozen=True, slots=True)

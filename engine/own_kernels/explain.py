@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.arguments import Argument, NullArg, ScalarArg, StructArg, encode_argument
+from engine.arguments import (
+    Argument,
+    NullArg,
+    ScalarArg,
+    StructArg,
+    TensorMapArg,
+    encode_argument,
+)
 from engine.own_kernels.signature import Signature
 from engine.plan import LaunchPlan, PassLaunch
 from engine.problem import Problem
@@ -56,6 +63,11 @@ def _launch_rows(launch: PassLaunch) -> Iterator[Row]:
     yield Row("threads", "", "of a CTA", f"{block} = {launch.threads:,}")
     smem = format_bytes(launch.dynamic_smem_bytes)
     yield Row("shared memory", "", "dynamic, of a CTA", smem)
+    if launch.cluster != (1, 1, 1):
+        yield Row("cluster", "", "x × y × z", " × ".join(map(str, launch.cluster)) + " CTAs")
+    if launch.warpgroup_registers:
+        registers = ", ".join(map(str, launch.warpgroup_registers))
+        yield Row("registers", "", "of each warpgroup's threads", registers)
 
 
 def _argument_rows(plan: LaunchPlan, launch: PassLaunch, kernel: Signature | None) -> Iterator[Row]:
@@ -71,6 +83,9 @@ def _rows_of(plan: LaunchPlan, what: str, argument: Argument) -> Iterator[Row]:
         yield Row(what, argument.name, "structure", format_bytes(size))
         for field in argument.fields:
             yield from _rows_of(plan, f"{argument.name}.{field.name}", field)
+    elif isinstance(argument, TensorMapArg):
+        of = f"{argument.buffer} {_shape(argument.dims)}, box {_shape(argument.box)}"
+        yield Row(what, argument.name, "tensor map", f"{of}, swizzle {argument.swizzle_bytes}")
     elif isinstance(argument, NullArg):
         yield Row(what, argument.name, "pointer", "null")
     elif isinstance(argument, ScalarArg):

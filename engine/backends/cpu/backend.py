@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -236,4 +237,5 @@ def _partial_job(
 
 
 def _launch(p: PassLaunch, ctas: tuple[int, ...] | None = None) -> KernelLaunch:
-    return KernelLaunch(p.entry, p.grid, p.block, p.args, p.dynamic_smem_bytes, ctas)
+    cluster = p.cluster if prod(p.cluster) > 1 else None
+    return KernelLaunch(p.entry, p.grid, p.block, p.args, p.dynamic_smem_bytes, ctas, cluster)

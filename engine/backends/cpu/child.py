@@ -36,8 +36,6 @@ _MIN_GUARD_BYTES = 64 << 20
 _MAX_GUARD_BYTES = 1 << 30
 # Addresses alone: a 32-bit offset of 2-byte elements that went wrong still ends in these.
 _SPARSE_GUARD_BYTES = 8 << 30
-_TENSOR_MAP_MAGIC = 0x434F48544D41
-_SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 class _Refused(Exception):
@@ -367,33 +365,10 @@ def _of_bytes(argument: dict[str, Any], value: bytes) -> str:
 
 def _encode(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
     """The argument's bytes, with the addresses of its buffers."""
-    if "dims" in argument:
-        return _encode_tensor_map(argument, addresses)
     data = bytearray.fromhex(argument["data"])
     for offset, name in argument["pointers"]:
         struct.pack_into("<Q", data, offset, addresses[name])
     return bytes(data)
-
-
-def _encode_tensor_map(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
-    """`TensorMapOnHost` of native/tma.cpp, in the 128 bytes of a CUtensorMap."""
-    rank = len(argument["dims"])
-    padding = [0] * (5 - rank)
-    return struct.pack(
-        "<QQ3I5I5II4Q",
-        _TENSOR_MAP_MAGIC,
-        addresses[argument["name"]],
-        rank,
-        argument["element_bytes"],
-        _SWIZZLE_CODES[argument["swizzle_bytes"]],
-        *argument["box"],
-        *padding,
-        *argument["dims"],
-        *padding,
-        0,
-        *argument["strides_bytes"],
-        *padding,
-    ).ljust(128, b"\0")
 
 
 def _describe(failure: _Failed) -> dict[str, Any]:

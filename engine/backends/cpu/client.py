@@ -19,11 +19,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from engine.arguments import describe_type, encode_argument
+from engine.arguments import Argument, describe_type, encode_argument
 from engine.backends.cpu import own_files
 from engine.backends.cpu.build import HostLibrary, export_number
 from engine.backends.cpu.debug_lines import LineTable
-from engine.backends.cpu.job import Job, JobResult, KernelLaunch, LaunchArgument, TensorMap
+from engine.backends.cpu.job import Job, JobResult, KernelLaunch
 from engine.backends.cpu.job_memory import bytes_needed
 from engine.backends.cpu.transport import Channel, SharedSegment
 from engine.backends.executed import ExecutedStatements
@@ -374,18 +374,7 @@ def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]
     }
 
 
-def _encode_argument(argument: LaunchArgument) -> dict[str, Any]:
-    if isinstance(argument, TensorMap):
-        return {
-            "type": "a tensor map",
-            "kind": "s",
-            "name": argument.buffer,
-            "element_bytes": argument.element_bytes,
-            "dims": argument.dims,
-            "strides_bytes": argument.strides_bytes,
-            "box": argument.box,
-            "swizzle_bytes": argument.swizzle_bytes,
-        }
+def _encode_argument(argument: Argument) -> dict[str, Any]:
     encoded = encode_argument(argument)
     return {
         "type": describe_type(argument),

@@ -1,14 +1,14 @@
 """What the child process is asked to do, and what comes back: plain data.
 
-`CpuBackend` makes a job from a launch plan. Tests and tools that need more than a plan says (tensor
-maps, other buffers) make their own.
+`CpuBackend` makes a job from a launch plan. Tests and tools that need more than a plan says (other
+buffers) make their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,26 +51,11 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorMap:
-    """A TMA tensor map argument (`const __grid_constant__`), innermost dimension first."""
-
-    buffer: str
-    element_bytes: int
-    dims: tuple[int, ...]
-    strides_bytes: tuple[int, ...]  # of dims[1:]
-    box: tuple[int, ...]
-    swizzle_bytes: Literal[0, 32, 64, 128] = 128
-
-
-LaunchArgument: TypeAlias = Argument | TensorMap
-
-
-@dataclass(frozen=True, slots=True)
 class KernelLaunch:
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    args: tuple[LaunchArgument, ...]
+    args: tuple[Argument, ...]
     dynamic_smem_bytes: int = 0
     ctas: tuple[int, ...] | None = None  # linear indices of those that run; None: all
     # CTAs of a cluster, where the launch says it; None: what the kernel's __cluster_dims__ say.

@@ -198,6 +198,7 @@ class CudaBackend:
                     launch.block,
                     launch.dynamic_smem_bytes,
                     buffers.arguments(launch),
+                    launch.cluster,
                 )
                 self._calls.wait(max(0.0, deadline - time.perf_counter()))
             except GpuTimeout as error:

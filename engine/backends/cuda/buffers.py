@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from engine.arguments import FORMATS, ScalarArg, StructArg, encode_argument
+from engine.arguments import FORMATS, ScalarArg, StructArg, TensorMapArg, encode_argument
 from engine.backends.cuda.calls import GpuCalls, KernelArgument
 from engine.plan import LaunchPlan, PassLaunch
 from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of, output_of
@@ -95,7 +95,8 @@ class Buffers:
 
     def arguments(self, launch: PassLaunch) -> tuple[KernelArgument, ...]:
         """The kernel's arguments by value, in order."""
-        return kernel_arguments(launch, {n: b.address for n, b in self._by_name.items()})
+        addresses = {n: b.address for n, b in self._by_name.items()}
+        return kernel_arguments(self._calls, launch, addresses)
 
     def inputs_fingerprint(self) -> tuple[int, ...]:
         """Changes when Q, K or V on the device change."""
@@ -149,10 +150,15 @@ class Buffers:
         return np.flatnonzero(found != np.full(GUARD_BYTES // 2, POISON_BITS).view(np.uint8))
 
 
-def kernel_arguments(launch: PassLaunch, addresses: dict[str, int]) -> tuple[KernelArgument, ...]:
+def kernel_arguments(
+    calls: GpuCalls, launch: PassLaunch, addresses: dict[str, int]
+) -> tuple[KernelArgument, ...]:
     """Pointers and scalars as NumPy scalars of the kernel's types, structures as their bytes."""
     values: list[KernelArgument] = []
     for arg in launch.args:
+        if isinstance(arg, TensorMapArg):
+            values.append(calls.tensor_map(arg, addresses[arg.buffer]))
+            continue
         data = encode_argument(arg).with_addresses(addresses)
         if isinstance(arg, StructArg):
             values.append(np.frombuffer(data, np.uint8))

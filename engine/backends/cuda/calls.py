@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.arguments import TensorMapArg
+
 # What the implementation hands out and takes back, and nobody else looks into.
 Kernel: TypeAlias = Any
 Graph: TypeAlias = Any
@@ -96,8 +98,13 @@ class GpuCalls(Protocol):
         block: tuple[int, int, int],
         dynamic_smem: int,
         args: Sequence[KernelArgument],
+        cluster: tuple[int, int, int] = (1, 1, 1),
     ) -> None:
         """Queue one launch. An array stands for a structure of its bytes."""
+        ...
+
+    def tensor_map(self, tensor_map: TensorMapArg, address: int) -> npt.NDArray[np.uint8]:
+        """The 128 bytes that describe a tensor at `address` to TMA."""
         ...
 
     def wait(self, timeout_s: float = WAIT_S) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.arguments import TensorMapArg
 from engine.backends.cuda.calls import WAIT_S, GpuTimeout, Graph, Kernel, KernelArgument
 from engine.backends.cuda.process_end import keep_until_exit, watchdog
 from engine.compile.nvrtc import compile_kernel
@@ -23,6 +25,15 @@ _FILL_CHUNK_BYTES = 1 << 20
 _SPIN_S = 0.02
 _POLL_S = 0.0005
 _NOT_READY = 600  # cudaErrorNotReady
+_NO_CLUSTER = (1, 1, 1)
+
+
+class DriverError(RuntimeError):
+    """A call of the driver that CuPy does not have failed."""
+
+    def __init__(self, name: str, status: int, error: str) -> None:
+        super().__init__(f"{error}: {name}")
+        self.status = status
 
 
 class CupyCalls:
@@ -30,9 +41,11 @@ class CupyCalls:
 
     Args:
         cupy: the package; tests give a stand-in.
+        bindings: `cuda.bindings.driver`, for what CuPy does not have: tensor maps and clusters.
     """
 
-    def __init__(self, cupy: Any = None) -> None:
+    def __init__(self, cupy: Any = None, bindings: Any = None) -> None:
+        self._given_bindings = bindings
         if cupy is None:
             cupy = importlib.import_module("cupy")
         self._cuda: Any = cupy.cuda
@@ -174,8 +187,53 @@ class CupyCalls:
         block: tuple[int, int, int],
         dynamic_smem: int,
         args: Sequence[KernelArgument],
+        cluster: tuple[int, int, int] = _NO_CLUSTER,
     ) -> None:
-        kernel(grid, block, args, dynamic_smem, stream=self._stream)
+        if cluster == _NO_CLUSTER:
+            kernel(grid, block, args, dynamic_smem, stream=self._stream)
+            return
+        cu = self._bindings
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes = dynamic_smem
+        config.hStream = cu.CUstream(self._stream.ptr)
+        attribute = cu.CUlaunchAttribute()
+        attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = attribute.value.clusterDim
+        size.x, size.y, size.z = cluster
+        config.attrs, config.numAttrs = [attribute], 1
+        # The driver takes a pointer to each argument, and has read them when it returns.
+        values = [np.ascontiguousarray(argument) for argument in args]
+        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        status, *_ = cu.cuLaunchKernelEx(
+            config, cu.CUfunction(kernel.ptr), ctypes.addressof(pointers), 0
+        )
+        _require("cuLaunchKernelEx", status)
+
+    def tensor_map(self, tensor_map: TensorMapArg, address: int) -> npt.NDArray[np.uint8]:
+        cu = self._bindings
+        count = len(tensor_map.dims)
+        swizzle = f"{tensor_map.swizzle_bytes}B" if tensor_map.swizzle_bytes else "NONE"
+        status, encoded = cu.cuTensorMapEncodeTiled(
+            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            count,
+            address,
+            [cu.cuuint64_t(size) for size in tensor_map.dims],
+            [cu.cuuint64_t(stride) for stride in tensor_map.strides_bytes],
+            [cu.cuuint32_t(size) for size in tensor_map.box],
+            [cu.cuuint32_t(1)] * count,  # of the box's elements
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        _require("cuTensorMapEncodeTiled", status)
+        return np.array([int(word) for word in encoded.opaque], np.uint64).view(np.uint8)
+
+    @property
+    def _bindings(self) -> Any:
+        return self._given_bindings or importlib.import_module("cuda.bindings.driver")
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
         begin = time.monotonic()
@@ -227,3 +285,9 @@ class CupyCalls:
         self._memory.clear()
         with watchdog("cudaFree"):
             self._pool.free_all_blocks()
+
+
+def _require(name: str, status: Any) -> None:
+    """Raise what a call of the driver returned, unless it succeeded."""
+    if int(status):
+        raise DriverError(name, int(status), str(status.name))

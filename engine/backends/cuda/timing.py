@@ -186,7 +186,8 @@ class DeviceTimer:
                 p.grid,
                 p.block,
                 p.dynamic_smem_bytes,
-                kernel_arguments(p, addresses),
+                kernel_arguments(self._calls, p, addresses),
+                p.cluster,
             )
             for p in self._plan.passes
         ]

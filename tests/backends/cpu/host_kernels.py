@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.arguments import ScalarArg, TensorArg
+from engine.arguments import ScalarArg, TensorArg, TensorMapArg
 from engine.backends.cpu.build import build_kernels
 from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch, TensorMap
+from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
 from engine.tensors import decode, encode
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -76,7 +76,7 @@ def launches(kernel: str, a: Attention, num_splits: int = 4) -> tuple[KernelLaun
     if kernel == "fa_wgmma":
         rows = batch * heads * seqlen
         maps = tuple(
-            TensorMap(name, 2, (HEAD_DIM, rows), (HEAD_DIM * 2,), (64, 64)) for name in "qkv"
+            TensorMapArg(name, name, (HEAD_DIM, rows), (HEAD_DIM * 2,), (64, 64)) for name in "qkv"
         )
         args = (*maps, *tensors[3:], *sizes, scale, causal)
         return (KernelLaunch("fa_wgmma", grid, (256, 1, 1), args, 5 * 8192 + 64),)
@@ -156,7 +156,7 @@ def tma_job(values, swizzle_bytes=128, row=0, source=None, check=False, **option
         "ROW": row,
     }
     maps = tuple(
-        TensorMap(name, 2, (64, rows), (128,), (columns, 64), swizzle_bytes)
+        TensorMapArg(name, name, (64, rows), (128,), (columns, 64), swizzle_bytes)
         for name in ("values", "negated")
     )
     tiles = -(-rows // 64)

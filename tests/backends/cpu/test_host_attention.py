@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from host_kernels import KERNELS, Attention, run_attention, tma_job
 
-from engine.arguments import ScalarArg, TensorArg
+from engine.arguments import ScalarArg, TensorArg, TensorMapArg
 from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch, TensorMap
+from engine.backends.cpu.job import Buffer, Job, KernelLaunch
 from engine.evaluation import Status
 from engine.tensors import decode, encode
 
@@ -151,7 +151,8 @@ def test_wgmma_of_every_width_and_layout(client, n, a_transposed, b_transposed, 
     stored = {"a": a.T if a_transposed else a, "b": b.T if b_transposed else b}
     stored = {name: np.ascontiguousarray(x) for name, x in stored.items()}
     maps = tuple(
-        TensorMap(name, 2, x.shape[::-1], (2 * x.shape[1],), (64, 64)) for name, x in stored.items()
+        TensorMapArg(name, name, x.shape[::-1], (2 * x.shape[1],), (64, 64))
+        for name, x in stored.items()
     )
     defines = {
         "N": n,
