@@ -92,7 +92,15 @@ struct ElementType;
 template <>
 struct ElementType<Element::f16> {
     using Bits = uint16_t;
-    static float value(Bits bits) { return half_to_float(bits); }
+    // half_to_float() in a form that compilers vectorise: the exponent's bias by a product, which
+    // makes subnormal numbers normal, too.
+    static float value(Bits bits) {
+        const uint32_t magnitude = (uint32_t)(bits & 0x7fff) << 13;
+        const float scaled = coh_bit_cast<float>(magnitude) * 0x1p112f;
+        const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0;  // infinity or NaN
+        const uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
+        return coh_bit_cast<float>(coh_bit_cast<uint32_t>(scaled) | special | sign);
+    }
 };
 template <>
 struct ElementType<Element::bf16> {
@@ -152,40 +160,39 @@ static void mma_lanes(void **operands, uint32_t) {
     using Type = AccumulatorType<ACCUMULATOR>;
     using Sum = typename Type::Sum;
     using Bits = typename ElementType<A>::Bits;
-    constexpr int in_register = 4 / sizeof(Bits), blocks = K / (4 * in_register);
-    alignas(64) Sum a[16][K], b[K][8], c[16][8];
+    constexpr int in_register = 4 / sizeof(Bits), in_block = 4 * in_register;
+    alignas(64) Bits a_bits[16 * K], b_bits[K * 8];  // rows of A, and B [K, 8]
+    alignas(64) Sum a[16 * K], b[K * 8], c[16][8];
+    // A row of B and of the accumulator.
+    typedef Sum Row __attribute__((vector_size(8 * sizeof(Sum)), may_alias));
     for (int lane = 0; lane < 32; lane++) {
         const MmaOperand &op = *(MmaOperand *)operands[lane];
         const int group = lane / 4, column = in_register * (lane % 4);
-        Bits a_bits[2 * blocks * in_register], b_bits[blocks * in_register];
-        memcpy(a_bits, op.a, sizeof a_bits);
-        memcpy(b_bits, op.b, sizeof b_bits);
-        for (int block = 0; block < blocks; block++) {
-            for (int i = 0; i < in_register; i++) {
-                const int k = block * 4 * in_register + column + i;
-                for (int half = 0; half < 2; half++) {
-                    a[group + 8 * half][k] =
-                        ElementType<A>::value(a_bits[(2 * block + half) * in_register + i]);
-                }
-                b[k][group] = ElementType<B>::value(b_bits[block * in_register + i]);
-            }
+        for (int block = 0; block < K / in_block; block++) {
+            const int k = block * in_block + column;
+            memcpy(&a_bits[group * K + k], &op.a[2 * block], 4);
+            memcpy(&a_bits[(group + 8) * K + k], &op.a[2 * block + 1], 4);
+            Bits of_b[in_register];
+            memcpy(of_b, &op.b[block], 4);
+            for (int i = 0; i < in_register; i++) b_bits[(k + i) * 8 + group] = of_b[i];
         }
         Sum own[4];
         Type::read(op.c, own);
-        for (int i = 0; i < 4; i++) c[group + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)] = own[i];
+        memcpy(&c[group][2 * (lane % 4)], own, sizeof own / 2);
+        memcpy(&c[group + 8][2 * (lane % 4)], own + 2, sizeof own / 2);
     }
+    for (int i = 0; i < 16 * K; i++) a[i] = ElementType<A>::value(a_bits[i]);
+    for (int i = 0; i < K * 8; i++) b[i] = ElementType<B>::value(b_bits[i]);
     for (int row = 0; row < 16; row++) {
-        Sum sum[8];
-        for (int n = 0; n < 8; n++) sum[n] = c[row][n];
-        for (int k = 0; k < K; k++) {
-            for (int n = 0; n < 8; n++) sum[n] += a[row][k] * b[k][n];
-        }
-        for (int n = 0; n < 8; n++) c[row][n] = sum[n];
+        Row sum = *(const Row *)c[row];
+        for (int k = 0; k < K; k++) sum += a[row * K + k] * *(const Row *)&b[k * 8];
+        *(Row *)c[row] = sum;
     }
     for (int lane = 0; lane < 32; lane++) {
         const MmaOperand &op = *(MmaOperand *)operands[lane];
         Sum own[4];
-        for (int i = 0; i < 4; i++) own[i] = c[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
+        memcpy(own, &c[lane / 4][2 * (lane % 4)], sizeof own / 2);
+        memcpy(own + 2, &c[lane / 4 + 8][2 * (lane % 4)], sizeof own / 2);
         Type::write(own, op.d);
     }
 }
