@@ -21,6 +21,7 @@ from engine.correctness.reference import (
     coverage_size,
     covered_reference,
 )
+from engine.correctness.row_factors import row_factor_rms
 from engine.errors import ToolMissing
 from engine.host_memory import available_host_memory
 from engine.input_kinds import InputKind
@@ -41,6 +42,7 @@ class Expected:
     max_abs_ref: float
     baseline_err: float  # max|sdpa_same_dtype − reference|
     baseline_rms: float
+    baseline_row_factor: float  # of row_factor_rms()
     baseline_name: str
 
 
@@ -67,6 +69,7 @@ def expect(
         max_abs_ref=_largest(reference),
         baseline_err=_largest(error),
         baseline_rms=float(np.linalg.norm(error) / np.sqrt(error.size)),
+        baseline_row_factor=row_factor_rms(error, reference),
         baseline_name=name,
     )
 

@@ -2,16 +2,19 @@
 
 Rounding errors have no direction. Averaged over all elements they vanish, so a mean that does not
 vanish is a bug too small for the tolerance: weights that are truncated, a row sum that holds one
-padded key. Two tests, neither of which decides about pass or fail:
+padded key. Three tests, none of which decides about pass or fail:
 
 * the slope of the error on the reference, Σ e·ref / Σ ref², over its standard error from row to row
   (the elements of a row share their weights) and from column to column (where rows are alike);
 * for each suspected bug whose effect would be small, the slope of the error on that effect: 1 if
-  the bug is there, 0 if not.
+  the bug is there, 0 if not;
+* the slope of each row's own error on its reference, as RMS over the rows. It has no direction,
+  but rounding the elements of a row one by one leaves little of it: same-dtype attention shows how
+  much. A row sum that is rounded at every step leaves several times as much.
 
-A slope counts from 8 standard errors on, which chance does not reach in 10¹⁴ outputs, and where it
-is at least a tenth of the format's unit roundoff: what rounding itself leaves, where outputs are
-nearly values of V that were rounded before, is 0.04 of it.
+A slope of the first two counts from 8 standard errors on, which chance does not reach in 10¹⁴
+outputs, and where it is at least a tenth of the format's unit roundoff: what rounding itself
+leaves, where outputs are nearly values of V that were rounded before, is 0.04 of it.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from itertools import chain
 import numpy as np
 
 from engine.correctness.compared_output import ComparedOutput
+from engine.correctness.expected import Expected
 from engine.correctness.reference import Float64Array
+from engine.correctness.row_factors import row_factor_rms
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
 from engine.correctness.tiles import Tiles
-from engine.tensors import Inputs
 from kernels.variant import Dtype
 
 UNIT_ROUNDOFF: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -35,24 +39,28 @@ _FEWEST_ROWS = 32
 _TELLING_RMS = 1.5
 # How near to 1 the slope on a bug's effect must be.
 _NEAR_ONE = 0.25
+# The rows' own factors against the baseline's, and against the unit roundoff: of right kernels over
+# FlashAttention's shapes at most 1.3 and 0.25.
+_TELLING_ROW_FACTOR = 3.0
+_LEAST_ROW_FACTOR = 0.4
 
 
-def systematic_error(
-    inputs: Inputs, compared: ComparedOutput, baseline_rms: float, tiles: Tiles
-) -> str | None:
-    """A warning about an output that passes, or None.
-
-    Args:
-        baseline_rms: RMS error of same-dtype attention.
-    """
+def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles) -> str | None:
+    """A warning about an output that passes, or None."""
+    inputs = expected.inputs
     slopes = [_pooled(*_sums(compared, to)) for to in ("sr", "sd")]
     if compared.error.shape[0] * compared.error.shape[1] < _FEWEST_ROWS:
         return None
     bias, significance = slopes[0][0], min(significance for _, significance in slopes)
-    least = _LEAST_SLOPE * UNIT_ROUNDOFF[inputs.problem.dtype]
+    roundoff = UNIT_ROUNDOFF[inputs.problem.dtype]
+    least = _LEAST_SLOPE * roundoff
     biased = significance > _STANDARD_ERRORS and abs(bias) > least
     rms = float(np.sqrt(np.square(compared.error).mean()))
-    if not biased and rms <= _TELLING_RMS * baseline_rms:
+    factor = row_factor_rms(compared.out - compared.reference, compared.reference)
+    uneven = factor > max(
+        _TELLING_ROW_FACTOR * expected.baseline_row_factor, _LEAST_ROW_FACTOR * roundoff
+    )
+    if not (biased or uneven or rms > _TELLING_RMS * expected.baseline_rms):
         return None
     bug = _small_bug(spread_cases(inputs, compared, tiles))
     if bug is not None:
@@ -60,8 +68,15 @@ def systematic_error(
             f"The output passes, but its error matches the small effect of {bug.what}. "
             f"{bug.look_at[0].upper()}{bug.look_at[1:]}."
         )
-    if not biased:
+    if not (biased or uneven):
         return None
+    if not biased:
+        return (
+            f"The output passes, but each row is off by a factor of its own, {factor:.3%} in RMS, "
+            f"where {expected.baseline_name} leaves {expected.baseline_row_factor:.3%}: look for "
+            "lost precision in what a row shares, such as a row sum l, its reciprocal or a "
+            "correction that is held in 16 bits."
+        )
     return (
         f"The output passes, but it is systematically too {'small' if bias < 0 else 'large'}, by "
         f"{abs(bias):.2%} on average, where rounding leaves no mean ({significance:.0f} standard "

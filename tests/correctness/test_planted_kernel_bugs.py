@@ -15,6 +15,7 @@ from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.correctness import check_output
 from engine.evaluation import Correctness, Status
+from engine.input_kinds import InputKind
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
@@ -46,6 +47,7 @@ class Bug:
     pattern: str
     words: tuple[str, ...] = ()
     config: dict[str, int] = field(default_factory=dict)
+    kind: InputKind = "normal"
 
 
 BUGS = (
@@ -348,6 +350,34 @@ BUGS = (
         ("finds arrivals as the first has left it",),
     ),
     Bug(
+        "S kept in 16 bits",
+        ("v01",),
+        ODD,
+        "s_row[n] = score;",
+        "s_row[n] = to_float(to_element(score));",
+        "score_precision",
+        ("rounded to float16 before they are scaled", "keep it in float"),
+        kind="harsh",
+    ),
+    Bug(
+        "l summed in 16 bits",
+        ("v01",),
+        ODD,
+        "l += p;",
+        "l = to_float(to_element(l + p));",
+        "row_factor",
+        ("lost precision in the row sum l",),
+    ),
+    Bug(
+        "the maximum of the last key alone",
+        ("v05",),
+        ODD,
+        "m_new = fmaxf(m_new, score);",
+        "m_new = fmaxf(m, score);",
+        "tail_tile",
+        ("the row maximum of each split", "−inf"),
+    ),
+    Bug(
         "the rows of one warp",
         ("v02",),
         Problem(1, 2, 256, 64),
@@ -381,7 +411,7 @@ def executed(cpu: CpuBackend, variant_id: str, bug: Bug | None, folder: Path) ->
         mutated = folder / variant.source.name
         mutated.write_text(text.replace(bug.old, bug.new))
         plan = dataclasses.replace(plan, source=mutated)
-    inputs = make_inputs(problem)
+    inputs = make_inputs(problem, kind=shown.kind)
     result = cpu.run(plan, inputs, RunOptions())
     assert result.status is Status.PASSED, result.reason
     return check_output(inputs, result, plan=plan)

@@ -57,6 +57,22 @@ def test_truncated_weights_are_warned_of(seqlen: int, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_that_share_a_rounding_error_are_warned_of(dtype: Dtype) -> None:
+    """As a row sum does that each of four threads keeps in 16 bits."""
+    inputs = make_inputs(Problem(1, 2, 200, 64, dtype=dtype))
+    q, k, v = (x.astype(np.float32) for x in slice_qkv(inputs, np.arange(2)))
+    scores = q @ k.transpose(0, 2, 1) * np.float32(inputs.problem.softmax_scale)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    row_sum = np.zeros((*weights.shape[:2], 4), np.float32)
+    for key in range(0, 200, 4):
+        row_sum = decode(encode(row_sum + weights[..., key : key + 4], dtype), dtype)
+    found = judged(inputs, weights @ v / row_sum.sum(axis=-1, keepdims=True))
+    assert found.passed
+    assert "lost precision in what a row shares" in found.warnings[0]
+    assert judged(inputs, weights @ v / weights.sum(axis=-1, keepdims=True)).warnings == ()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_one_padded_key_is_warned_of(dtype: Dtype) -> None:
     inputs = make_inputs(Problem(1, 2, 1022, 64, dtype=dtype))
     assert judged(inputs, attention(inputs)).warnings == ()

@@ -150,7 +150,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v01", "v02"),
         "l += p;",
         "l = to_float(to_element(l + p));",
-        ("precision", "systematically"),
+        ("precision",),
     ),
     Mutation(
         "S rounded to 16 bits",

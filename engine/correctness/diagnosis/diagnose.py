@@ -28,6 +28,7 @@ from engine.correctness.suspected_bugs import (
     best_match,
     choose_cases,
     in_wrong_columns,
+    lost_precision,
 )
 from engine.correctness.tiles import Tiles
 from engine.evaluation import Finding
@@ -88,9 +89,13 @@ def _wrong_values(
     inputs: Inputs, compared: ComparedOutput, tiles: Tiles, share: float, far: str
 ) -> list[Finding]:
     """Of the finite elements over the tolerance: the cause if it is known, and where they are."""
+    cases = choose_cases(inputs, compared, tiles)
     if far:
+        rounded = lost_precision(cases)
+        if rounded is not None:
+            return [_cause(rounded, share)]
         return [Finding("row_maximum", f"{far[0].upper()}{far[1:]}.", share)]
-    cause = _cause_of(choose_cases(inputs, compared, tiles))
+    cause = _cause_of(cases)
     known = [_cause(cause, share)] if cause is not None else []
     return known + [
         Finding(pattern.name, pattern.sentence, share)

@@ -28,6 +28,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     "softmax_scale": (r"\*=?\s*softmax_scale", *_MASK),
     "not_normalised": _SUM,
     "row_factor": _SUM,
+    "score_precision": (r"\bs_\w+\s*\[.*\]\s*=", _EXP),
     "online_rescale": (r"\bcorrection\b.*=", _EXP),
     "lane_maximum": _MAXIMUM,
     "row_maximum": _MAXIMUM,

@@ -18,12 +18,16 @@ import numpy as np
 from engine.correctness.diagnosis.regions import span
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
+from kernels.variant import Dtype
 
 _MAX_ROWS = 48
 # Unknowns for each equation of a row's group of columns: more would fit anything.
 _MAX_UNKNOWNS = 0.5
 _MIN_COLUMNS = 4  # of a group
 _WORTH_ALL_ROWS = 0.9
+_HALF_STEP: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # at 1
+# Half steps by which a sum of some hundred terms in 16 bits may be off.
+_ROUNDED = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +56,13 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
                 continue
             explained, low, high = _explained(cases, rows, cut, groups)
             if explained >= MIN_EXPLAINED:
-                return Match(_bug(cut, groups, low, high), explained, 1.0)
+                return Match(_bug(cases[0], cut, groups, low, high), explained, 1.0)
     return None
 
 
-def _bug(cut: _Cut, groups: Sequence[IntArray], low: float, high: float) -> SuspectedBug:
+def _bug(
+    case: Case, cut: _Cut, groups: Sequence[IntArray], low: float, high: float
+) -> SuspectedBug:
     what, look_at = cut.what, cut.look_at
     if len(groups) > 1:
         columns = span("column", groups[0], -1)
@@ -64,6 +70,12 @@ def _bug(cut: _Cut, groups: Sequence[IntArray], low: float, high: float) -> Susp
         look_at += "; the threads that own the columns do not agree on it"
     if cut.pattern == "row_factor":
         what += f" ({low:.3g} to {high:.3g})"
+        limit = _ROUNDED * _HALF_STEP[case.problem.dtype]
+        if 1 - limit < low < 1 < high < 1 + limit:
+            look_at = (
+                "look for lost precision in the row sum l: factors on both sides of 1 and so near "
+                "to it come from a sum in 16 bits"
+            )
     return SuspectedBug(cut.pattern, what, look_at, lambda _: None)
 
 
@@ -136,7 +148,7 @@ def _explained(
     before = after = 0.0
     factors: list[Float64Array] = []
     for case, wrong in zip(cases, rows, strict=True):
-        half_step = 2.0**-11 if case.problem.dtype == "float16" else 2.0**-8
+        half_step = _HALF_STEP[case.problem.dtype]
         parts = _parts(case, wrong, cut.segment_of_key)
         for columns in groups:
             basis = parts[:, :, columns].transpose(1, 2, 0)  # [rows, columns, segments]

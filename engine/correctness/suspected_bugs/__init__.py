@@ -12,6 +12,7 @@ from engine.correctness.suspected_bugs.match import (
     MIN_EXPLAINED,
     Match,
     best_match,
+    lost_precision,
     small_bugs,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "best_match",
     "choose_cases",
     "in_wrong_columns",
+    "lost_precision",
     "small_bugs",
     "spread_cases",
 ]

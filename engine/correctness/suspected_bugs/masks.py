@@ -47,11 +47,17 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
         )
     if tiles.padding and tiles.num_key_tiles > 1:
         kept = tiles.num_keys // tiles.block_n * tiles.block_n
+        look_at = "look at the number of key tiles, which must be rounded up"
+        if tiles.num_chunks > 1:
+            look_at += (
+                f", and at the row maximum of each {tiles.chunk_name}: the fusion leaves out one "
+                "whose maximum is −inf, as that of a padded key is"
+            )
         yield SuspectedBug(
             "tail_tile",
             f"a loop that leaves out the last, partial key tile (keys {kept} to "
             f"{tiles.num_keys - 1})",
-            "look at the number of key tiles: it must be rounded up",
+            look_at,
             partial(_first_keys, kept),
         )
     yield SuspectedBug(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from engine.correctness.suspected_bugs.case import Case
 from engine.correctness.suspected_bugs.fragments import fragment_bugs
 from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
-from engine.correctness.suspected_bugs.softmax import softmax_bugs
+from engine.correctness.suspected_bugs.softmax import precision_bugs, softmax_bugs
 
 # How much of the squared error a bug must account for. The rest is what 16-bit rounding and the
 # order of sums leave; a bug that only looks alike reaches 0.9 at times.
@@ -34,21 +34,39 @@ class Match:
 
 
 # The plainest first: of two that explain equally much, the earlier is named.
-_FAMILIES = (softmax_bugs, mask_bugs, kv_split_bugs, addressing_bugs, fragment_bugs)
+_FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
+    softmax_bugs,
+    mask_bugs,
+    kv_split_bugs,
+    addressing_bugs,
+    fragment_bugs,
+    precision_bugs,
+)
 
 
 def small_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Those whose effect may be within the tolerance: a key or a weight more or less."""
-    for family in (softmax_bugs, mask_bugs, kv_split_bugs):
+    for family in (softmax_bugs, mask_bugs, kv_split_bugs, precision_bugs):
         yield from family(case)
 
 
 def best_match(cases: Sequence[Case]) -> Match | None:
     """The bug that explains the wrong rows of all cases, or None where none does."""
+    return _best_of(_FAMILIES, cases)
+
+
+def lost_precision(cases: Sequence[Case]) -> Match | None:
+    """As `best_match`, of the bugs that round what must not be rounded."""
+    return _best_of((precision_bugs,), cases)
+
+
+def _best_of(
+    families: Sequence[Callable[[Case], Iterator[SuspectedBug]]], cases: Sequence[Case]
+) -> Match | None:
     if not cases:
         return None
     best: Match | None = None
-    for bug in (b for family in _FAMILIES for b in family(cases[0])):
+    for bug in (b for family in families for b in family(cases[0])):
         if not any(_fit(bug, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
             continue
         match = _fit(bug, cases)

@@ -11,6 +11,7 @@ import numpy as np
 from engine.correctness.reference import Float64Array
 from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import Case, attend, finite_or_zero, merge
+from engine.tensors import decode, encode
 
 
 def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
@@ -64,6 +65,26 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
                 "look at the correction when the running maximum grows",
                 partial(_online, bool(acc), bool(row_sum)),
             )
+
+
+def precision_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Scores in the problem's 16 bits."""
+    for what, scale in (("before", case.problem.softmax_scale), ("after", 1.0)):
+        yield SuspectedBug(
+            "score_precision",
+            f"scores S that are rounded to {case.problem.dtype} {what} they are scaled by 1/√D",
+            "precision is lost where S is stored: keep it in float until the exponential",
+            partial(_rounded_scores, scale),
+        )
+
+
+def _rounded_scores(scale: float, case: Case) -> Float64Array | None:
+    dtype = case.problem.dtype
+    with np.errstate(over="ignore"):
+        rounded = decode(encode((case.scores / scale).astype(np.float32), dtype), dtype)
+    if not np.isfinite(rounded).all():
+        return None
+    return attend(rounded * np.float64(scale), case.visible, case.v)
 
 
 def _scaled(factor: float, case: Case) -> Float64Array:
