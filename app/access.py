@@ -8,11 +8,9 @@ machine. Streamlit compares the Host of its WebSocket alone and sends no frame p
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hmac
 import os
 import secrets
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -24,7 +22,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import StoreError
+from app.preparation import prepare
 
 HEADERS = {
     # Streamlit's own components are frames of the same origin.
@@ -51,7 +49,7 @@ def access_token(arguments: Sequence[str]) -> str:
 
 
 def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """A lifespan of the server that prints the URL with the token, and starts the worker."""
+    """A lifespan of the server that prints the URL with the token, and prepares the first page."""
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -59,17 +57,10 @@ def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
             port = st.get_option("server.port")
             query = urlencode({_PARAMETER: token})
             print(f"\n  Open this, and give it to nobody: http://localhost:{port}/?{query}\n")
-        threading.Thread(target=_start_worker, daemon=True).start()
+        prepare()
         yield
 
     return lifespan
-
-
-def _start_worker() -> None:
-    from engine.jobs.manager import manager
-
-    with contextlib.suppress(StoreError):  # the page says so where it matters
-        manager().start_worker()
 
 
 class AccessControl:

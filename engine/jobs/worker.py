@@ -38,6 +38,7 @@ from engine.search.sweep.journal import SweepSpec
 
 POLL_S = 0.02
 IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
+PYTORCH_AFTER_S = 1.0  # of idleness after a job: PyTorch is loaded ahead of the next one
 
 
 def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
@@ -102,7 +103,7 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 }
 
 
-def _prepare() -> None:
+def _build() -> None:
     """Build what is C++ here, so that the first Run and simulation wait for their kernel alone."""
     from engine.backends.cpu.build import build_runtime
     from engine.backends.cpu.toolchain import find_toolchain
@@ -113,8 +114,17 @@ def _prepare() -> None:
         build_libraries()
 
 
-def _serve_beside(run: RunDir, evaluator: Evaluator, is_closing: threading.Event) -> None:
-    """Serve what needs no backend until the worker ends."""
+def _load_pytorch() -> None:
+    """Two seconds that the first Run, which compares with PyTorch, need not wait for."""
+    with contextlib.suppress(ImportError):
+        import torch  # noqa: F401
+
+
+def _serve_beside(
+    run: RunDir, evaluator: Evaluator, is_closing: threading.Event, build: threading.Thread
+) -> None:
+    """Serve what needs no backend until the worker ends, once `build` has come to its end."""
+    build.join()  # all of it needs the simulator, which is built after what the first Run needs
     runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
     while not is_closing.is_set():
         waiting = [job for job in runner.waiting() if job.kind in BESIDE_TYPES]
@@ -130,12 +140,15 @@ def main(argv: list[str]) -> int:
     if lock is None:
         return 0  # another worker already serves this folder
     run.write_worker(os.getpid(), code_stamp())
-    threading.Thread(target=_prepare, daemon=True).start()
+    build = threading.Thread(target=_build, daemon=True)
+    build.start()
+    pytorch: threading.Thread | None = None
+    has_served = False
     idle_since = time.monotonic()
     is_closing = threading.Event()
     with Evaluator() as evaluator, contextlib.ExitStack() as at_end:
         if isinstance(detect_local(), str):
-            args = (run, evaluator, is_closing)
+            args = (run, evaluator, is_closing, build)
             beside = threading.Thread(target=_serve_beside, args=args, daemon=True)
             beside.start()
             at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process
@@ -147,12 +160,17 @@ def main(argv: list[str]) -> int:
             waiting = runner.waiting()
             if waiting:
                 runner.serve(waiting[0])
+                has_served = True
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > IDLE_CHECK_S:
                 if run.is_abandoned():
                     return 0
                 idle_since = time.monotonic()
             else:
+                is_idle = has_served and time.monotonic() - idle_since > PYTORCH_AFTER_S
+                if is_idle and pytorch is None:
+                    pytorch = threading.Thread(target=_load_pytorch, daemon=True)
+                    pytorch.start()
                 time.sleep(POLL_S)
 
 

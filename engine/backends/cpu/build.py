@@ -45,6 +45,7 @@ from engine.records import files
 NATIVE_DIR = PACKAGE / "native"
 COMPILE_TIMEOUT_S = 300.0
 MAX_COMPILER_LOG_BYTES = 1 << 20
+_LOW_PRIORITY = 19  # niceness
 _ALWAYS_INCLUDED = frozenset(  # by cuda_on_host.h
     f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "string")
 ) | {"limits", "type_traits", "utility"}
@@ -176,12 +177,19 @@ def build_runtime(toolchain: Toolchain) -> Path:
         naming = [f"-Wl,-soname,{name}.so"]
 
     def build(folder: Path) -> Path:
-        source = str(NATIVE_DIR / "runtime.cpp")
-        command = [
-            *toolchain.command, *toolchain.runtime_flags(), f"-ffile-prefix-map={folder}=.",
-            "-shared", *naming, source, "-lpthread", "-lm",
-        ]  # fmt: skip
-        _run_compiler(command, folder, "runtime.so", "runtime.cpp")
+        compile_command = [*toolchain.command, *toolchain.runtime_flags(), "-c"]
+        compile_command.append(f"-ffile-prefix-map={folder}=.")
+
+        def compile_unit(source: Path) -> str:
+            output = f"{source.stem}.o"
+            _run_compiler([*compile_command, str(source)], folder, output, source.name)
+            return output
+
+        units = sorted((NATIVE_DIR / "units").glob("*.cpp"))
+        with ThreadPoolExecutor(len(units)) as pool:  # side by side: the first Run waits for them
+            objects = list(pool.map(compile_unit, units))
+        link_command = [*toolchain.command, "-shared", *naming, *objects, "-lpthread", "-lm"]
+        _run_compiler(link_command, folder, "runtime.so", "the runtime library")
         return folder / "runtime.so"
 
     return _find_or_build(name, build, alone=True)[0]
@@ -189,6 +197,8 @@ def build_runtime(toolchain: Toolchain) -> Path:
 
 def build_library(source: Path) -> Path:
     """A C++ file of the project's own as a shared library of plain C functions.
+
+    At low priority: no Run waits for it.
 
     Args:
         source: includes headers of its own folder alone; the folder's files are the cache key.
@@ -209,7 +219,8 @@ def build_library(source: Path) -> Path:
 
     def build(folder: Path) -> Path:
         command = [*toolchain.command, *flags, f"-ffile-prefix-map={source.parent}=."]
-        _run_compiler([*command, "-shared", str(source)], folder, "library.so", source.name)
+        command += ["-shared", str(source)]
+        _run_compiler(command, folder, "library.so", source.name, low_priority=True)
         return folder / "library.so"
 
     name = f"attune-{source.stem}-{digest.hexdigest()[:20]}"
@@ -266,11 +277,17 @@ def _run_compiler(
     output: str,
     source: str,
     files: Sequence[TranslatedFile] = (),
+    *,
+    low_priority: bool = False,
 ) -> None:
     """Run the compiler so that it writes the file `output` of the folder.
 
+    Args:
+        source: what to name in errors.
+        low_priority: whatever else runs goes first.
+
     Raises:
-        CompileError: it fails, does not end, or ends without the file. `source` is what to name.
+        CompileError: it fails, does not end, or ends without the file.
     """
     log = bytearray()
 
@@ -288,6 +305,9 @@ def _run_compiler(
         process_group=0,
         env=os.environ | {"LC_ALL": "C"},
     ) as process:
+        if low_priority:  # of the passes that the driver starts, too
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, process.pid, _LOW_PRIORITY)
         reader = threading.Thread(target=keep_head, args=(process.stdout,), daemon=True)
         reader.start()
         try:

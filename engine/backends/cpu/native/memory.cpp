@@ -125,7 +125,7 @@ static const char *damaged_slack(const Buffer &b) {
     return nullptr;
 }
 
-static Buffer *buffer_around(uintptr_t address) {
+Buffer *buffer_around(uintptr_t address) {
     for (Buffer &b : buffers) {
         if (address - (uintptr_t)b.mapping < b.mapping_size) return &b;
     }
@@ -238,7 +238,7 @@ void device_free(void *pointer, Site site) {
     fail_at("illegal address", site, "free() of %p, which malloc() of a kernel did not give or which "
             "was freed before", pointer);
 }
-static bool is_on_heap(uintptr_t address, size_t bytes) {
+bool is_on_heap(uintptr_t address, size_t bytes) {
     std::lock_guard<std::mutex> lock(heap_mutex);
     auto block = heap_blocks.upper_bound(address);
     if (block == heap_blocks.begin()) return false;

@@ -30,7 +30,7 @@ static CtaClocksPointer joined(const CtaClocksPointer &a, const CtaClocksPointer
     return both;
 }
 
-static KnownCtas joined(const KnownCtas &a, const KnownCtas &b) {
+KnownCtas joined(const KnownCtas &a, const KnownCtas &b) {
     if (!b || a == b) return a;
     if (!a) return b;
     auto both = std::make_shared<std::vector<std::pair<uint32_t, CtaClocksPointer>>>();

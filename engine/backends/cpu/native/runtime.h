@@ -336,6 +336,10 @@ Fiber *next_or_deadlock(Worker *w);
 void run_others(Worker *w, Fiber *me);  // returns when `me` is picked again
 uint64_t random_bits(Worker *w);
 
+// ---- memory.cpp ----
+Buffer *buffer_around(uintptr_t address);  // its guards included; or null
+bool is_on_heap(uintptr_t address, size_t bytes);  // that kernels have from malloc()
+
 // ---- barriers.cpp ----
 void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
 void release_barriers_of_the_living(Worker *w);
@@ -366,6 +370,7 @@ uint32_t compress(Place place);
 Place expand(uint32_t compressed);
 
 // ---- ordering.cpp ----
+KnownCtas joined(const KnownCtas &a, const KnownCtas &b);
 void reset(Worker *w, Handover &handover);
 void hand_over(Worker *w, Handover &handover, unsigned thread);
 void hand_over_order(Worker *w, Handover &handover, unsigned thread);  // all but the clocks

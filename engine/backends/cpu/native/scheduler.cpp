@@ -13,7 +13,7 @@ uint64_t random_bits(Worker *w) {  // xorshift64
     return w->random_state = x;
 }
 
-inline void make_ready(Worker *w, Fiber *fiber) {
+void make_ready(Worker *w, Fiber *fiber) {
     const unsigned mask = (unsigned)w->ready.size() - 1;
     w->ready[(w->ready_head + w->num_ready++) & mask] = (uint16_t)fiber->linear;
     fiber->is_ready = true;
@@ -118,7 +118,7 @@ Fiber *next_or_deadlock(Worker *w) {
     return fiber;
 }
 
-inline void run_others(Worker *w, Fiber *me) {
+void run_others(Worker *w, Fiber *me) {
     if (__builtin_expect(launch.aborted.load(std::memory_order_relaxed), 0)) leave_cta();
     Fiber *fiber = next_or_deadlock(w);
     if (fiber != me) switch_to(fiber, &me->stack_pointer);

@@ -1,0 +1,13 @@
+// The half of the runtime library that knows the order of accesses: the check build's checks, and
+// clusters, mbarriers and TMA, which hand it on.
+#include "../runtime.h"
+#include "../cluster.h"
+#include "../hopper.h"
+
+#include "../places.cpp"
+#include "../ordering.cpp"
+#include "../checks.cpp"
+#include "../cluster.cpp"
+#include "../mbarrier.cpp"
+#include "../tma.cpp"
+#include "../sanitizer_hooks.cpp"
