@@ -40,6 +40,8 @@ struct Scoreboard {
 
 struct Warp {
     int32_t cta = -1;          // index into the queue
+    int32_t partition = 0;
+    int32_t place = 0;         // in the partition's arrays
     int64_t position = 0, end = 0;
     double issued = 0;         // cycle of the last issue, or of the start
     double stalled = 0;        // the stall count runs out
@@ -77,8 +79,14 @@ struct Cta {
 };
 
 struct Partition {
-    std::vector<int32_t> warps;        // resident, oldest first
+    // Of the resident warps, oldest first; what chooses among them lies close together.
+    std::vector<int32_t> warps;
+    std::vector<double> ready;         // as Warp::ready; NEVER while it waits for another
+    std::vector<uint8_t> slot;         // of `free_at`: what it issues to next
+    double free_at[NUM_PIPES + 1] = {};  // by pipe; the last one is the FMA pipe's first unit
     double clock = 0;
+    double next = 0;                   // cycle of its next issue, unless `changed` since
+    bool changed = true;
     int32_t last = -1;                 // the warp that issued last
     double unit_free[4] = {};          // of the FMA pipe
     double pipe_free[NUM_PIPES] = {};
@@ -112,8 +120,9 @@ public:
             int best = -1;
             double now = NEVER;
             for (int p = 0; p < PARTITIONS; ++p) {
-                const double t = next_time(partitions[p]);
-                if (t < now) now = t, best = p;
+                Partition& each = partitions[p];
+                if (each.changed) each.next = next_time(each), each.changed = false;
+                if (each.next < now) now = each.next, best = p;
             }
             if (best < 0) return false;
             step(partitions[best], now);
@@ -139,7 +148,6 @@ private:
     size_t l1_oldest = 0;
 
     const Trace& trace_of(const Warp& w) const { return in.traces[ctas[w.cta].trace]; }
-    const Op& op_of(const Warp& w) const { return in.ops[trace_of(w).instruction[w.position]]; }
 
     // ---- CTAs come and go ----
 
@@ -165,13 +173,18 @@ private:
             }
             Warp& warp = warps[id];
             warp.cta = n;
+            warp.partition = next_partition;
             warp.registers = m.registers;
             warp.position = trace.warp_start[w];
             warp.end = trace.warp_start[w + 1];
             warp.issued = begin - 1;
             warp.stalled = begin;
             ++cta.running;
-            partitions[next_partition].warps.push_back(id);
+            Partition& p = partitions[next_partition];
+            warp.place = static_cast<int32_t>(p.warps.size());
+            p.warps.push_back(id);
+            p.ready.push_back(NEVER);
+            p.slot.push_back(0);
             next_partition = (next_partition + 1) % PARTITIONS;
             prepare(warp);
         }
@@ -188,7 +201,12 @@ private:
     void retire(Partition& p, int32_t id, double now) {
         const int32_t n = warps[id].cta;
         Cta& cta = ctas[n];
-        p.warps.erase(std::find(p.warps.begin(), p.warps.end(), id));
+        const int32_t place = warps[id].place;
+        p.warps.erase(p.warps.begin() + place);
+        p.ready.erase(p.ready.begin() + place);
+        p.slot.erase(p.slot.begin() + place);
+        for (size_t i = place; i < p.warps.size(); ++i) warps[p.warps[i]].place = i;
+        p.changed = true;
         end = std::max(end, warps[id].stores);
         if (p.last == id) p.last = -1;
         free_warps.push_back(id);
@@ -205,12 +223,16 @@ private:
 
     // As far as the warp itself is concerned.
     void prepare(Warp& w) {
-        const Op& op = op_of(w);
+        const Op& op = in.ops[trace_of(w).instruction[w.position]];
         w.fetched = fetch(op, w.issued);
         double ready = std::max({w.stalled, w.released, w.fetched});
         for (int b = 0; b < SCOREBOARDS; ++b)
             if (op.wait_mask >> b & 1) ready = std::max(ready, w.scoreboard[b].clear);
         w.ready = ready;
+        Partition& p = partitions[w.partition];
+        p.ready[w.place] = ready;
+        p.slot[w.place] = op.pipe == FMA && op.first_unit_only ? NUM_PIPES : op.pipe;
+        p.changed = true;
     }
 
     // A line of code that the SM never executed comes from afar, one line after the other.
@@ -224,50 +246,51 @@ private:
         return there;
     }
 
-    double pipe_ready(const Partition& p, const Op& op, int& unit) const {
-        unit = 0;
-        switch (op.pipe) {
-            case FMA:
-                if (!op.first_unit_only)
-                    for (int u = 1; u < m.fma_units; ++u)
-                        if (p.unit_free[u] <= p.unit_free[unit]) unit = u;
-                return p.unit_free[unit];
-            case SHARED:
-            case GLOBAL:
-                return p.queue[p.queue_at];
-            default:
-                return p.pipe_free[op.pipe];
+    double pipe_ready(const Partition& p, const Op& op) const {
+        return p.free_at[op.pipe == FMA && op.first_unit_only ? NUM_PIPES : op.pipe];
+    }
+
+    // The FMA unit that is free first, the later of equal ones.
+    int first_free(const Partition& p) const {
+        int unit = 0;
+        for (int u = 1; u < m.fma_units; ++u)
+            if (p.unit_free[u] <= p.unit_free[unit]) unit = u;
+        return unit;
+    }
+
+    void update_free(Partition& p, int32_t pipe) const {
+        if (pipe == FMA) {
+            p.free_at[FMA] = p.unit_free[first_free(p)];
+            p.free_at[NUM_PIPES] = p.unit_free[0];
+        } else if (pipe == SHARED || pipe == GLOBAL) {
+            p.free_at[SHARED] = p.free_at[GLOBAL] = p.queue[p.queue_at];
+        } else {
+            p.free_at[pipe] = p.pipe_free[pipe];
         }
     }
 
-    double next_time(const Partition& p) const {
+    static double next_time(const Partition& p) {
         double first = NEVER;
-        for (const int32_t id : p.warps) {
-            const Warp& w = warps[id];
-            if (w.waits || w.ready >= first) continue;
-            int unit;
-            first = std::min(first, std::max(w.ready, pipe_ready(p, op_of(w), unit)));
-        }
+        for (size_t i = 0; i < p.warps.size(); ++i)
+            first = std::min(first, std::max(p.ready[i], p.free_at[p.slot[i]]));
         return std::ceil(std::max(first, p.clock));
     }
 
     void step(Partition& p, double now) {
         int32_t chosen = -1;
-        int chosen_unit = 0;
         double longest = NEVER;
-        for (const int32_t id : p.warps) {
-            const Warp& w = warps[id];
-            const double since = id == p.last ? -1.0 : w.ready;
-            if (w.waits || w.ready > now || since >= longest) continue;
-            int unit;
-            if (pipe_ready(p, op_of(w), unit) <= now) chosen = id, chosen_unit = unit, longest = since;
+        for (size_t i = 0; i < p.warps.size(); ++i) {
+            const double since = p.warps[i] == p.last ? -1.0 : p.ready[i];
+            if (std::max(p.ready[i], p.free_at[p.slot[i]]) <= now && since < longest)
+                chosen = p.warps[i], longest = since;
         }
-        issue(p, chosen, chosen_unit, now);
+        p.changed = true;
+        issue(p, chosen, now);
     }
 
     // ---- issue ----
 
-    void issue(Partition& p, int32_t id, int unit, double now) {
+    void issue(Partition& p, int32_t id, double now) {
         Warp& w = warps[id];
         const Trace& trace = trace_of(w);
         const int32_t op_index = trace.instruction[w.position];
@@ -280,7 +303,7 @@ private:
         bool is_long = false;
         out.busy[op.pipe] += op.pipe == FMA ? op.pipe_cycles / m.fma_units : op.pipe_cycles;
         if (op.pipe == FMA) {
-            take(p.unit_free[unit], now, op.pipe_cycles);
+            take(p.unit_free[op.first_unit_only ? 0 : first_free(p)], now, op.pipe_cycles);
         } else if (op.pipe == SHARED || op.pipe == GLOBAL) {
             if (row >= 0) memory(p, w, op, trace, row, now, result, read);
             is_long = op.pipe == GLOBAL;
@@ -289,6 +312,7 @@ private:
         } else if (op.pipe_cycles > 0) {
             take(p.pipe_free[op.pipe], now, op.pipe_cycles);
         }
+        update_free(p, op.pipe);
         set(w, op.write_barrier, result, is_long);
         set(w, op.read_barrier, read, is_long);
         w.issued = now;
@@ -302,7 +326,9 @@ private:
         if (row >= 0) synchronise(w, id, trace, row, kind, now);
         if (w.position == w.end)
             retire(p, id, now);
-        else if (!w.waits)
+        else if (w.waits)
+            p.ready[w.place] = NEVER;
+        else
             prepare(w);
     }
 
@@ -328,8 +354,7 @@ private:
         until(w.released, w.released_by);
         until(last.clear, last.reason);
         until(w.fetched, NO_INSTRUCTION);
-        int unit;
-        const double pipe = pipe_ready(p, op, unit);
+        const double pipe = pipe_ready(p, op);
         until(pipe, op.pipe == SHARED   ? MIO_THROTTLE
                     : op.pipe == GLOBAL ? LG_THROTTLE
                                         : MATH_PIPE_THROTTLE);
