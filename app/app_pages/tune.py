@@ -47,7 +47,7 @@ def page() -> None:
     pinned.draw()
     more = {
         "Roofline": roofline.draw,
-        "Machine code": lambda _: machine_code.draw(selection, state.digest),
+        "Machine code": lambda _: machine_code.draw(selection, state),
         "Variants": lambda _: variants.draw(selection),
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }

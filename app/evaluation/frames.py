@@ -70,11 +70,15 @@ def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
     return pd.DataFrame(rows, columns=["what", "threads", "kind"])
 
 
-def residencies(items: Iterable[Residency]) -> pd.DataFrame:
-    """`name`, `us`, `label`, `is_now`."""
+def residencies(items: Iterable[Residency], now_us: float) -> pd.DataFrame:
+    """`name`, `us`, `label`, `is_now`.
+
+    Args:
+        now_us: the predicted time with today's number of CTAs per SM.
+    """
     return pd.DataFrame(
         [
-            (f"{r.ctas_per_sm}", r.median_us, format_us(r.median_us), r.is_now)
+            (f"{r.ctas_per_sm}", r.us(now_us), format_us(r.us(now_us)), r.is_now)
             for r in sorted(items, key=lambda r: r.ctas_per_sm)
         ],
         columns=["name", "us", "label", "is_now"],

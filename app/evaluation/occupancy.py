@@ -47,18 +47,18 @@ def draw(view: EvaluationView) -> None:
         st.markdown("**Threads and GPU capacity**", help=TERMS["thread_capacity"])
         _threads(report)
     _what_if(view, report)
-    if view.residencies is not None and report is view.passes[0]:
-        _time_by_residency(view.residencies())
+    if view.residencies is not None and report is view.passes[0] and view.predicted is not None:
+        _time_by_residency(view.residencies(), view.predicted.median_us)
 
 
-def _time_by_residency(times: tuple[Residency, ...]) -> None:
+def _time_by_residency(times: tuple[Residency, ...], now_us: float) -> None:
     st.markdown("**What the time would be** :gray[simulated]", help=TERMS["residency"])
     if not times:
         st.caption("Not simulated yet: the tab Machine code does it.")
         return
     column, _ = st.columns(2)
     with column:
-        _plot(charts.residencies(frames.residencies(times), theme()), "residencies")
+        _plot(charts.residencies(frames.residencies(times, now_us), theme()), "residencies")
 
 
 def _which_pass(view: EvaluationView) -> PassReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from kernels.variant import AUTO
 if TYPE_CHECKING:
     from engine.cli.sass_output import Result
     from engine.devices import DeviceSpec
+    from engine.pipeline.machine_code import TimedLaunch
+    from engine.plan import LaunchPlan
     from engine.sass.analysis import Analysis
     from kernels.variant import Variant
 
@@ -77,23 +80,12 @@ def run(args: argparse.Namespace) -> int:
     from engine.devices import find_device
 
     device = find_device(args.gpu) if args.gpu else None
-    counted = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
-    results = [_timed(analysis, device, moved) for analysis, moved in counted]
+    results = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
     if args.json:
         print_json(as_json(args.kernel, results, device))
     else:
         print_results(args.kernel, results, device, args.lines, args.listing)
     return 0
-
-
-def _timed(analysis: Analysis, device: DeviceSpec | None, dram_bytes: float | None) -> Result:
-    from engine.cli.sass_output import Result
-    from engine.pipeline.machine_code import time_launch
-
-    if device is None:
-        return Result(analysis, None)
-    _check_runs_on(analysis.program.arch, device)
-    return Result(analysis, time_launch(analysis, device, dram_bytes))
 
 
 def _is_file(kernel: str) -> bool:
@@ -103,11 +95,11 @@ def _is_file(kernel: str) -> bool:
 
 def _of_variant(
     args: argparse.Namespace, device: DeviceSpec | None, variant: Variant | None = None
-) -> list[tuple[Analysis, float | None]]:
-    """Each pass, with what it moves from DRAM where the order of its CTAs says so."""
+) -> list[Result]:
+    """Each pass; its time is what `evaluate` and the pages predict."""
     from engine.auto import choose
+    from engine.cli.sass_output import Result
     from engine.config import default_config, resolve_config
-    from engine.pipeline.machine_code import main_pass_dram_bytes
     from engine.plan import make_plan
     from engine.sass.analysis import analyse_plan
 
@@ -131,15 +123,37 @@ def _of_variant(
         config = resolve_config(variant, given, problem, device.name if device else None).values
     plan = make_plan(variant, problem, config)
     analyses = analyse_plan(plan, _arch(args, device))
-    moved: list[float | None] = [None] * len(analyses)
-    if device is not None:
-        moved[0] = main_pass_dram_bytes(variant, plan, device, analyses[0])
-    return list(zip(analyses, moved, strict=True))
+    if device is None:
+        return [Result(analysis, None) for analysis in analyses]
+    timed = _time_passes(variant, plan, analyses, device)
+    return [Result(*pair) for pair in zip(analyses, timed, strict=True)]
 
 
-def _of_file(
-    args: argparse.Namespace, device: DeviceSpec | None
-) -> list[tuple[Analysis, float | None]]:
+def _time_passes(
+    variant: Variant, plan: LaunchPlan, analyses: Sequence[Analysis], device: DeviceSpec
+) -> tuple[TimedLaunch, ...]:
+    from engine.cli.evaluate import known_times
+    from engine.model.estimate import compiled_footprint
+    from engine.pipeline.machine_code import main_pass_dram_bytes, time_launch, with_prediction
+    from engine.pipeline.simulate import predict_simulated
+
+    arch = analyses[0].program.arch
+    _check_runs_on(arch, device)
+    moved = main_pass_dram_bytes(variant, plan, device, analyses[0])
+    timed = [
+        time_launch(analysis, device, None if number else moved)
+        for number, analysis in enumerate(analyses)
+    ]
+    if arch != device.arch:  # code that the prediction is not of
+        return tuple(timed)
+    known = known_times()
+    calibrations = known.calibration_of(compiled_footprint) if known is not None else None
+    return with_prediction(timed, predict_simulated(variant, plan, device, calibrations), device)
+
+
+def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
+    from engine.cli.sass_output import Result
+    from engine.pipeline.machine_code import time_launch
     from engine.sass.analysis import analyse
     from engine.sass.arguments import parse_arguments
     from engine.sass.launch import Launch
@@ -163,7 +177,11 @@ def _of_file(
     cubin, entry = (
         _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
     )
-    return [(analyse(cubin, entry, launch), None)]
+    analysis = analyse(cubin, entry, launch)
+    if device is None:
+        return [Result(analysis, None)]
+    _check_runs_on(analysis.program.arch, device)
+    return [Result(analysis, time_launch(analysis, device))]
 
 
 def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:

@@ -70,6 +70,7 @@ def run_simulation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
 
 def run_machine_code(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """A launch's machine code, counted and timed, goes to the cache, where pages look for it."""
+    simulate(request)  # the tab shows the prediction that all pages show
     read_machine_code(request)
     runner.event(job.job_id, "finished")
 

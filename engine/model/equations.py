@@ -113,18 +113,25 @@ def prior_covariance(variant: Variant) -> FloatArray:
 class CtaCurve:
     """CTA times of n launches simulated from the machine code, in place of the assumed ones."""
 
-    alone_us: FloatArray  # [n] one CTA by itself on an SM
-    shared_us: FloatArray  # [n] what each further resident CTA adds
+    together_us: FloatArray  # [n, k] 0, 1, … resident CTAs that start at once on an SM
+    overlap_us: FloatArray  # [n] by which a round of CTAs on a full SM starts before the last ends
     fetch_us: FloatArray  # [n] what fetching the code adds to a launch
     spread: float  # standard deviation of the logarithm of the simulation's error
     floor_us: float  # of an empty launch, as measured
     dram_bytes: FloatArray | None = None  # [n] by the order of CTAs; None: every byte once
 
+    def added_us(self, ctas: IntArray) -> FloatArray:
+        """What those beside the first of so many resident CTAs add to its time, `[n]`."""
+        at = np.minimum(ctas, self.together_us.shape[1] - 1)[:, np.newaxis]
+        all_us = np.take_along_axis(self.together_us, at, axis=1)[:, 0]
+        added: FloatArray = np.maximum(0.0, all_us - self.together_us[:, 1])
+        return added
+
     def take(self, keep: npt.NDArray[np.bool_]) -> CtaCurve:
         """Those of some of the launches."""
         return CtaCurve(
-            alone_us=self.alone_us[keep],
-            shared_us=self.shared_us[keep],
+            together_us=self.together_us[keep],
+            overlap_us=self.overlap_us[keep],
             fetch_us=self.fetch_us[keep],
             spread=self.spread,
             floor_us=self.floor_us,
@@ -135,9 +142,15 @@ class CtaCurve:
     def joined(curves: Sequence[CtaCurve]) -> CtaCurve:
         """The launches of several, one behind the other."""
         moved = [c.dram_bytes for c in curves if c.dram_bytes is not None]
+        most = max(c.together_us.shape[1] for c in curves)
+        # What fewer CTAs than others fill an SM with has no further columns: they are never read.
+        padded = [
+            np.pad(c.together_us, ((0, 0), (0, most - c.together_us.shape[1])), mode="edge")
+            for c in curves
+        ]
         return CtaCurve(
-            alone_us=np.concatenate([c.alone_us for c in curves]),
-            shared_us=np.concatenate([c.shared_us for c in curves]),
+            together_us=np.concatenate(padded),
+            overlap_us=np.concatenate([c.overlap_us for c in curves]),
             fetch_us=np.concatenate([c.fetch_us for c in curves]),
             spread=max(c.spread for c in curves),
             floor_us=curves[0].floor_us,
@@ -286,34 +299,46 @@ def evaluate(
     steps = launches.head_dim * (2 * kv_rows + 2)
     warps = -(-launches.math_threads // WARP_SIZE)
     peak_cta_us = 2.0 * rows * steps / m.flops_per_us_per_sm
-    fetch_us: FloatArray | float = 0.0
-    if curve is not None:
-        alone_us, pipe_us, fetch_us = curve.alone_us, curve.shared_us, curve.fetch_us
-    elif variant.work.math_unit == "fma":
-        per_thread = steps * rows / launches.math_threads
-        ways = launches.conflict_ways
-        step_cycles = np.maximum(_FMA_CHAIN_CYCLES, _STEP_CYCLES + _STEP_CYCLES_PER_WAY * ways)
-        alone_us = per_thread * step_cycles / m.cycles_per_us
-        pipe_cycles = _PIPE_CYCLES + _PIPE_CYCLES_PER_WAY * ways
-        pipe_us = per_thread * warps * pipe_cycles / m.cycles_per_us
-    else:
-        pipe_us = peak_cta_us / _TENSOR_EFFICIENCY
-        alone_us = pipe_us * np.maximum(1.0, _TENSOR_WARPS / warps)
-    cta_us = parameters.pace * np.maximum(alone_us, pipe_us)
-    shared_us = np.minimum(cta_us, parameters.pace * parameters.contention * pipe_us)
-    exp_cta_us = rows * kv_rows / (_EXP_PER_CYCLE * m.cycles_per_us)
-
     per_sm = resident[0]
     useful = launches.useful_ctas
     load = -(-useful // m.num_sms)
     rounds, rest = np.divmod(load, per_sm)
+    overlap_us: FloatArray | float = 0.0
+    fetch_us: FloatArray | float = 0.0
+    if curve is not None:
+        cta_us = parameters.pace * curve.together_us[:, 1]
+        added_us = parameters.pace * parameters.contention * curve.added_us(per_sm)
+        shared_us = added_us / np.maximum(1, per_sm - 1)
+        fetch_us, overlap_us = curve.fetch_us, parameters.pace * curve.overlap_us
+    else:
+        if variant.work.math_unit == "fma":
+            per_thread = steps * rows / launches.math_threads
+            ways = launches.conflict_ways
+            step_cycles = np.maximum(_FMA_CHAIN_CYCLES, _STEP_CYCLES + _STEP_CYCLES_PER_WAY * ways)
+            alone_us = per_thread * step_cycles / m.cycles_per_us
+            pipe_cycles = _PIPE_CYCLES + _PIPE_CYCLES_PER_WAY * ways
+            pipe_us = per_thread * warps * pipe_cycles / m.cycles_per_us
+        else:
+            pipe_us = peak_cta_us / _TENSOR_EFFICIENCY
+            alone_us = pipe_us * np.maximum(1.0, _TENSOR_WARPS / warps)
+        cta_us = parameters.pace * np.maximum(alone_us, pipe_us)
+        shared_us = np.minimum(cta_us, parameters.pace * parameters.contention * pipe_us)
+    exp_cta_us = rows * kv_rows / (_EXP_PER_CYCLE * m.cycles_per_us)
     least = np.maximum(peak_cta_us, exp_cta_us)
 
     def together(n: IntArray) -> FloatArray:
         """n CTAs resident on one SM; 0 for none."""
-        return np.where(n > 0, np.maximum(cta_us + (n - 1) * shared_us, n * least), 0.0)
+        if curve is not None:
+            all_us = cta_us + parameters.pace * parameters.contention * curve.added_us(n)
+        else:
+            all_us = cta_us + (n - 1) * shared_us
+        return np.where(n > 0, np.maximum(all_us, n * least), 0.0)
 
-    whole = rounds * together(per_sm) + together(rest)
+    round_us = together(per_sm)
+    # What a round gains from CTAs that drift apart; the rest of the last one gains as much.
+    gain = np.clip(1 - overlap_us / round_us, 0.5, 1.0)
+    whole = np.where(rounds > 0, round_us * (1 + np.maximum(0, rounds - 1) * gain), 0.0)
+    whole = whole + np.where(rounds > 0, gain, 1.0) * together(rest)
     share = _visited_share(launches)
     compute_us = np.maximum(share * whole, together(np.minimum(load, 1))) + fetch_us
     peak_us, exp_us = share * load * peak_cta_us, share * load * exp_cta_us
@@ -421,7 +446,8 @@ def predict_arrays(
     """Terms and interval for n launches.
 
     The parameters' uncertainty is carried through the model itself: each principal direction of
-    their covariance is moved to both of its 90 % ends and the changes add in quadrature.
+    their covariance is moved to both of its 90 % ends and the changes add in quadrature. Simulated
+    times that nothing calibrates have the interval of the validation's residuals instead.
 
     Args:
         calibration: of the same variant and device; None uses the priors.
@@ -443,9 +469,13 @@ def predict_arrays(
     middle = np.log(terms.total_us)
     # [directions, ends, n]
     change = np.log(ends_us).reshape(-1, 2, launches.size) - middle
-    least = (Z90 * noise) ** 2
-    below = least + np.sum(np.minimum(change.min(axis=1), 0.0) ** 2, axis=0)
-    above = least + np.sum(np.maximum(change.max(axis=1), 0.0) ** 2, axis=0)
+    if curve is not None and calibration is None:
+        # By how much the whole time of measured kernels was off, whatever bound it.
+        below = above = np.full(launches.size, (Z90 * curve.spread) ** 2)
+    else:
+        least = (Z90 * noise) ** 2
+        below = least + np.sum(np.minimum(change.min(axis=1), 0.0) ** 2, axis=0)
+        above = least + np.sum(np.maximum(change.max(axis=1), 0.0) ** 2, axis=0)
     return Spread(
         terms=terms,
         low_us=np.exp(middle - np.sqrt(below)),

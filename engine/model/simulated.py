@@ -1,8 +1,8 @@
 """A CTA's time from its machine code, for the latency equations: simulated once, kept on disk.
 
-The main pass of a variant is emulated at two lengths and timed on one SM; between and beyond them a
-CTA's time is a straight line over the K/V rows it visits, so that a new problem of a known kernel
-costs a few multiplications.
+The main pass of a variant is emulated at two or three lengths and timed on one SM; between and
+beyond them a CTA's time is a straight line over the K/V rows it visits, so that a new problem of a
+known kernel costs a few multiplications.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,12 +44,15 @@ from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-# K/V rows of the two CTAs: enough tiles that the first ones, which warm up, do not bend the line.
-_ROWS = (256, 512)
+# K/V rows of the CTAs. How many of them overlap on an SM settles after some tiles, and varies from
+# tile to tile: long CTAs tell it better, as far as they are quick to simulate.
+_ROWS = (128, 512, 2048)
+_MOST_INSTRUCTIONS = 240_000  # of the longest CTA; where even 512 rows take more, 256 do
+_FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +65,15 @@ class SimulatedCtas:
 
     def curve(self, launches: Launches, dram_bytes: FloatArray | None = None) -> CtaCurve:
         """For launches of the same kernel."""
-        alone = self._line(0, launches.kv_rows)
-        together = self._line(-1, launches.kv_rows)
-        others = max(1, self.times.resident - 1)
+        us = 1 / self.cycles_per_us
         return CtaCurve(
-            alone_us=alone,
-            shared_us=alone
-            if self.times.resident == 1
-            else np.maximum(0, together - alone) / others,
-            fetch_us=np.full(launches.size, self.times.fetch_cycles / self.cycles_per_us),
+            together_us=us * self.times.table(launches.kv_rows),
+            overlap_us=np.full(launches.size, us * self.times.overlap_cycles),
+            fetch_us=np.full(launches.size, us * self.times.fetch_cycles),
             spread=self.spread,
             floor_us=LAUNCH_FLOOR_US,
             dram_bytes=dram_bytes,
         )
-
-    def _line(self, column: int, kv_rows: IntArray) -> FloatArray:
-        short, long = self.times.lengths
-        low, high = (row[column] for row in self.times.together)
-        slope = 0.0 if short == long else (high - low) / (long - short)
-        return np.asarray((low + slope * (kv_rows - short)) / self.cycles_per_us, np.float64)
 
 
 def simulated_of(
@@ -119,14 +111,28 @@ def known_simulated_of(
     """`simulated_of` of what was simulated before, for a page that follows a slider."""
 
     def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        regime = _regime(plan, device)
-        found = _find(_path(variant, plan, compiled, device, resident, regime))
+        found = _known(variant, plan, compiled, device, resident)
         if found is None:
             return None
         moved = traffic_by_order(variant, plan, device, resident)
         return found.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
 
     return curve
+
+
+def known_ctas(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> CtaTimes | None:
+    """Cycles of the main pass's CTAs, by K/V rows; None where they were not simulated."""
+    found = _known(variant, plan, compiled, device, resident)
+    return None if found is None else found.times
+
+
+def _known(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> SimulatedCtas | None:
+    regime = _regime(plan, device)
+    return _find(_path(variant, plan, compiled, device, resident, regime))
 
 
 def known_curve(
@@ -167,7 +173,7 @@ def _path(
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
     lengths = [
         (p.problem.seqlen, p.problem.num_keys)
-        for p in _two_lengths(variant, plan.problem, plan.config)
+        for p in _lengths(variant, plan.problem, plan.config, (_ROWS[0], _ROWS[-1]))
     ]
     key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
     text = json.dumps([*key, lengths, regime, plan.passes[0].dynamic_smem_bytes])
@@ -192,14 +198,13 @@ def _read(payload: bytes) -> SimulatedCtas | None:
     try:
         fields: dict[str, Any] = json.loads(payload)
         times = fields.pop("times")
-        together, steady = times.pop("together"), times.pop("steady")
         return SimulatedCtas(
             times=CtaTimes(
                 resident=int(times["resident"]),
-                lengths=(float(times["lengths"][0]), float(times["lengths"][1])),
-                counts=tuple(times["counts"]),
-                together=(tuple(together[0]), tuple(together[1])),
-                steady=(float(steady[0]), float(steady[1])),
+                lengths=tuple(float(x) for x in times["lengths"]),
+                counts=tuple(int(n) for n in times["counts"]),
+                together=tuple(tuple(float(c) for c in row) for row in times["together"]),
+                overlap_cycles=float(times["overlap_cycles"]),
                 fetch_cycles=float(times["fetch_cycles"]),
             ),
             cycles_per_us=float(fields["cycles_per_us"]),
@@ -217,9 +222,7 @@ def _simulate(
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program = program_of(cubin, entry.name)
     gpu = gpu_rates(device)
-    plans = _two_lengths(variant, plan.problem, plan.config)
-    traces = _longest_ctas(program, entry, plans)
-    lengths = [float(variant.work.kv_rows(p.problem, p.config)) for p in plans]
+    traces = _longest_ctas(program, entry, variant, plan)
     error = spread(gpu.constants.arch, family(program))
 
     def times(regime: Regime) -> SimulatedCtas:
@@ -229,15 +232,15 @@ def _simulate(
             device,
             regime,
             program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes,
-            (traces[0], traces[-1]),
-            (lengths[0], lengths[-1]),
+            tuple(traces.values()),
+            tuple(traces),
             resident,
-            quick=True,
+            # Where few SMs work, one has one CTA at most.
+            most=1 if regime == "alone" else None,
         )
         return SimulatedCtas(measured, gpu.cycles_per_us, error)
 
-    with ThreadPoolExecutor(2) as pool:  # the cycle loop lets other threads run
-        return dict(zip(_REGIMES, pool.map(times, _REGIMES), strict=True))
+    return {regime: times(regime) for regime in _REGIMES}
 
 
 def _regime(plan: LaunchPlan, device: DeviceSpec) -> Regime:
@@ -245,17 +248,21 @@ def _regime(plan: LaunchPlan, device: DeviceSpec) -> Regime:
     return "alone" if 2 * plan.passes[0].ctas <= (device.num_sms or 1) else "shared"
 
 
-def _two_lengths(variant: Variant, problem: Problem, config: Config) -> tuple[LaunchPlan, ...]:
-    """Plans whose CTAs visit about `_ROWS` K/V rows, or the problem's own where that is fixed."""
-    found = tuple(_lengths(variant, problem, config))
-    if len({variant.work.kv_rows(p.problem, config) for p in found}) == 2:
+def _lengths(
+    variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
+) -> tuple[LaunchPlan, ...]:
+    """Plans whose CTAs visit about so many K/V rows; the problem's own where that is fixed."""
+    found = tuple(_plans(variant, problem, config, rows))
+    if len({variant.work.kv_rows(p.problem, config) for p in found}) > 1:
         return found
     return (make_plan(variant, problem, config),)
 
 
-def _lengths(variant: Variant, problem: Problem, config: Config) -> Iterator[LaunchPlan]:
-    seqlen = _ROWS[0]
-    for rows in _ROWS:
+def _plans(
+    variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
+) -> Iterator[LaunchPlan]:
+    seqlen = 128
+    for least in rows:
         while seqlen <= _LONGEST_SEQLEN:
             # Decoding keeps its few queries; otherwise queries and keys are of one length.
             if problem.seqlen_kv is None:
@@ -266,36 +273,52 @@ def _lengths(variant: Variant, problem: Problem, config: Config) -> Iterator[Lau
                 plan = make_plan(variant, short, config)
             except InvalidProblem:
                 return
-            if variant.work.kv_rows(short, config) >= rows:
+            if variant.work.kv_rows(short, config) >= least:
                 yield plan
                 break
             seqlen *= 2
 
 
 def _longest_ctas(
-    program: Program, entry: Entry, plans: Sequence[LaunchPlan]
-) -> tuple[CtaTrace, ...]:
-    """Traces of the corner of the grid that executes most (a causal kernel's last tile)."""
-    emulators = [Emulator(program, entry, launch_of_pass(plan, 0)) for plan in plans]
-    grid = emulators[0].launch.grid
-    trace, totals = emulators[0].trace()
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan
+) -> dict[float, CtaTrace]:
+    """{K/V rows, ascending: a CTA's trace}, of that corner of the grid that executes most (a causal
+    kernel's last tile)."""
+    problem, config = plan.problem, plan.config
+    traces: dict[float, CtaTrace] = {}
+
+    def add(rows: int) -> int:
+        """Instructions of its longest CTA."""
+        at = (_ROWS[0], rows) if traces else (rows, _ROWS[-1])
+        short = _lengths(variant, problem, config, at)[-1 if traces else 0]
+        emulator = Emulator(program, entry, launch_of_pass(short, 0))
+        trace = _heaviest_cta(emulator)
+        traces[float(variant.work.kv_rows(short.problem, config))] = trace
+        return len(trace.instruction)
+
+    executed = add(_ROWS[0])
+    for before, rows in pairwise(_ROWS):
+        if executed * rows > _MOST_INSTRUCTIONS * before:
+            break
+        executed = add(rows)
+    if len(traces) == 1:
+        add(_FEWEST_ROWS)
+    return traces
+
+
+def _heaviest_cta(emulator: Emulator) -> CtaTrace:
+    grid = emulator.launch.grid
+    trace, totals = emulator.trace()
     # Along an axis that steers nothing every CTA executes the same.
     steered = zip(grid, totals.control_axes, strict=True)
     ends = [(False, True) if n > 1 and steers else (False,) for n, steers in steered]
 
     def executed(last: tuple[bool, ...]) -> int:
-        here = emulators[0].totals(_corner(grid, last)) if any(last) else totals
+        here = emulator.totals(_corner(grid, last)) if any(last) else totals
         return int(here.values[:, EXECUTED].sum())
 
     is_last = max(product(*ends), key=executed)
-
-    def longest(emulator: Emulator) -> CtaTrace:
-        if emulator is emulators[0] and not any(is_last):
-            return trace
-        return emulator.trace(_corner(emulator.launch.grid, is_last))[0]
-
-    with ThreadPoolExecutor(2) as pool:
-        return tuple(pool.map(longest, emulators))
+    return emulator.trace(_corner(grid, is_last))[0] if any(is_last) else trace
 
 
 def _corner(grid: tuple[int, int, int], is_last: Sequence[bool]) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""The estimate of a compiled kernel for a request: one for previews and evaluations."""
+"""The estimate of a compiled kernel: one for previews, evaluations and machine code."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from engine.devices.spec import DeviceSpec
 from engine.model.estimate import CalibrationOf, Estimate, estimate
-from engine.pipeline.request import ResolvedRequest
 from engine.plan import LaunchPlan
+from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.compile import CompiledKernel
 
 
 def estimate_compiled(
-    resolved: ResolvedRequest,
+    variant: Variant,
     plan: LaunchPlan,
     compiled: CompiledKernel,
     device: DeviceSpec,
-    calibration_of: CalibrationOf | None,
+    calibration_of: CalibrationOf | None = None,
 ) -> Estimate:
     """Resources, occupancy and predicted latency.
 
@@ -31,13 +31,12 @@ def estimate_compiled(
     from engine.compile import resources
     from engine.model.simulated import known_simulated_of
 
-    variant = resolved.variant
     used, known = resources(plan, compiled), known_simulated_of(variant, plan, compiled, device)
     by_priors = estimate(variant, plan, used, device, None, known)
     if calibration_of is None:
         return by_priors
     calibration = calibration_of(
-        variant, resolved.config, device, plan.problem.dtype, by_priors.by_machine_code
+        variant, plan.config, device, plan.problem.dtype, by_priors.by_machine_code
     )
     if calibration is None:
         return by_priors

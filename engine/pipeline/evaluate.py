@@ -213,7 +213,7 @@ class _Run:
             self._note(f"Registers, occupancy and latency are unknown: {error}")
             return None
         self.estimate = estimate_compiled(
-            self.resolved, plan, compiled, device, self.calibration_of
+            self.resolved.variant, plan, compiled, device, self.calibration_of
         )
         self.base = replace(
             self.base,

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.devices import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
+from engine.model.estimate import Estimate
 from engine.model.occupancy import occupancy
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan
@@ -16,7 +17,12 @@ from engine.sass.advice import Advice, Rerun, advise
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import Emulator
 from engine.sass.footprint import SharedBytes, shared_bytes, touched_bytes
-from engine.sass.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch
+from engine.sass.timing.simulate import (
+    CtaClass,
+    SimulatedLatency,
+    SimulatedLaunch,
+    simulate_launch,
+)
 from engine.sass.timing.traffic import launch_traffic
 from engine.sass.trace import CtaTrace
 from kernels.variant import Variant
@@ -58,6 +64,43 @@ def time_launch(
             traffic = replace(traffic, dram_bytes=moved_bytes)
     simulated = simulate_launch(program, classes, launch, device, resident, traffic)
     return TimedLaunch(simulated, touched_bytes(groups, launch.grid), groups)
+
+
+def with_prediction(
+    timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
+) -> tuple[TimedLaunch, ...]:
+    """A variant's passes with the times of its prediction, which all pages show.
+
+    What is simulated here for one launch alone is within some per cent of it: there a CTA's time is
+    a line through few lengths. Units' shares, stalls and bytes stay as they were simulated.
+
+    Args:
+        timed: each pass, by `time_launch`.
+        predicted: by machine code.
+    """
+    latency, terms = predicted.latency, predicted.terms
+    if latency is None or terms is None:
+        return tuple(timed)
+    cycles_per_us = float(device.boost_clock_mhz or 0.0)
+    floor_us, later_us = terms.floor_us[0] / len(timed), terms.fuse_us[0]
+    main_us = latency.median_us - later_us - (len(timed) - 1) * floor_us
+    result = []
+    for number, each in enumerate(timed):
+        us = floor_us + later_us / (len(timed) - 1) if number else main_us
+        share = us / latency.median_us
+        simulated = replace(
+            each.simulated,
+            latency=SimulatedLatency(us, share * latency.low_us, share * latency.high_us),
+        )
+        if number == 0:
+            simulated = replace(
+                simulated,
+                cta_cycles=float(terms.cta_us[0]) * cycles_per_us,
+                sm_cycles=float(terms.compute_us[0]) * cycles_per_us,
+                dram_us=float(terms.dram_us[0]),
+            )
+        result.append(replace(each, simulated=simulated))
+    return tuple(result)
 
 
 def advise_launch(

@@ -75,7 +75,7 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
             compiled = cached_kernel(plan, device.arch)
             needs_compile = compiled is None
             if compiled is not None:
-                result = estimate_compiled(resolved, plan, compiled, device, calibration_of)
+                result = estimate_compiled(variant, plan, compiled, device, calibration_of)
                 unsupported = result.misfit or None
     return Preview(
         variant=variant,

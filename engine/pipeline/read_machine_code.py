@@ -19,12 +19,12 @@ from engine.plan import LaunchPlan
 from engine.records.encoding import decode, encode
 from engine.sass.analysis import Analysis, analyse_plan, code_digest
 from engine.sass.report import Hint, MachineCode, PassReport, own_line, report
-from engine.sass.timing.residency import residency_us
+from engine.sass.timing.residency import residency_ratios
 
 if TYPE_CHECKING:
     from engine.compile import CompiledKernel
 
-_FORMAT = "1"
+_FORMAT = "2"
 _RESIDENCIES = (1, 2, 3, 4)
 _MOST_KEPT = 16
 _kept: dict[Path, MachineCode] = {}
@@ -87,7 +87,7 @@ def _report(
     try:
         moved = main_pass_dram_bytes(resolved.variant, plan, device, analysis) if is_main else None
         timed = time_launch(analysis, device, moved)
-        times = residency_us(
+        times = residency_ratios(
             analysis.program, analysis.launch, device, timed.simulated, _RESIDENCIES
         )
     except AttuneError as error:  # counts are worth reading all the same

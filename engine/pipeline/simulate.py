@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
-from engine.model.estimate import estimate, launch_plan
+from engine.model.estimate import CalibrationOf, Estimate, launch_plan
+from engine.model.launches import collect
+from engine.pipeline.estimate import estimate_compiled
 from engine.pipeline.request import EvaluationRequest, resolve
+from engine.plan import LaunchPlan
+from kernels.variant import Variant
 
 
 def simulate(request: EvaluationRequest) -> bool:
@@ -22,18 +27,41 @@ def simulate(request: EvaluationRequest) -> bool:
 
 def simulated_us(request: EvaluationRequest) -> float | None:
     """The request's time by machine code; None where there is none, as `simulate` says."""
-    from engine.compile import compile_plan, resources
-    from engine.model.simulated import simulated_of
-
     try:
         resolved = resolve(request)
         variant, device = resolved.variant, resolved.device
         if device is None:
             return None
         plan = launch_plan(variant, request.problem, resolved.config, device)
-        compiled = compile_plan(plan, device.arch)
-        simulated = simulated_of(variant, plan, compiled, device)
-        found = estimate(variant, plan, resources(plan, compiled), device, simulated_of=simulated)
+        found = predict_simulated(variant, plan, device)
     except AttuneError:  # evaluating the request says what is wrong with it
         return None
     return found.latency.median_us if found.by_machine_code and found.latency else None
+
+
+def predict_simulated(
+    variant: Variant,
+    plan: LaunchPlan,
+    device: DeviceSpec,
+    calibration_of: CalibrationOf | None = None,
+) -> Estimate:
+    """The one prediction of a launch, by machine code where that can be: compiled and simulated.
+
+    Args:
+        calibration_of: what it is calibrated on; None uses the priors.
+
+    Raises:
+        CompileError, ToolMissing, UnknownName: as `compile_plan`.
+    """
+    from engine.compile import compile_plan
+    from engine.model.simulated import simulated_of
+
+    compiled = compile_plan(plan, device.arch)
+    found = estimate_compiled(variant, plan, compiled, device, calibration_of)
+    if found.by_machine_code or found.latency is None:
+        return found
+    simulated = simulated_of(variant, plan, compiled, device)
+    launches = collect(variant, plan.config, [plan.problem])
+    if simulated(found.passes[0].occupancy.ctas_per_sm, launches) is None:
+        return found
+    return estimate_compiled(variant, plan, compiled, device, calibration_of)

@@ -112,16 +112,20 @@ class Hint(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Residency(Stored):
-    """The time that a number of CTAs per SM would give, simulated."""
+    """What a number of CTAs per SM would do to the launch's time, simulated."""
 
     ctas_per_sm: int
-    median_us: float
+    ratio: float  # of its time to that of today's number
     is_now: bool
+
+    def us(self, now_us: float) -> float:
+        """The launch's time with it, where it takes `now_us` today."""
+        return self.ratio * now_us
 
 
 @dataclass(frozen=True, slots=True)
 class PassReport(Stored):
-    """One pass."""
+    """One pass. Its launch's time is a prediction's (`engine.pipeline.preview`), not kept here."""
 
     entry: str
     registers: int  # per thread, allocated
@@ -132,9 +136,6 @@ class PassReport(Stored):
     hints: tuple[Hint, ...] = ()
     # Simulated; empty where the timing model does not know the GPU, and `no_time` says why.
     no_time: str = ""
-    median_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
     cta_cycles: float | None = None
     verdict: str = ""
     units: tuple[Share, ...] = ()
@@ -166,7 +167,7 @@ def report(
 
     Args:
         simulated: None where there is no time, and `no_time` says why.
-        residencies: {CTAs per SM: µs}.
+        residencies: {CTAs per SM: the launch's time to today's}.
     """
     timing = simulated.round if simulated is not None else None
     units, stalls = _units(timing), _stalls(timing)
@@ -179,16 +180,13 @@ def report(
         notes=tuple(notes(analysis)),
         hints=tuple(hints),
         no_time=no_time,
-        median_us=simulated.latency.median_us if simulated else None,
-        low_us=simulated.latency.low_us if simulated else None,
-        high_us=simulated.latency.high_us if simulated else None,
         cta_cycles=simulated.cta_cycles if simulated else None,
         verdict=_verdict(units, stalls),
         units=units,
         stalls=stalls,
         residencies=tuple(
-            Residency(n, us, simulated is not None and n == simulated.resident_ctas)
-            for n, us in residencies.items()
+            Residency(n, ratio, simulated is not None and n == simulated.resident_ctas)
+            for n, ratio in residencies.items()
         ),
     )
 

@@ -45,14 +45,11 @@ REPORT = PassReport(
     listing=LISTING,
     notes=("Loaded data decides what is executed at v01.cu:2.",),
     hints=(Hint(2, f"Bank conflicts: {HOSTILE}"),),
-    median_us=12.0,
-    low_us=9.0,
-    high_us=16.0,
     cta_cycles=800.0,
     verdict="FMA binds: it is busy 91% of the time.",
     units=(Share("FMA", 0.91, True), Share("ALU", 0.2)),
     stalls=(Share("Short scoreboard", 0.7), Share("Selected", 0.3)),
-    residencies=(Residency(1, 20.0, False), Residency(2, 12.0, True)),
+    residencies=(Residency(1, 1.6, False), Residency(2, 1.0, True)),
 )
 CODE = MachineCode(
     "v01", "block_m=16", "L4", "sm_89", "v01.cu", f"// {HOSTILE}\nx += y;\n", (REPORT,)
@@ -81,8 +78,6 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     at = open_app(tab="Machine code", gpu="L4")
     shown = texts(at)
     assert "FMA binds: it is busy 91% of the time." in shown
-    assert "12 µs" in shown
-    assert "simulated" in shown
     units, stalls = charts(at)["mc_units"], charts(at)["mc_stalls"]
     assert units["data"][0]["text"] == ["91 % binds", "20 %"]
     assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
@@ -112,7 +107,7 @@ def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
     readings["v01"] = Reading(changed)
     at.run()
     at.selectbox(key="machine_code_other").select("itself before the last edit").run()
-    assert "before the edit" in texts(at)
+    assert any("before the edit" in d.value for d in at.dataframe)
     assert "listing_aligned" in listings(at)
 
 
@@ -140,5 +135,7 @@ def test_a_kernel_is_read_by_a_job_and_times_of_other_residencies_follow(open_ap
     )
     assert not at.error
     assert len(listings(at)["listing"]["listing"]["text"]) > 100
+    tile = next(m.value for m in at.metric if m.label == "Latency")
+    assert f"**{tile}** :gray[predicted by machine code, 90 % interval" in texts(at)
     at = open_app(tab="Occupancy", gpu="L4", S="64")
     assert "residencies" in charts(at)

@@ -2,8 +2,9 @@
 
 `bench_machine_code.py [VARIANT …] [--gpu L4]`. Each line: seconds of the first analysis of a
 compiled kernel (wall, and CPU of this process and of nvdisasm) with an empty cache, milliseconds of
-a new problem on it, and how far CTA times at twice and four times the longer simulated length are
-from simulating those lengths themselves, alone on an SM and with as many CTAs as fit.
+CPU time of a new problem on it, and how far CTA times at other lengths than the simulated ones, up
+to twice the longest, are from simulating those lengths themselves: alone on an SM, with as many
+CTAs as fit, and in the steady state of an SM that stays full.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ import tempfile
 import time
 from dataclasses import replace
 
-import numpy as np
-
 from engine.compile import compile_plan, resources
 from engine.compile.cache import cache_root
 from engine.devices import DeviceSpec, find_device
 from engine.errors import AttuneError
 from engine.model.estimate import estimate, launch_plan
 from engine.model.launches import collect
-from engine.model.simulated import known_simulated_of, simulated_of
+from engine.model.simulated import known_ctas, known_simulated_of, simulated_of
 from engine.names import find_variant
 from engine.plan import LaunchPlan
 from engine.problem import Problem
@@ -34,13 +33,14 @@ from engine.sass.disassembly import find_entry
 from engine.sass.emulation import emulate
 from engine.sass.launch import launch_of_pass
 from engine.sass.native_library import build_libraries
-from engine.sass.timing.simulate import measured_ctas
-from engine.sass.timing.sm import gpu_rates
+from engine.sass.timing.native import simulate_sm
+from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
 _PROBLEM = Problem(batch=8, num_heads=16, seqlen=512, head_dim=64)
-_LENGTHS = (1024, 2048)
+_LENGTHS = (1024, 1536, 4096)
+_ROUNDS = 6
 
 
 def main() -> None:
@@ -79,11 +79,11 @@ def _one(variant: Variant, device: DeviceSpec) -> list[float]:
     times_ms = []
     for seqlen in range(513, 553):
         longer = replace(_PROBLEM, seqlen=seqlen)
-        begin = time.perf_counter()
+        begin = time.process_time()
         other = launch_plan(variant, longer, plan.config, device)
         known = known_simulated_of(variant, other, compiled, device)
         estimate(variant, other, used, device, simulated_of=known)
-        times_ms.append(1e3 * (time.perf_counter() - begin))
+        times_ms.append(1e3 * (time.process_time() - begin))
     resident = found.passes[0].occupancy.ctas_per_sm
     errors = []
     for seqlen in _LENGTHS:
@@ -100,26 +100,28 @@ def _one(variant: Variant, device: DeviceSpec) -> list[float]:
 def _errors(
     variant: Variant, short: LaunchPlan, seqlen: int, device: DeviceSpec, resident: int
 ) -> list[float]:
-    """Extrapolated over simulated − 1 of one CTA alone and of `resident` together."""
-    plan = launch_plan(variant, replace(_PROBLEM, seqlen=seqlen), short.config, device)
+    """Extrapolated over simulated − 1: one CTA, `resident` together, and so many rounds of them."""
+    problem = replace(_PROBLEM, seqlen=seqlen)
+    plan = launch_plan(variant, problem, short.config, device)
     compiled = compile_plan(plan, device.arch)
-    curve = simulated_of(variant, plan, compiled, device)(
-        resident, collect(variant, plan.config, [plan.problem])
-    )
-    assert curve is not None
+    launches = collect(variant, plan.config, [problem])
+    simulated_of(variant, plan, compiled, device)(resident, launches)
+    known = known_ctas(variant, plan, compiled, device, resident)
+    assert known is not None
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program, gpu = program_of(cubin, entry.name), gpu_rates(device)
     trace = emulate(program, entry, launch_of_pass(plan, 0))
-    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
-    regime = "alone" if 2 * plan.passes[0].ctas <= gpu.num_sms else "shared"
-    whole = measured_ctas(
-        program, gpu, device, regime, smem_bytes, (trace, trace), (1.0, 1.0), resident, quick=True
+    taken = resident * allocated_smem(
+        device, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
     )
-    together = np.array(whole.together[0]) / gpu.cycles_per_us
-    alone, full = float(together[0]), float(together[-1])
-    extrapolated = float(curve.alone_us[0] + (whole.counts[-1] - 1) * curve.shared_us[0])
-    return [float(curve.alone_us[0]) / alone - 1, extrapolated / full - 1]
+    kernel = sm_kernel(program, gpu, "shared", taken, fetches_code=False)
+    rows = float(launches.kv_rows[0])
+    errors = []
+    for count in (1, resident, _ROUNDS * resident):
+        whole = simulate_sm(kernel, [trace], [0] * count, resident).cycles
+        errors.append((known.of(count, rows) - known.fetch_cycles) / whole - 1)
+    return errors
 
 
 def _cpu_s() -> float:

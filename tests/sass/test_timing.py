@@ -254,25 +254,25 @@ def test_a_launch_on_a_gpu() -> None:
     assert 0.0 < result.busy()["tensor"] < 1.0
 
 
-def times_of(alone: float, together: float, steady: float) -> CtaTimes:
+def times_of(alone: float, together: float, overlap: float) -> CtaTimes:
     return CtaTimes(
         resident=2,
         lengths=(1.0, 2.0),
         counts=(1, 2),
         together=((alone, together), (2 * alone, 2 * together)),
-        steady=(steady, 2 * steady),
+        overlap_cycles=overlap,
         fetch_cycles=0.0,
     )
 
 
 def test_ctas_that_drift_apart_are_no_rounds() -> None:
-    in_step, apart = times_of(100, 160, 80), times_of(100, 160, 70)
+    in_step, apart = times_of(100, 160, 0), times_of(100, 160, 20)
     assert in_step.of(5, 1.0) == 160 + 160 + 100
     assert apart.of(5, 1.0) == pytest.approx(160 + 140 + 100 * 140 / 160)
 
 
 def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
-    times = times_of(100, 160, 80)
+    times = times_of(100, 160, 0)
     first = grid_cycles(times, [4.0, 3.0, 2.0, 1.0], 8, 8)
     last = grid_cycles(times, [1.0, 2.0, 3.0, 4.0], 8, 8)
     assert first < last

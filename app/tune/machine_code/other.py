@@ -8,11 +8,14 @@ from itertools import product
 
 import streamlit as st
 
+from app.shared import known_times
 from app.shared.selection import Selection, variant_label
 from app.tune.machine_code.reading import Reading, read
 from app.tune.source_watch import source_digest
 from engine.config import resolve_config
+from engine.evaluation import Latency
 from engine.own_kernels.registry import all_variants
+from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
 from engine.sass.report import MachineCode
 from kernels.variant import Config, Variant
@@ -25,19 +28,28 @@ _SEEN = "machine_code_seen"  # in the tab's state: by request, the newest code a
 class Other:
     name: str
     reading: Reading
+    predicted: Latency | None
     is_before: bool = False
 
 
-def choose(selection: Selection, code: MachineCode, version: str) -> Other | None:
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The machine code of a launch, and what its time was predicted to be."""
+
+    code: MachineCode
+    predicted: Latency | None
+
+
+def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
     """What was chosen to compare with; None for nothing."""
     assert selection.problem is not None
-    before = _before(selection, code)
+    before = _before(selection, seen)
     variants = {variant_label(v): v for v in all_variants()}
     options = [_NOTHING, *([_BEFORE] if before is not None else []), *variants]
     left, right = st.columns(2)
     chosen = left.selectbox("Compare with", options, key="machine_code_other")
     if chosen == _BEFORE and before is not None:
-        return Other("before the edit", Reading(before), is_before=True)
+        return Other("before the edit", Reading(before.code), before.predicted, is_before=True)
     variant = variants.get(chosen)
     if variant is None:
         return None
@@ -50,7 +62,11 @@ def choose(selection: Selection, code: MachineCode, version: str) -> Other | Non
         variant.id, selection.problem, configs[name], gpu=selection.gpu, execute=False
     )
     version = version if variant.id == selection.variant.id else source_digest(variant)
-    return Other(f"{variant.id} {name}".strip(), read(request, version))
+    reading = read(request, version)
+    # What is read was simulated first: its prediction is there.
+    predicted = preview(request, known_times.calibration_of()) if reading.code else None
+    latency = predicted.latency if predicted is not None else None
+    return Other(f"{variant.id} {name}".strip(), reading, latency)
 
 
 def _configs(selection: Selection, variant: Variant) -> list[Config]:
@@ -66,12 +82,12 @@ def _name(config: Config) -> str:
     return " ".join(f"{k}={v}" for k, v in sorted(config.items()))
 
 
-def _before(selection: Selection, code: MachineCode) -> MachineCode | None:
+def _before(selection: Selection, now: Seen) -> Seen | None:
     """The code of the same request before its source changed, as far as this tab has seen it."""
-    seen: dict[str, tuple[MachineCode, MachineCode | None]] = st.session_state.setdefault(_SEEN, {})
+    seen: dict[str, tuple[Seen, Seen | None]] = st.session_state.setdefault(_SEEN, {})
     key = repr(selection.request(execute=False))
-    newest, before = seen.get(key, (code, None))
-    if newest.source != code.source:
-        newest, before = code, newest
-    seen[key] = newest, before
+    newest, before = seen.get(key, (now, None))
+    if newest.code.source != now.code.source:
+        before = newest
+    seen[key] = now, before
     return before

@@ -9,32 +9,31 @@ from app.shared.selection import Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, problem, theme
 from app.tune.machine_code import charts, frames, listing
-from app.tune.machine_code.other import Other, choose
+from app.tune.machine_code.other import Other, Seen, choose
 from app.tune.machine_code.reading import Reading, read
+from app.tune.run_state import RunState
+from engine.evaluation import Latency
 from engine.sass.compare import compare_counts
 from engine.sass.report import MachineCode, PassReport
 from engine.units import format_us
 
 
-def draw(selection: Selection, version: str) -> None:
-    """Everything of the selected launch; what is still being made says so.
-
-    Args:
-        version: of the source on disk.
-    """
-    reading = read(selection.request(execute=False), version)
+def draw(selection: Selection, state: RunState) -> None:
+    """Everything of the selected launch; what is still being made says so."""
+    reading = read(selection.request(execute=False), state.digest)
     if reading.code is None:
         _draw_missing(reading, f"Reading the machine code of {selection.variant.id}")
         return
     report = _which_pass(reading.code)
-    _draw_time(report)
+    predicted = state.preview.latency if state.preview is not None else None
+    _draw_time(report, predicted)
     _draw_lines(reading.code, report)
     st.markdown("**Source and machine code**", help=TERMS["machine_code"])
     listing.draw(reading.code, report, "listing")
     _draw_registers(report)
-    other = choose(selection, reading.code, version)
+    other = choose(selection, Seen(reading.code, predicted), state.digest)
     if other is not None:
-        _draw_other(reading.code, report, other)
+        _draw_other(reading.code, report, predicted, other)
     with st.expander("All counts of the launch", icon=":material/tag:"):
         tables.draw(frames.counts(report.counts))
     for note in report.notes:
@@ -65,15 +64,14 @@ def _which_pass(code: MachineCode) -> PassReport:
     return code.passes[min(chosen, len(code.passes) - 1)]
 
 
-def _draw_time(report: PassReport) -> None:
-    if report.median_us is None or report.low_us is None or report.high_us is None:
+def _draw_time(report: PassReport, predicted: Latency | None) -> None:
+    if report.no_time:
         empty("nothing yet", "No simulated time", plain_markdown(report.no_time))
         return
-    st.markdown(
-        f"**{format_us(report.median_us)}** :gray[simulated, 90 % interval "
-        f"{format_us(report.low_us)} to {format_us(report.high_us)}.] "
-        f"{plain_markdown(report.verdict)}"
-    )
+    time = ""
+    if predicted is not None:
+        time = f"**{format_us(predicted.median_us)}** :gray[{_by(predicted)}.] "
+    st.markdown(f"{time}{plain_markdown(report.verdict)}")
     left, right = st.columns(2)
     with left:
         st.markdown("**Busy in the steady state**", help=TERMS["busy_units"])
@@ -85,6 +83,19 @@ def _draw_time(report: PassReport) -> None:
             frames.shares(report.stalls), "% of the warps' cycles, simulated", theme()
         )
         plot.draw(figure, "mc_stalls", tools=False)
+
+
+def _by(predicted: Latency) -> str:
+    return (
+        f"predicted{f' by {predicted.method}' if predicted.method else ''}, 90 % interval "
+        f"{format_us(predicted.low_us)} to {format_us(predicted.high_us)}"
+    )
+
+
+def _compared(other: Latency, mine: Latency) -> str:
+    if other.method != mine.method:
+        return f"predicted by {other.method} and by {mine.method}, which do not compare"
+    return f"predicted by {mine.method}, {other.median_us / mine.median_us:.2f} times"
 
 
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
@@ -106,18 +117,20 @@ def _draw_registers(report: PassReport) -> None:
     plot.draw(figure, "mc_live")
 
 
-def _draw_other(code: MachineCode, report: PassReport, other: Other) -> None:
+def _draw_other(
+    code: MachineCode, report: PassReport, predicted: Latency | None, other: Other
+) -> None:
     if other.reading.code is None:
         _draw_missing(other.reading, f"Reading {other.name}")
         return
     number = min(code.passes.index(report), len(other.reading.code.passes) - 1)
     theirs = other.reading.code.passes[number]
     mine = "as it is now" if other.is_before else f"{code.variant} {code.config}".strip()
-    if report.median_us is not None and theirs.median_us is not None:
+    if predicted is not None and other.predicted is not None:
         st.markdown(
-            f"{plain_markdown(other.name)} takes **{format_us(theirs.median_us)}**, "
-            f"{plain_markdown(mine)} **{format_us(report.median_us)}** "
-            f":gray[simulated, {theirs.median_us / report.median_us:.2f} times]"
+            f"{plain_markdown(other.name)} takes **{format_us(other.predicted.median_us)}**, "
+            f"{plain_markdown(mine)} **{format_us(predicted.median_us)}** "
+            f":gray[{_compared(other.predicted, predicted)}]"
         )
     tables.draw(frames.count_pairs(compare_counts(theirs, report), (other.name, mine)))
     listing.draw_aligned(

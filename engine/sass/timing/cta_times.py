@@ -1,16 +1,17 @@
-"""How long CTAs take on an SM, alone and together, as straight lines over their length.
+"""How long CTAs take on an SM, alone and together, over their length.
 
-A CTA's length is whatever its loop runs over: K/V rows, or executed instructions. Two lengths are
-simulated; between and beyond them time is linear (tests/sass/test_timing.py holds it to 2 %).
+A CTA's length is whatever its loop runs over: K/V rows, or executed instructions. Few lengths are
+simulated; between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints how
+far that is from simulating other lengths).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from engine.sass.timing.native import Kernel, simulate_sm
 from engine.sass.timing.result import SmTiming
@@ -19,6 +20,9 @@ from engine.sass.trace import CtaTrace
 FloatArray = NDArray[np.float64]
 # The steady state is taken from the CTAs behind the first round of this many.
 _ROUNDS = 3
+# Long CTAs drift apart as short ones do, and take long to simulate: those of more instructions are
+# left out, but for the shortest length.
+_MOST_DRIFTING = 150_000
 _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every doubling
 
 
@@ -26,15 +30,17 @@ _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every dou
 class CtaTimes:
     """Cycles of CTAs on one SM that holds `resident` at a time.
 
-    `together[i, j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once;
-    `steady[i]` what each further CTA adds while the SM stays full.
+    `together[i][j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once.
+    While the SM stays full CTAs drift apart, and each round starts `overlap_cycles` before the one
+    in front of it is done: what CTAs do first and last stands beside the others' products, however
+    long they are.
     """
 
     resident: int
-    lengths: tuple[float, float]  # equal where only one was simulated
+    lengths: tuple[float, ...]  # ascending; a single one where the length does not change
     counts: tuple[int, ...]
-    together: tuple[tuple[float, ...], tuple[float, ...]]
-    steady: tuple[float, float]
+    together: tuple[tuple[float, ...], ...]
+    overlap_cycles: float
     fetch_cycles: float  # what the first CTAs' code adds
 
     def of(self, count: int, length: float) -> float:
@@ -43,35 +49,48 @@ class CtaTimes:
         rounds, rest = divmod(count, self.resident)
         if rounds == 0:
             return float(line[rest]) + self.fetch_cycles
-        steady = self._at(length, self.steady)
-        # CTAs that drift apart overlap: the last round gains what the full ones did.
-        gain = min(1.0, self.resident * steady / max(float(line[self.resident]), 1.0))
-        full = float(line[self.resident]) + (rounds - 1) * self.resident * steady
+        # The last round gains what the full ones did.
+        gain = self.gain(float(line[-1]))
+        full = float(line[-1]) * (1 + (rounds - 1) * gain)
         return full + gain * float(line[rest]) + self.fetch_cycles
+
+    def gain(self, together: float) -> float:
+        """A round's time while the SM stays full, over `together`, that of CTAs in step."""
+        return min(1.0, max(0.5, 1 - self.overlap_cycles / max(together, 1.0)))
 
     def lines(self, length: float) -> FloatArray:
         """Cycles of 0, 1, … `resident` CTAs of the length that start at once."""
-        at = [self._at(length, pair) for pair in zip(*self.together, strict=True)]
-        return np.interp(np.arange(self.resident + 1), (0, *self.counts), (0.0, *at))
+        line: FloatArray = self.table([length])[0]
+        return line
 
-    def _at(self, length: float, pair: tuple[float, float]) -> float:
-        (short, long), (low, high) = self.lengths, pair
-        if short == long:
-            return low
-        return low + (high - low) * (length - short) / (long - short)
+    def table(self, lengths: ArrayLike) -> FloatArray:
+        """The same for several lengths, `[n, resident + 1]`."""
+        at = np.asarray(lengths, np.float64)
+        known = np.array(self.together)
+        columns = np.stack([self._at(at, known[:, j]) for j in range(len(self.counts))], axis=1)
+        columns = np.concatenate([np.zeros((len(at), 1)), np.maximum(columns, 1.0)], axis=1)
+        steps = np.arange(self.resident + 1)
+        return np.stack([np.interp(steps, (0, *self.counts), row) for row in columns])
 
-    @cached_property
-    def alone(self) -> tuple[float, float]:
-        """One CTA's cycles: (of length 0, per unit of length)."""
-        start = self._at(0.0, (self.together[0][0], self.together[1][0]))
-        return start, self._at(1.0, (self.together[0][0], self.together[1][0])) - start
+    def _at(self, lengths: FloatArray, known: FloatArray) -> FloatArray:
+        if len(self.lengths) == 1:
+            return np.full(len(lengths), known[0])
+        x = np.array(self.lengths)
+        inside = np.interp(lengths, x, known)
+        # Beyond the longest by the mean of the whole range, which irregular rounds bend least.
+        below = known[0] + (lengths - x[0]) * (known[1] - known[0]) / (x[1] - x[0])
+        above = known[-1] + (lengths - x[-1]) * (known[-1] - known[0]) / (x[-1] - x[0])
+        result: FloatArray = np.where(
+            lengths < x[0], below, np.where(lengths > x[-1], above, inside)
+        )
+        return result
 
 
 def measure(
     kernel: Kernel,
     fetching: Kernel,
-    traces: tuple[CtaTrace, CtaTrace],
-    lengths: tuple[float, float],
+    traces: Sequence[CtaTrace],
+    lengths: Sequence[float],
     resident: int,
     most: int | None = None,
     quick: bool = False,
@@ -80,7 +99,8 @@ def measure(
 
     Args:
         fetching: the same kernel, with its code still to come.
-        traces: of a CTA of each length; the same one twice where the length does not change.
+        traces: of a CTA of each length.
+        lengths: ascending; of equal ones the last is taken.
         most: CTAs that one SM gets at most, where fewer than `resident`.
         quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and no
             gain from CTAs that drift apart.
@@ -88,26 +108,23 @@ def measure(
     full = min(resident, most or resident)
     counts = tuple(sorted({1, full})) if quick else _counts(full)
     together: list[tuple[float, ...]] = []
-    steady: list[float] = []
-    for i, trace in enumerate(traces):
-        if i == 1 and lengths[0] == lengths[1]:
-            together.append(together[0])
-            steady.append(steady[0])
-            continue
+    overlaps: list[float] = []
+    by_length = dict(zip(lengths, traces, strict=True))
+    for trace in by_length.values():
         times = [simulate_sm(kernel, [trace], [0] * n, resident).cycles for n in counts]
         together.append(tuple(times))
-        if quick or (most is not None and most <= full):
-            steady.append(times[-1] / full)
-        else:
+        is_short = not overlaps or len(trace.instruction) <= _MOST_DRIFTING
+        if is_short and not quick and (most is None or most > full):
             long = simulate_sm(kernel, [trace], [0] * (_ROUNDS * full), full).cycles
-            steady.append((long - times[-1]) / ((_ROUNDS - 1) * full))
-    with_fetch = simulate_sm(fetching, [traces[0]], [0], resident).cycles
+            overlaps.append((_ROUNDS * times[-1] - long) / (_ROUNDS - 1))
+    first = next(iter(by_length.values()))
+    with_fetch = simulate_sm(fetching, [first], [0], resident).cycles
     return CtaTimes(
         resident=full,
-        lengths=lengths,
+        lengths=tuple(by_length),
         counts=counts,
-        together=(together[0], together[1]),
-        steady=(steady[0], steady[1]),
+        together=tuple(together),
+        overlap_cycles=max(0.0, float(np.mean(overlaps))) if overlaps else 0.0,
         fetch_cycles=max(0.0, with_fetch - together[0][0]),
     )
 

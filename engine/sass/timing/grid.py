@@ -38,11 +38,7 @@ def _mixed(times: CtaTimes, lengths: NDArray[np.float64], num_sms: int) -> float
     count = round(len(lengths) * sms / num_sms)
     lengths = lengths[np.arange(count) * len(lengths) // count]
     by_length = {float(x): times.lines(float(x)) for x in np.unique(lengths)}
-    gain = [
-        min(1.0, times.resident * times.of(10**6, x) / 10**6 / max(line[-1], 1.0))
-        for x, line in by_length.items()
-    ]
-    costs = {x: line * g for (x, line), g in zip(by_length.items(), gain, strict=True)}
+    costs = {x: line * times.gain(float(line[-1])) for x, line in by_length.items()}
     order = iter(lengths.tolist())
     running: list[list[list[float]]] = [[] for _ in range(sms)]  # [length, share left]
     for _ in range(times.resident):

@@ -12,17 +12,16 @@ from engine.sass.timing.simulate import SimulatedLaunch, measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
 
 
-def residency_us(
+def residency_ratios(
     program: Program,
     launch: Launch,
     device: DeviceSpec,
     simulated: SimulatedLaunch,
     numbers: Iterable[int],
 ) -> dict[int, float]:
-    """{CTAs per SM: µs of the launch}, the one it has today as it was simulated.
+    """{CTAs per SM: the launch's time to the one that it takes today}.
 
-    The others' times are to that one as SMs that work through as many of the longest CTAs; memory's
-    own time stays what it is.
+    As SMs that work through as many of the longest CTAs; memory's own time stays what it is.
     """
     gpu = gpu_rates(device, program.arch)
     smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
@@ -46,9 +45,9 @@ def residency_us(
 
     now = simulated.resident_ctas
     here, in_sms = cycles(now), simulated.sm_cycles / gpu.cycles_per_us
-    result = {
-        n: LAUNCH_FLOOR_US + max(in_sms * cycles(n) / here, simulated.dram_us)
-        for n in numbers
-        if n != now
-    }
-    return dict(sorted({**result, now: simulated.latency.median_us}.items()))
+
+    def us(resident: int) -> float:
+        in_those = in_sms if resident == now else in_sms * cycles(resident) / here
+        return LAUNCH_FLOOR_US + max(in_those, simulated.dram_us)
+
+    return {n: us(n) / us(now) for n in sorted({*numbers, now})}
