@@ -23,27 +23,34 @@ from app.tune.run_state import run_state, view_of
 
 def page() -> None:
     add_kernel.select_added()
-    selection = sidebar.draw()
+    selection = sidebar.ahead()
     if selection.problem is None:
+        sidebar.draw()
         st.markdown(f"### {plain_markdown(variant_label(selection.variant))}")
         problem(selection.error)
         return
+    above, tiles = st.container(), st.container()
     state = run_state(selection)
     if st.session_state.get("live"):
         state = polling.rerun_on_change(selection, state)
     collect()
     view = view_of(selection, state)
-    header.draw(selection, state)
-    saving.draw_outcome()
-    header.banner(selection)
-    polling.poll(selection, state)
-    header.problems(state)
-    metrics.draw(
-        view,
-        is_compiling=state.compiling is not None,
-        is_stale=state.is_stale,
-        baseline=pinned.pinned(),
-    )
+    # What a step of a slider changes comes first: the browser paints it while the rest arrives.
+    with tiles:
+        metrics.draw(
+            view,
+            is_compiling=state.compiling is not None,
+            is_stale=state.is_stale,
+            baseline=pinned.pinned(),
+        )
+    if sidebar.draw() != selection:  # a widget did not take its value
+        st.rerun()
+    with above:
+        header.draw(selection, state)
+        saving.draw_outcome()
+        header.banner(selection)
+        polling.poll(selection, state)
+        header.problems(state)
     pinned.draw()
     more = {
         "Roofline": roofline.draw,

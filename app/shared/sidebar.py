@@ -50,6 +50,25 @@ class _Subject(NamedTuple):
 
 
 _FEW = 4  # this many values of a tunable still stand side by side
+_MIN_FACTOR = 0.001
+_SEEDS = (0, 2**31 - 1)
+_TIME_LIMIT_S = 60
+_TIME_LIMITS_S = (1, 3600)
+
+
+def ahead() -> Selection:
+    """What `draw` will return, so that a page can show what follows before the sidebar is drawn."""
+    _begin()
+    gpu, gpu_name = _named(url_state.chosen("gpu", *_gpus()))
+
+    def config_of(variant: Variant) -> dict[str, int]:
+        return {
+            t.name: url_state.chosen(tunable_key(variant, t), t.values, t.default)
+            for t in variant.tunables
+        }
+
+    subject = _subject(gpu, gpu_name, url_state.value_of, config_of)
+    return _selection(gpu, gpu_name, subject, _execution_ahead())
 
 
 def draw(draggable: tuple[str, ...] = ()) -> Selection:
@@ -66,8 +85,7 @@ def draw_target() -> Selection:
 
 
 def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
-    url_state.follow_link()
-    _note_unknown_links()
+    _begin()
     with st.sidebar:
         notes = st.container()
         gpu, gpu_name = _gpu()
@@ -76,6 +94,18 @@ def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
         copy_link.button()
     with notes:
         _link_notes()
+    return _selection(gpu, gpu_name, subject, execution)
+
+
+def _begin() -> None:
+    """Before all values; a second time it does nothing."""
+    url_state.follow_link()
+    _note_unknown_links()
+
+
+def _selection(
+    gpu: str | None, gpu_name: str, subject: _Subject, execution: dict[str, Any]
+) -> Selection:
     return Selection(
         variant=subject.variant,
         config=subject.config,
@@ -103,22 +133,33 @@ def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: s
 
 
 def _remembered(gpu: str | None, gpu_name: str) -> _Subject:
+    def defaults(variant: Variant) -> dict[str, int]:
+        return {tunable.name: tunable.default for tunable in variant.tunables}
+
+    return _subject(gpu, gpu_name, url_state.remembered, defaults)
+
+
+def _subject(
+    gpu: str | None,
+    gpu_name: str,
+    read: Callable[[str, Any, Callable[[str], Any]], Any],
+    config_of: Callable[[Variant], dict[str, int]],
+) -> _Subject:
+    """What is run, from values that `read` gives without drawing their widgets."""
     variants = {v.id: v for v in all_variants()}
-    kept = url_state.remembered
-    name = kept("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
+    name = read("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
     values: dict[str, Any] = {
-        **{name: kept(name, size, url_state.whole) for name, size in SIZES.items()},
-        **{name: kept(name, None, url_state.whole) for name in ("KV", "HKV")},
-        "dtype": kept("dtype", DTYPES[0], {name: name for name in DTYPES}.get),
-        "causal": kept("causal", False, url_state.TRUTH.get),
+        **{name: read(name, size, url_state.whole) for name, size in SIZES.items()},
+        **{name: read(name, None, url_state.whole_from(1)) for name in ("KV", "HKV")},
+        "dtype": read("dtype", DTYPES[0], {name: name for name in DTYPES}.get),
+        "causal": read("causal", False, url_state.TRUTH.get),
     }
     problem, error = make_problem(values)
     choice = auto.choice_for(problem, gpu, gpu_name) if name == AUTO else None
     if choice is not None:
         return _Subject(choice.variant, choice.config, problem, error, choice)
     variant = variants.get(name, LADDER[0])
-    config = {tunable.name: tunable.default for tunable in variant.tunables}
-    return _Subject(variant, config, problem, error, None)
+    return _Subject(variant, config_of(variant), problem, error, None)
 
 
 def _note_unknown_links() -> None:
@@ -152,24 +193,32 @@ def _link_notes() -> None:
     st.button("Dismiss", key="link_dismiss", on_click=url_state.notes().clear)
 
 
-def _gpu() -> tuple[str | None, str]:
-    local = local_gpu()
+def _gpus() -> tuple[list[str], str]:
+    """The menu's options, and its default."""
     names = [d.name for d in sorted(all_devices(), key=lambda d: d.compute_capability)]
-    options = [LOCAL_GPU, *names] if local.spec is not None else names
-    default = LOCAL_GPU if local.spec is not None else DEFAULT_GPU
+    return (
+        ([LOCAL_GPU, *names], LOCAL_GPU) if local_gpu().spec is not None else (names, DEFAULT_GPU)
+    )
+
+
+def _named(option: str) -> tuple[str | None, str]:
+    """An option of that menu as a `Selection` has it."""
+    return (None, local_gpu().name) if option == LOCAL_GPU else (option, option)
+
+
+def _gpu() -> tuple[str | None, str]:
+    options, default = _gpus()
 
     def label(option: str) -> str:
         if option == LOCAL_GPU:
-            return f"{local.name} (this machine)"
+            return f"{local_gpu().name} (this machine)"
         device = find_device(option)
         return f"{option} · {device.architecture} {device.arch}, {device.num_sms} SMs"
 
     selected = url_state.select(
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
     )
-    if selected == LOCAL_GPU:
-        return None, local.name
-    return selected, selected
+    return _named(selected)
 
 
 def _variant(choice: Choice | None) -> tuple[Variant, bool]:
@@ -316,14 +365,22 @@ def _execution() -> dict[str, Any]:
                 "Factor",
                 "factor",
                 DEFAULT_FACTOR,
-                low=0.001,
+                low=_MIN_FACTOR,
                 high=MAX_FACTOR,
                 help="What Q and K are multiplied by.",
             )
             input_kind = f"scaled:{factor:g}"
-        seed = url_state.number(st, "Seed", "seed", 0, low=0, high=2**31 - 1, help=TERMS["seed"])
+        low, high = _SEEDS
+        seed = url_state.number(st, "Seed", "seed", 0, low=low, high=high, help=TERMS["seed"])
+        low, high = _TIME_LIMITS_S
         timeout_s = url_state.number(
-            st, "Time limit, s", "timeout", 60, low=1, high=3600, help=TERMS["timeout"]
+            st,
+            "Time limit, s",
+            "timeout",
+            _TIME_LIMIT_S,
+            low=low,
+            high=high,
+            help=TERMS["timeout"],
         )
     return {
         "check": check,
@@ -331,4 +388,20 @@ def _execution() -> dict[str, Any]:
         "input_kind": input_kind,
         "seed": seed,
         "timeout_s": float(timeout_s),
+    }
+
+
+def _execution_ahead() -> dict[str, Any]:
+    """What `_execution` will return, before its widgets are drawn."""
+    input_kind = url_state.chosen("inputs", INPUT_KINDS, INPUT_KINDS[0])
+    if input_kind == "scaled":
+        parse = url_state.amount_from(_MIN_FACTOR, MAX_FACTOR)
+        input_kind = f"scaled:{url_state.value_of('factor', DEFAULT_FACTOR, parse):g}"
+    whole_from, value_of = url_state.whole_from, url_state.value_of
+    return {
+        "check": value_of("check", False, url_state.TRUTH.get),
+        "schedule": url_state.chosen("schedule", SCHEDULES, SCHEDULES[0]),
+        "input_kind": input_kind,
+        "seed": value_of("seed", 0, whole_from(*_SEEDS)),
+        "timeout_s": float(value_of("timeout", _TIME_LIMIT_S, whole_from(*_TIME_LIMITS_S))),
     }

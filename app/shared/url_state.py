@@ -31,6 +31,30 @@ def whole(text: str) -> int | None:
     return sign * int(digits) if int(digits) <= MOST else None
 
 
+def whole_from(low: int | None, high: int | None = None) -> Callable[[str], int | None]:
+    """A parser of whole numbers between bounds."""
+
+    def parse(text: str) -> int | None:
+        value = whole(text)
+        fits = value is not None and (low is None or value >= low)
+        return value if fits and (high is None or value <= high) else None
+
+    return parse
+
+
+def amount_from(low: float, high: float | None = None) -> Callable[[str], float | None]:
+    """A parser of numbers with a fraction between bounds."""
+
+    def parse(text: str) -> float | None:
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        return value if low <= value <= (high or MOST) else None
+
+    return parse
+
+
 def link_params(values: Mapping[str, object]) -> dict[str, str]:
     """URL parameters of a link within the app whose values win over what the tab remembers."""
     return {**{key: _text(value) for key, value in values.items()}, _LINK: "1"}
@@ -98,12 +122,7 @@ def number(
 ) -> int:
     """A whole number. Without bounds anything can be typed; the engine reports what is wrong."""
 
-    def parse(text: str) -> int | None:
-        value = whole(text)
-        fits = value is not None and (low is None or value >= low)
-        return value if fits and (high is None or value <= high) else None
-
-    seed(key, default, parse)
+    seed(key, default, whole_from(low, high))
     value = container.number_input(label, low, high, default, step=1, key=key, **options, **_KEPT)
     return keep(key, value, default)
 
@@ -120,14 +139,7 @@ def amount(
 ) -> float:
     """A number with a fraction, at least `low`."""
 
-    def parse(text: str) -> float | None:
-        try:
-            value = float(text)
-        except ValueError:
-            return None
-        return value if low <= value <= (high or MOST) else None
-
-    seed(key, default, parse)
+    seed(key, default, amount_from(low, high))
     value = container.number_input(label, low, high, default, key=key, **options, **_KEPT)
     return keep(key, value, default, lambda v: f"{v:g}")
 
@@ -135,11 +147,7 @@ def amount(
 def number_or_none(container: Any, label: str, key: str, *, low: int, **options: Any) -> int | None:
     """A whole number, or nothing."""
 
-    def parse(text: str) -> int | None:
-        value = whole(text)
-        return value if value is not None and value >= low else None
-
-    seed(key, None, parse)
+    seed(key, None, whole_from(low))
     value = container.number_input(label, low, None, None, step=1, key=key, **options, **_KEPT)
     return keep(key, value, None)
 
@@ -158,11 +166,22 @@ def toggle(container: Any, label: str, key: str, *, default: bool = False, **opt
     return keep(key, bool(value), default, _text)
 
 
-def remembered(key: str, default: T, parse: Callable[[str], T | None]) -> T:
-    """The value of a widget that other pages draw; it stands in this page's URL too."""
+def value_of(key: str, default: T, parse: Callable[[str], T | None]) -> T:
+    """What the widget of this key will hold, before it is drawn."""
     seed(key, default, parse)
     value: T | None = st.session_state[key]
-    return keep(key, value, default, _text)
+    return default if value is None else value
+
+
+def chosen(key: str, choices: Sequence[T], default: T) -> T:
+    """Which of the choices the widget of this key will hold, before it is drawn."""
+    value = value_of(key, default, _choice(choices))
+    return value if value in choices else default
+
+
+def remembered(key: str, default: T, parse: Callable[[str], T | None]) -> T:
+    """The value of a widget that other pages draw; it stands in this page's URL too."""
+    return keep(key, value_of(key, default, parse), default, _text)
 
 
 def several(
