@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,6 +29,33 @@ def one_in(every: int, cases: Sequence[Any], offset: int = 0, slow: int = 1) -> 
         others += 1
         marked.append(_marked(case, pytest.mark.slow if is_slow else pytest.mark.exhaustive))
     return marked
+
+
+def of_each(cases: Sequence[Any], quick: int = 1, slow: int = 1, every: int = 1) -> list[Any]:
+    """The cases of a table over the ladder with marks: so many of each variant.
+
+    A case's first value is the variant or its id. Of each variant `quick` cases have no mark and
+    `slow` others are slow; what is left is exhaustive. With `every` only each so-manieth variant
+    has cases without a mark, and those of the others are slow. Variants begin at different places
+    of their cases, so that together they show all of the table.
+    """
+    numbers: dict[Any, list[int]] = defaultdict(list)
+    for index, case in enumerate(cases):
+        numbers[(case.values if hasattr(case, "marks") else case)[0]].append(index)
+    marks: dict[int, pytest.MarkDecorator | None] = {}
+    for turn, indices in enumerate(numbers.values()):
+        step = next(s for s in (7, 5, 3, 1) if math.gcd(s, len(indices)) == 1)
+        order = [indices[(2 * turn + step * i) % len(indices)] for i in range(len(indices))]
+        is_quick = turn % every == 0
+        for place, index in enumerate(order):
+            if place < quick + slow:
+                marks[index] = None if is_quick and place < quick else pytest.mark.slow
+            else:
+                marks[index] = pytest.mark.exhaustive
+    return [
+        case if (mark := marks[index]) is None else _marked(case, mark)
+        for index, case in enumerate(cases)
+    ]
 
 
 def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:

@@ -72,8 +72,6 @@ def open_app() -> Callable[..., AppTest]:
         at = AppTest.from_file(str(ROOT / "app" / "page_table.py"), default_timeout=60)
         for name, value in params.items():
             at.query_params[name] = value
-        at.run()
-        # The first run after a switch still carries the old page's widgets; a browser drops them.
-        return at.switch_page(f"app_pages/{page}.py").run().run() if page else at
+        return (at.switch_page(f"app_pages/{page}.py") if page else at).run()
 
     return open_

@@ -48,12 +48,12 @@ def _no_sweeps_of_other_tests(_isolated, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished sweep of v05 over two lengths, compiled and predicted only."""
+    """A finished sweep of v05 over two lengths: 12 points, compiled and predicted only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         made = jobs.JobManager(tmp_path_factory.mktemp("finished") / "jobs")
         wanted = spec(("v05",))
-        space = replace(wanted.space, tunables={"num_splits": (1, 4)})
+        space = replace(wanted.space, tunables={"num_splits": (1, 4), "block_n": (64,)})
         job_id = made.submit_sweep(replace(wanted, space=space))
         deadline = time.monotonic() + 120
         while not made.status(job_id).is_over:
@@ -105,16 +105,15 @@ def test_a_wrong_axis_is_one_sentence_and_cannot_start(open_app):
 
 
 def test_start_runs_to_the_end_and_shows_every_result(open_app):
-    at = open_app("sweep", gpu="L4", variant="v05")
+    at = open_app("sweep", gpu="L4", variant="v05", S="64")
     at.text_input(key="sweep_num_splits").set_value("1,4").run()
     at.text_input(key="sweep_block_n").set_value("64").run()
-    at.text_input(key="sweep_S").set_value("64,128").run()
     at.toggle(key="sweep_execute").set_value(False).run()
-    assert "12 points" in texts(at)
+    assert "6 points" in texts(at)
     at.button(key="sweep_start").click().run()
     until(at, lambda at: any(m.label == "Took" for m in at.metric))
     assert not at.exception
-    assert metric(at, "Done") == "12 of 12"
+    assert metric(at, "Done") == "6 of 6"
     assert "none of them was measured" in texts(at)
     assert len(charts(at)) == 1
     assert "Finished after" in texts(at)
@@ -126,12 +125,12 @@ def test_each_tab_opens(swept, tab):
     assert not at.exception
     assert not at.error
     if tab == "Table":
-        assert len(at.dataframe[0].value) == 24
+        assert len(at.dataframe[0].value) == 12
         assert "latency µs" in at.dataframe[0].value.columns
     if tab == "Roofline":
         assert set(at.dataframe[0].value["level"]) == {"L2"}
         points = [t for t in charts(at)["sweep_roofline"]["data"] if t["mode"] == "markers"]
-        assert sum(len(trace["customdata"]) for trace in points) == 24
+        assert sum(len(trace["customdata"]) for trace in points) == 12
 
 
 def test_filtered_to_nothing_says_so(swept):

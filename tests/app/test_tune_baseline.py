@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from app_driver import charts, compiled, metric, texts, until
 
 from kernels.ladder import LADDER
@@ -33,6 +34,7 @@ def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
     assert "smem" in note(again, "Registers")
 
 
+@pytest.mark.slow
 def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app):
     at = open_app(gpu="L4", variant="v01", S="128", tab="Variants")
 

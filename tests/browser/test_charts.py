@@ -6,7 +6,7 @@ import pytest
 from app_server import WAIT_MS
 from playwright.sync_api import Route, expect
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def chart(key: str) -> str:
@@ -37,7 +37,6 @@ def test_only_a_chart_that_changes_is_drawn_again(new_tab):
     assert app.page.evaluate(what_if) == 0
 
 
-@pytest.mark.slow
 def test_a_chart_fills_the_screen_and_goes_back(new_tab):
     app = new_tab("/batch?variant=v02&S=512")
     found = app.page.locator(chart("batch_curves"))
@@ -69,7 +68,6 @@ def test_it_says_so_when_plotly_cannot_be_loaded_and_recovers(new_tab):
     expect(app.page.locator(chart("waves"))).not_to_contain_text("cannot be drawn")
 
 
-@pytest.mark.slow
 def test_a_figure_that_cannot_be_drawn_says_why_and_the_next_one_can(new_tab):
     app = new_tab("/?variant=v02&S=512&tab=Occupancy")
     waves = app.page.locator(chart("waves"))

@@ -12,7 +12,7 @@ import pytest
 from app_server import WAIT_MS
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SWEEP_MS = 4 * WAIT_MS  # a busy machine takes a second and more for a compile
 
@@ -42,7 +42,6 @@ def finished(app) -> None:
     expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=SWEEP_MS)
 
 
-@pytest.mark.slow
 def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app = new_tab("/sweep?variant=v05&gpu=L4&S=64")
     unfold(app)
@@ -97,7 +96,6 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app.no_exception()
 
 
-@pytest.mark.slow
 def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server):
     app = new_tab("/sweep?variant=v06&gpu=L4&S=64&sweep_execute=false&sweep_tab=Occupancy")
     unfold(app)

@@ -17,6 +17,8 @@ LEAST_CONTRAST = 4.5
 
 def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     app = new_tab()
+    foreign = []
+    app.page.on("request", lambda r: foreign.append(r.url) if not _is_local(r.url) else None)
     app.select("gpu", "A10G")
     app.select("gpu", "L4")
     app.select("variant", "v05")
@@ -62,6 +64,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     expect(app.page.get_by_role("tab", name="Source and resources")).to_have_attribute(
         "aria-selected", "true"
     )
+    assert foreign == []  # nothing is fetched from elsewhere
 
     # Open the snapshot in a fresh profile, by its link.
     other = new_tab(f"/sessions?session={saved.name}")
@@ -119,6 +122,7 @@ def test_dark_mode_follows_the_system(new_tab):
             assert read["texts"] > 50
 
 
+@pytest.mark.slow
 def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
     app = new_tab()
     app.see_metric("Latency", "predicted")
@@ -153,6 +157,7 @@ def test_a_long_run_is_cancelled_from_another_tab(new_tab):
     expect(first.key("run")).to_be_visible(timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_sentence(new_tab):
     app = new_tab()
     app.number("S", 0)
@@ -175,6 +180,7 @@ def test_the_path_tune_opens_the_default_page(new_tab):
     expect(app.page.get_by_role("link", name="Tune")).to_have_count(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [420, 1920])
 def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
     app = new_tab(viewport={"width": width, "height": 900})
@@ -182,15 +188,6 @@ def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
         expect(app.metric(label)).to_be_visible(timeout=WAIT_MS)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert app.page.evaluate(overflow) <= 0
-
-
-def test_nothing_is_fetched_from_elsewhere(new_tab):
-    app = new_tab()
-    foreign = []
-    app.page.on("request", lambda r: foreign.append(r.url) if not _is_local(r.url) else None)
-    app.page.reload()
-    app.see_metric("Latency", "predicted")
-    assert foreign == []
 
 
 def _is_local(url: str) -> bool:

@@ -17,6 +17,7 @@ from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing,
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.search import evaluation_process
 from engine.tuned import load_tuned
 
 SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
@@ -77,7 +78,8 @@ def test_the_whole_pipeline_over_a_small_space(
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
-    """Evaluations without compiler and kernel: num_splits=4 is INCORRECT, none has a time."""
+    """Evaluations without compiler, kernel and simulation: num_splits=4 is INCORRECT, none has a
+    time."""
     asked: list[EvaluationRequest] = []
 
     def evaluate(_: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
@@ -96,6 +98,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
         )
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation_process, "simulate", lambda _: False)
     return asked
 
 

@@ -159,6 +159,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
         reap(first)
 
 
+@pytest.mark.slow
 def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
     other = JobManager(tmp_path / "jobs")
     try:
@@ -251,6 +252,7 @@ def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_output(
     assert wait(manager, manager.submit(COMPILED)).state == "done"  # mended, and asked again
 
 
+@pytest.mark.slow
 def test_a_worker_of_other_code_is_replaced(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     wait(first, first.submit(COMPILED))

@@ -42,6 +42,14 @@ def manager(tmp_path: Path) -> Iterator[JobManager]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobManager]:
+    """For tests that leave the worker as it is."""
+    made = JobManager(tmp_path_factory.mktemp("shared") / "jobs")
+    yield made
+    made.close()
+
+
 def wait_for(manager: JobManager, job_id: str, done: Callable[[JobStatus], bool]) -> JobStatus:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -64,21 +72,21 @@ def worker_pid(manager: JobManager) -> int:
     return pid
 
 
-def test_a_sweep_runs_to_its_end_with_rows_and_progress(manager: JobManager) -> None:
+def test_a_sweep_runs_to_its_end_with_rows_and_progress(shared: JobManager) -> None:
     wanted = spec()
-    job = wait_for(manager, manager.submit_sweep(wanted), ended)
+    job = wait_for(shared, shared.submit_sweep(wanted), ended)
     assert (job.state, job.end, job.kind) == ("done", "finished", "sweep"), job.error + job.log
-    rows = manager.rows(job.job_id)
+    rows = shared.rows(job.job_id)
     assert len(rows) == wanted.space.count()
     assert job.progress is not None
     assert job.progress.done == job.progress.total == len(rows)
     assert {b.problem for b in job.progress.best} == {p.label() for p in wanted.space.problems}
     fastest = min((r for r in rows if r.median_us), key=lambda r: (r.problem.seqlen, r.median_us))
     assert job.progress.best[0].median_us == fastest.median_us
-    path = manager._run.sweep_journal(job.journal)
+    path = shared._run.sweep_journal(job.journal)
     assert SweepJournal.open(path).ended == "finished"
     # Without a GPU there is no final: the rows rank by what the model predicts, and it says so.
-    results = manager.results(job.job_id)
+    results = shared.results(job.job_id)
     assert len(results) == len(wanted.space.problems)
     assert {r.origin for r in results} == {"predicted"}
 
@@ -90,20 +98,20 @@ def test_a_final_survives_the_journal() -> None:
 
 
 def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
-    manager: JobManager,
+    shared: JobManager,
 ) -> None:
     wanted = spec(2)
-    first = wait_for(manager, manager.submit_sweep(wanted, cluster="gpu-box"), ended)
+    first = wait_for(shared, shared.submit_sweep(wanted, cluster="gpu-box"), ended)
     assert (first.state, first.cluster) == ("failed", "gpu-box")
     assert "not the address of a Dask scheduler" in first.error
-    again = manager.resume_sweep(first.job_id)
+    again = shared.resume_sweep(first.job_id)
     assert again is not None
-    assert wait_for(manager, again, ended).cluster == "gpu-box"  # where it ran before
-    here = manager.resume_sweep(first.job_id, cluster="")
+    assert wait_for(shared, again, ended).cluster == "gpu-box"  # where it ran before
+    here = shared.resume_sweep(first.job_id, cluster="")
     assert here is not None
-    job = wait_for(manager, here, ended)
+    job = wait_for(shared, here, ended)
     assert (job.state, job.end, job.cluster) == ("done", "finished", ""), job.error
-    assert len(manager.rows(here)) == wanted.space.count()
+    assert len(shared.rows(here)) == wanted.space.count()
 
 
 def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:
@@ -130,19 +138,17 @@ def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> 
     assert manager.resume_sweep("no such job") is None
 
 
-def test_an_evaluation_does_not_wait_for_the_sweep(manager: JobManager) -> None:
-    sweep = manager.submit_sweep(spec(200))
-    wait_for(manager, sweep, lambda _: len(manager.rows(sweep)) >= 2)
-    single = manager.submit(
-        EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
-    )
-    job = wait_for(manager, single, ended)
+def test_an_evaluation_does_not_wait_for_the_sweep(shared: JobManager) -> None:
+    sweep = shared.submit_sweep(spec(200))
+    wait_for(shared, sweep, lambda _: len(shared.rows(sweep)) >= 2)
+    single = shared.submit(EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu"))
+    job = wait_for(shared, single, ended)
     assert job.result is not None
     assert job.result["status"] == "PASSED"
-    running = manager.status(sweep)
+    running = shared.status(sweep)
     assert running is not None
     assert running.state == "running"
-    manager.cancel(sweep)
+    shared.cancel(sweep)
 
 
 @pytest.mark.slow
@@ -206,6 +212,7 @@ time.sleep(600)
         found.close()
 
 
+@pytest.mark.slow
 def test_server_and_worker_killed_together(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     job_id = first.submit_sweep(spec(30))
@@ -282,6 +289,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.create()

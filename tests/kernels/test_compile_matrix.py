@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from slow_cases import one_in
+from slow_cases import of_each
 
 from engine.compile.nvrtc import compile_kernel
 from engine.problem import Problem
@@ -66,7 +66,7 @@ BUILDS = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "arch", "problem", "config"), one_in(13, BUILDS, slow=4))
+@pytest.mark.parametrize(("variant", "arch", "problem", "config"), of_each(BUILDS, slow=3, every=2))
 def test_compiles_without_spills(
     variant: Variant, arch: str, problem: Problem, config: dict[str, int]
 ) -> None:

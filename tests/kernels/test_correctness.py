@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fitting import fitting_config, takes_seqlen
 from pairwise import pairs_of, pairwise
-from slow_cases import one_in
+from slow_cases import of_each
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -62,7 +62,7 @@ def _assert_right(
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    one_in(25, [(v.id, number) for v in LADDER for number in range(len(_cases(v.id)))], slow=11),
+    of_each([(v.id, number) for v in LADDER for number in range(len(_cases(v.id)))], slow=6),
 )
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant, case = by_id(variant_id), _cases(variant_id)[number]
@@ -90,7 +90,9 @@ SPLITTING = [v.id for v in LADDER if any(t.name == "num_splits" for t in v.tunab
 
 @pytest.mark.parametrize(
     ("variant_id", "causal", "seqlen"),
-    one_in(7, list(itertools.product(SPLITTING, (False, True), (1, 64, 65, 129, 300))), slow=2),
+    of_each(
+        list(itertools.product(SPLITTING, (False, True), (1, 64, 65, 129, 300))), slow=4, every=3
+    ),
 )
 def test_more_splits_than_tiles(
     cpu: CpuBackend, variant_id: str, causal: bool, seqlen: int

@@ -47,7 +47,7 @@ MUTATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", one_in(6, list(MUTATIONS), slow=2))
+@pytest.mark.parametrize("name", one_in(9, list(MUTATIONS), slow=2))
 def test_a_mutation_is_found(cpu, tmp_path, name):
     old, new, number, variant_id = MUTATIONS[name]
     variant = by_id(variant_id)

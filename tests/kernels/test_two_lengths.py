@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fitting import configs, fitting_config
-from slow_cases import one_in
+from slow_cases import of_each
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -70,7 +70,7 @@ def _assert_right(
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
-@pytest.mark.parametrize(("variant_id", "number"), one_in(11, CASES, offset=3, slow=9))
+@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=3))
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)
     _assert_right(cpu, variant, _problem(variant, number), number)

@@ -24,7 +24,11 @@ def found_share(comparisons: int, conditions: SimulatedConditions) -> float:
     return (slower + faster) / (2 * half)
 
 
-@pytest.mark.parametrize("conditions", [PLAIN, ROUGH], ids=["plain", "rough"])
+@pytest.mark.parametrize(
+    "conditions",
+    [pytest.param(PLAIN, marks=pytest.mark.slow), ROUGH],
+    ids=["plain", "rough"],
+)
 def test_a_few_comparisons(conditions: SimulatedConditions) -> None:
     # Of 100 at a rate of 0.5 %, more than 4 wrong ones come by chance once in 10,000 runs.
     assert false_share(100, conditions) <= 0.04
@@ -47,7 +51,7 @@ def test_more_noise_does_not_make_more_false_verdicts() -> None:
     assert false_share(150, replace(ROUGH, noise=0.05)) <= 0.04
 
 
-@pytest.mark.parametrize("noise", [0.003, 0.01])
+@pytest.mark.parametrize("noise", [0.003, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
     """With one placement each, and the second run in the place of the first, a quarter of all
     verdicts on identical kernels were false at an offset of 0.3 %."""

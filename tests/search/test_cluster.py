@@ -141,6 +141,7 @@ def test_cancelling_releases_what_is_on_the_cluster(cluster: LocalCluster, tmp_p
     assert len(lines_of(path)) == POINTS
 
 
+@pytest.mark.slow
 def test_the_command_line_on_a_cluster(
     cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 
 from engine.evaluation import Status
@@ -17,6 +18,7 @@ TESTS = Path(__file__).resolve().parents[1]
 SEQLENS = (32, DEADLY_SEQLEN, 64, LOSING_SEQLEN, 128)
 
 
+@pytest.mark.slow
 def test_a_point_that_breaks_the_gpu_or_its_process_costs_that_point_alone(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import made_up_gpu\nmade_up_gpu.install()\n")
     folders = (tmp_path, TESTS, TESTS / "search", TESTS.parent)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from slow_cases import one_in
 
 from engine.arguments import ScalarArg, TensorArg
 from engine.backends.base import RunOptions
@@ -19,7 +18,7 @@ from engine.evaluation import Status
 from engine.plan import LaunchPlan, PassLaunch, ScratchBuffer, make_plan
 from engine.problem import Problem
 from engine.tensors import POISON_BITS, Inputs, decode, make_inputs
-from kernels.ladder import LADDER
+from kernels.ladder import by_id
 
 PROBLEM = Problem(1, 2, 40, 32)
 
@@ -226,12 +225,11 @@ def test_threads_share_one_backend(backend, tmp_path):
         list(pool.map(run, range(24)))
 
 
-@pytest.mark.parametrize("variant", one_in(4, list(LADDER), offset=1), ids=lambda v: v.id)
-def test_the_ladder_runs(backend, variant):
-    """A few problems per variant; the kernels' own tests hold the full matrix."""
+def test_a_kernel_of_the_ladder_runs(backend):
+    """The kernels' own tests take each of them."""
+    variant = by_id("v08")
     for dtype in variant.dtypes:
-        head_dim = 64 if 64 in variant.head_dims else variant.head_dims[0]
-        problem = Problem(1, 2, 65, head_dim, causal=dtype == "bfloat16", dtype=dtype)
+        problem = Problem(1, 2, 65, 64, causal=dtype == "bfloat16", dtype=dtype)
         inputs = make_inputs(problem)
         plan = make_plan(variant, problem, variant.default_config())
         result = backend.run(plan, inputs, RunOptions(schedule="random", seed=3))

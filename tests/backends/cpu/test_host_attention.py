@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from host_kernels import KERNELS, Attention, run_attention, tma_job
+from slow_cases import of_each, one_in
 
 from engine.arguments import ScalarArg, TensorArg, TensorMapArg
 from engine.backends.cpu.build import build_kernels
@@ -18,9 +21,10 @@ SHAPES = ((1, 1, 128), (1, 2, 1), (2, 1, 65), (1, 2, 203))
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kernel", ATTENTION)
+@pytest.mark.parametrize(
+    ("kernel", "causal", "dtype"),
+    of_each(list(itertools.product(ATTENTION, (False, True), TOLERANCE)), slow=3),
+)
 def test_fast_build(client, kernel, causal, dtype):
     for shape in SHAPES:
         a = Attention.random(*shape, causal=causal, dtype=dtype)
@@ -31,8 +35,10 @@ def test_fast_build(client, kernel, causal, dtype):
         assert got.result.repeatable
 
 
-@pytest.mark.parametrize("schedule", ["random", "reverse"])
-@pytest.mark.parametrize("kernel", ATTENTION)
+@pytest.mark.parametrize(
+    ("kernel", "schedule"),
+    of_each(list(itertools.product(ATTENTION, ("random", "reverse")))),
+)
 def test_schedules_give_the_same_bits(client, kernel, schedule):
     a = Attention.random(1, 2, 113, causal=True)
     expected = run_attention(client, kernel, a).result
@@ -42,8 +48,10 @@ def test_schedules_give_the_same_bits(client, kernel, schedule):
     assert got.repeatable
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "reverse"])
-@pytest.mark.parametrize("kernel", ATTENTION)
+@pytest.mark.parametrize(
+    ("kernel", "schedule"),
+    of_each(list(itertools.product(ATTENTION, ("in_order", "random", "reverse"))), slow=2),
+)
 def test_check_build_raises_no_false_alarm(client, kernel, schedule):
     for dtype, causal, seqlen in (
         ("float16", False, 65),
@@ -117,9 +125,12 @@ def test_grid_sum_with_an_odd_warp(client, check):
     assert result.returned["out"].view(np.float32)[0] == pytest.approx(values.sum(dtype=float))
 
 
-@pytest.mark.parametrize("check", [False, True])
-@pytest.mark.parametrize("schedule", ["in_order", "random"])
-@pytest.mark.parametrize("swizzle_bytes", [0, 32, 64, 128])
+@pytest.mark.parametrize(
+    ("swizzle_bytes", "schedule", "check"),
+    of_each(
+        list(itertools.product((0, 32, 64, 128), ("in_order", "random"), (True, False))), slow=3
+    ),
+)
 def test_tma_there_and_back(client, check, schedule, swizzle_bytes):
     """Rows past the tensor's end read as zero and are not written."""
     row, rows = 5, 100
@@ -135,14 +146,18 @@ def test_tma_there_and_back(client, check, schedule, swizzle_bytes):
 
 @pytest.mark.parametrize(
     ("n", "a_transposed", "b_transposed", "dtype"),
-    [
-        (8, False, False, "float16"),
-        (96, False, False, "bfloat16"),
-        (256, False, False, "float16"),
-        (128, True, False, "float16"),
-        (64, False, True, "bfloat16"),
-        (192, True, True, "float16"),
-    ],
+    one_in(
+        3,
+        [
+            (8, False, False, "float16"),
+            (96, False, False, "bfloat16"),
+            (256, False, False, "float16"),
+            (128, True, False, "float16"),
+            (64, False, True, "bfloat16"),
+            (192, True, True, "float16"),
+        ],
+        offset=1,
+    ),
 )
 def test_wgmma_of_every_width_and_layout(client, n, a_transposed, b_transposed, dtype):
     rng = np.random.default_rng(n)

@@ -55,7 +55,7 @@ def plan_of(variant_id, problem):
 
 @pytest.mark.parametrize(
     "variant",
-    one_in(6, list(LADDER), offset=4, slow=3),
+    one_in(len(LADDER), list(LADDER), offset=4, slow=3),
     ids=lambda v: v.id,
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -93,14 +93,17 @@ NO_CTA = (
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(52, "q")),
+        pytest.param(
+            *("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(52, "q")),
+            marks=pytest.mark.slow,
+        ),
         ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(52, "k")),
         ("const size_t kv_head = ", "const unsigned kv_head = (unsigned)", OTHER_HEAD),
         ("const size_t q_head = ", "const unsigned q_head = (unsigned)", f"{OTHER_HEAD}|{NO_CTA}"),
         ("out[q_head", "out[(int)q_head", OUTSIDE.format(147, "out")),
     ],
 )
-@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_32_bit_offset_is_found(backend, tmp_path, old, new, expected, check):
     """In a problem that is larger than what the host's memory would be asked for."""
     problem = replace(LARGE, batch=132) if "unsigned" in new else LARGE

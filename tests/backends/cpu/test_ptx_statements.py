@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from host_kernels import KERNELS
+from slow_cases import one_in
 
 from engine.arguments import TensorArg
 from engine.backends.cpu.build import build_kernels
@@ -76,7 +77,7 @@ def _random_bits(rng, element, shape):
     return np.where(rest, sign | ((rest >> 7) - (8 << 3)), sign).astype(np.uint8), numbers
 
 
-@pytest.mark.parametrize(("a_type", "b_type", "sums", "k"), SHAPES)
+@pytest.mark.parametrize(("a_type", "b_type", "sums", "k"), one_in(5, SHAPES, offset=1))
 def test_mma(client, a_type, b_type, sums, k):
     rng = np.random.default_rng(k)
     a_bits, a = _random_bits(rng, a_type, (16, k))
