@@ -55,7 +55,7 @@ def finished(tmp_path_factory):
         wanted = spec(("v05",))
         space = replace(wanted.space, tunables={"num_splits": (1, 4), "block_n": (64,)})
         job_id = made.submit_sweep(replace(wanted, space=space))
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not made.status(job_id).is_over:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -360,6 +360,7 @@ def test_the_best_is_kept_taken_and_forgotten(swept):
     assert kept.origin == "predicted"
     assert "Kept now" in texts(at)
     # Tune's sidebar offers it, and takes it only when asked to.
+    at.query_params["gpu"] = "L4"  # as the browser's URL has it
     at.switch_page("app_pages/tune.py").run()
     assert "**tuned**" in texts(at)
     at.button(key="tuned_use").click().run()
