@@ -106,13 +106,14 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 
 def _build() -> None:
     """Build what is C++ here, so that the first Run and simulation wait for their kernel alone."""
-    from engine.backends.cpu.build import build_runtime
+    from engine.backends.cpu.build import build_runtime, precompile_headers
     from engine.backends.cpu.toolchain import find_toolchain
     from engine.sass.native_library import build_libraries
 
     with contextlib.suppress(AttuneError):  # the first Run says what is missing
         build_runtime(find_toolchain())
         build_libraries()
+        precompile_headers()
 
 
 def _load_pytorch() -> None:

@@ -102,20 +102,18 @@ def build_kernels(
     files = (main, *files[1:])
     texts = [(file.name, file.text) for file in files]
     key = _key("kernels", toolchain, flags, _runtime_name(toolchain), texts, standard)
+    headers = _Headers(toolchain, flags, tuple(standard), _of_toolkit(sources.foreign))
 
     def build(folder: Path) -> Path:
         for file in files:
             (folder / file.name).write_text(file.text, encoding="utf-8")
         # Relative names and no trace of the folder: equal sources give equal libraries.
-        headers = [f"-I{NATIVE_DIR / 'toolkit'}", "-I."]
-        # Before CUDA's keywords, which the standard library's headers do not survive.
-        headers += [part for name in standard for part in ("-include", name)]
-        headers += ["-include", str(NATIVE_DIR / "cuda_on_host.h")]
+        include = headers.place(folder)
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
         uses_asm = any(has_asm(file.text) for file in files)
         clusters = any(ATTRIBUTE in file.text for file in files)
         if uses_asm or check or clusters:
-            preprocess = [*compile_command, *headers, "-E", "-x", "c++", main.name]
+            preprocess = [*compile_command, *include, "-E", "-x", "c++", main.name]
             _run_compiler(preprocess, folder, "read.ii", source.name, files)
             text = (folder / "read.ii").read_text(encoding="utf-8")
             cluster_exports = ""
@@ -131,7 +129,7 @@ def build_kernels(
             (folder / "kernels.ii").write_text(text, encoding="utf-8")
             compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
         else:
-            compile_command += [*headers, "-x", "c++", main.name]
+            compile_command += [*include, "-x", "c++", main.name]
         _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name, files)
         link_command = [*toolchain.command, "-shared", "kernels.o", str(build_runtime(toolchain))]
         _run_compiler(link_command, folder, "kernels.so", source.name)
@@ -193,6 +191,91 @@ def build_runtime(toolchain: Toolchain) -> Path:
         return folder / "runtime.so"
 
     return _find_or_build(name, build, alone=True)[0]
+
+
+# ---- what every kernel includes ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Headers:
+    """The headers before a kernel's text, which GCC reads faster than it compiles them.
+
+    Precompiled they hold the toolkit's headers as well, whose text is then skipped where the source
+    includes them. Clang gains nothing: it preprocesses and compiles the same text again.
+    """
+
+    toolchain: Toolchain
+    flags: tuple[str, ...]
+    standard: tuple[str, ...]  # before CUDA's keywords, which these do not survive
+    toolkit: tuple[str, ...]  # that the source names
+
+    def place(self, folder: Path) -> list[str]:
+        """Put them into a build's folder; the options that include them."""
+        self._write(folder, ())
+        options = [f"-I{_TOOLKIT_DIR}", "-I.", "-include", _HEADERS]
+        if self.toolchain.family != "gcc":
+            return options
+        precompiled = _find_anywhere(self._name())
+        if precompiled is None:
+            self._precompile_when_missed_again()
+            return options
+        (folder / f"{_HEADERS}.gch").symlink_to(precompiled)
+        return [*options, "-fpch-preprocess"]
+
+    def precompile(self) -> None:
+        """Raises: CompileError, ToolMissing."""
+
+        def build(folder: Path) -> Path:
+            self._write(folder, self.toolkit)
+            command = [*self.toolchain.command, *self.flags, f"-I{_TOOLKIT_DIR}"]
+            command += ["-x", "c++-header", _HEADERS]
+            _run_compiler(command, folder, f"{_HEADERS}.gch", _HEADERS)
+            return folder / f"{_HEADERS}.gch"
+
+        _find_or_build(self._name(), build, alone=True, suffix=".gch")
+
+    def _precompile_when_missed_again(self) -> None:
+        """In the background, once there is a second kernel that it would have served."""
+        with _build_locks_guard:
+            missed = _missed_headers[self._name()] = _missed_headers.get(self._name(), 0) + 1
+        if missed == 2:
+            threading.Thread(target=self._try_to_precompile, name="precompile-headers").start()
+
+    def _try_to_precompile(self) -> None:
+        with contextlib.suppress(CompileError, OSError):  # a kernel compiles without it
+            self.precompile()
+
+    def _name(self) -> str:
+        key = _key("headers", self.toolchain, self.flags, self.standard, self.toolkit)
+        return f"attune-cpu-headers-{key}"
+
+    def _write(self, folder: Path, toolkit: Sequence[str]) -> None:
+        names = [f"<{name}>" for name in self.standard]
+        names += [f'"{NATIVE_DIR / "cuda_on_host.h"}"', *(f"<{name}>" for name in toolkit)]
+        text = "".join(f"#include {name}\n" for name in names)
+        (folder / _HEADERS).write_text(text, encoding="utf-8")
+
+
+_HEADERS = "attune_headers.h"
+_TOOLKIT_DIR = NATIVE_DIR / "toolkit"
+_missed_headers: dict[str, int] = {}
+
+
+def precompile_headers() -> None:
+    """Those of the ladder's kernels, where the compiler gains by it.
+
+    Raises:
+        CompileError: they do not compile, or cannot be written to the cache.
+        ToolMissing: there is no compiler.
+    """
+    toolchain = find_toolchain()
+    if toolchain.family == "gcc":
+        of_ladder = ("cuda_bf16.h", "cuda_fp16.h")
+        _Headers(toolchain, toolchain.compile_flags(False), (), of_ladder).precompile()
+
+
+def _of_toolkit(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if (_TOOLKIT_DIR / name).is_file()))
 
 
 def build_library(source: Path) -> Path:
@@ -376,7 +459,7 @@ def _building_alone(name: str) -> Iterator[None]:
 
 
 def _find_or_build(
-    name: str, build: Callable[[Path], Path], *, alone: bool = False
+    name: str, build: Callable[[Path], Path], *, alone: bool = False, suffix: str = ".so"
 ) -> tuple[Path, float]:
     """(library, seconds it took to build, 0.0 when it was found).
 
@@ -396,9 +479,9 @@ def _find_or_build(
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
             library = build(Path(scratch)).read_bytes()
-        stored = _store(cache_root() / "cpu", name, library)
+        stored = _store(cache_root() / "cpu", name, library, suffix)
         # A cache that cannot be written costs the next process a build, not this one its result.
-        path = stored or _store(_private_folder(), name, library)
+        path = stored or _store(_private_folder(), name, library, suffix)
         if path is None:
             raise CompileError(
                 f"The compiled kernel {name} cannot be written to {cache_root()} nor to "
@@ -434,9 +517,9 @@ def _digest(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
     return hashlib.sha256(files.read(path, _MAX_LIBRARY)).hexdigest()
 
 
-def _store(folder: Path, name: str, library: bytes) -> Path | None:
+def _store(folder: Path, name: str, library: bytes, suffix: str) -> Path | None:
     digest = hashlib.sha256(library).hexdigest()
-    path = folder / f"{name}-{digest[:8]}.so"
+    path = folder / f"{name}-{digest[:8]}{suffix}"
     try:
         if not make_private(folder):
             return None

@@ -205,3 +205,27 @@ def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
     result = client.run(Job(library, (), (KernelLaunch("k", (1, 1, 1), (1, 1, 1), ()),)))
     assert result.reason.startswith("small.cu cannot run: the files of Attune changed")
     assert client.process_id is None
+
+
+@pytest.mark.skipif(build.find_toolchain().family != "gcc", reason="of GCC alone")
+def test_precompiled_headers_change_no_line_of_an_error(tmp_path, monkeypatch):
+    build.precompile_headers()
+    commands = []
+    run = build._run_compiler
+    monkeypatch.setattr(
+        build, "_run_compiler", lambda c, *rest: commands.append(c) or run(c, *rest)
+    )
+    source = tmp_path / "halves.cu"
+    kernel = (
+        "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"
+        'extern "C" __global__ void k(__half *out) {\n'
+        '    float x; asm("ex2.approx.f32 %0, %1;" : "=f"(x) : "f"(2.f));\n'
+        "    out[0] = __float2half(x);\n}\n"
+    )
+    source.write_text(f"{kernel}// {tmp_path}: no cache has it\n")
+    assert build_kernels(source, ["k"]).entries == ("k",)
+    assert any("-fpch-preprocess" in command for command in commands)
+    text = source.read_text()
+    source.write_text(text.replace("__float2half(x)", "undeclared(x)"))
+    with pytest.raises(CompileError, match=r"^halves\.cu:5: .*undeclared"):
+        build_kernels(source, ["k"])
