@@ -8,6 +8,7 @@ installed plotly package, served by Streamlit from where it lies: no copy, no ne
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,23 @@ import plotly
 import plotly.graph_objects as go
 import streamlit as st
 from streamlit.components.v1 import declare_component
+from streamlit.components.v1.custom_component import CustomComponent
 
 # Resolved, because an installer may have put links here, and Streamlit serves no link's target.
 _PLOTLY_JS = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").resolve()
 
-# Declared for nothing but the address of its folder.
-_SERVED = declare_component("plotly_js", path=str(_PLOTLY_JS.parent))
-
 _JS = Path(__file__).with_name("chart.js").read_text(encoding="utf-8")
 
 _mount = st.components.v2.component("attune.chart", js=_JS, isolate_styles=False)
+
+
+@lru_cache(maxsize=1)
+def _served() -> CustomComponent:
+    """Declared for nothing but the address of its folder.
+
+    Not before a page is drawn: Streamlit serves what is declared in a run of a script alone.
+    """
+    return declare_component("plotly_js", path=str(_PLOTLY_JS.parent))
 
 
 def draw(figure: go.Figure, key: str, *, tools: bool = True) -> str | None:
@@ -41,7 +49,7 @@ def draw(figure: go.Figure, key: str, *, tools: bool = True) -> str | None:
     data: dict[str, Any] = {
         "figure": figure.to_json(),
         "height": figure.layout.height,
-        "src": f"{folder}/{_SERVED.name}/{_PLOTLY_JS.name}",
+        "src": f"{folder}/{_served().name}/{_PLOTLY_JS.name}",
         "key": key,
         "tools": tools,
     }
