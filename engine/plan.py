@@ -137,7 +137,9 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
             block_shape=None if p.block is None else p.block(problem, config),
             cluster=(1, 1, 1) if p.cluster is None else p.cluster(problem, config),
             warpgroup_registers=(
-                () if p.warpgroup_registers is None else p.warpgroup_registers(problem, config)
+                ()
+                if p.warpgroup_registers is None
+                else tuple(n for n in p.warpgroup_registers(problem, config) if n)
             ),
         )
         for p in variant.passes

@@ -17,7 +17,8 @@ same TOML in a file beside it, `my_kernel.attune.toml`.
     smem_bytes = "2 * block_n * head_dim * element_bytes"   # dynamic; 0 where it is left out
     args = ["q", "k", "v", "out", "partial", "seqlen", "softmax_scale"]  # see `kernels.arguments`
     cluster = [2, 1, 1]                                # CTAs of a cluster; none where left out
-    warpgroup_registers = [24, 240, 240]               # budgets of setmaxnreg, where it is used
+    warpgroup_registers = [24, 240, 240]               # budgets of setmaxnreg, where it is used;
+                                                       # 0: no such warpgroup
 
     [work]                                             # see `kernels.variant.Work`
     math_unit = "tensor"

@@ -46,6 +46,10 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments)
 
 
+# Where sm_90 finds the address of its parameters, for TMA: here their place in the bank.
+_PARAMETERS = 0x198
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
@@ -73,6 +77,8 @@ def constant_bank(entry: Entry, arch: str, launch: Launch) -> bytes:
     struct.pack_into("<3I", bank, layout.block, *launch.block)
     struct.pack_into("<3I", bank, layout.grid, *launch.grid)
     struct.pack_into("<I", bank, layout.stack, _STACK_TOP)
+    if layout is _VOLTA_TO_HOPPER:
+        struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
     for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
         start = entry.parameter_offset + parameter.offset
         bank[start : start + len(value)] = value

@@ -81,7 +81,7 @@ def test_macros_of_the_file_are_the_tunables(variant: Variant) -> None:
     tunables = {tunable.macro for tunable in variant.tunables}
     assert used - own - GIVEN_MACROS - GIVEN_NAMES == tunables
     assert {"HEAD_DIM", "IS_CAUSAL"} <= used
-    assert re.search(r'^#include "(element|mma)\.cuh"', source, re.MULTILINE)  # IS_BF16
+    assert re.search(r'^#include "(element|mma|hopper)\.cuh"', source, re.MULTILINE)  # IS_BF16
 
 
 @each_variant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted_bugs.mutation import ALL, LOOPED, SCALAR, SPLIT, TILED, Mutation
+from planted_bugs.mutation import ALL, HOPPER, LOOPED, SCALAR, SPLIT, TILED, Mutation
 
 _MASK = ("missing tail mask",)
 _ONE_KEY = ("one padded key",)
@@ -175,14 +175,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "scores not scaled",
-        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14"),
+        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", *HOPPER),
         "softmax_scale * LOG2_E",
         "LOG2_E",
         ("without the scale",),
     ),
     Mutation(
         "exp2 for exp",
-        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14"),
+        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", *HOPPER),
         "softmax_scale * LOG2_E",
         "softmax_scale",
         ("exp2 of scores",),

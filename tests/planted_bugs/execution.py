@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted_bugs.mutation import LOOPED, SCALAR, Mutation
+from planted_bugs.mutation import HOPPER, LOOPED, SCALAR, Mutation
 
 _RACE = (
     "__syncthreads() or __syncwarp() is missing",
@@ -25,7 +25,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "half of the warp in the mask",
-        ("v02", "v03", "v04", "v05", "v06", "v08", "v09", "v10", "v11", "v12", "v13"),
+        ("v02", "v03", "v04", "v05", "v06", "v08", "v09", "v10", "v11", "v12", "v13", *HOPPER),
         "FULL_WARP = 0xffffffffu",
         "FULL_WARP = 0x0000ffffu",
         ("mask",),

@@ -13,11 +13,16 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
-from planted_bugs import algorithm, execution, memory
+from planted_bugs import algorithm, execution, hopper, memory
 from planted_bugs.mutation import Mutation
 
 Mode = Literal["plain", "random", "check"]
-MUTATIONS = (*algorithm.MUTATIONS, *memory.MUTATIONS, *execution.MUTATIONS)
+MUTATIONS = (
+    *algorithm.MUTATIONS,
+    *memory.MUTATIONS,
+    *execution.MUTATIONS,
+    *hopper.MUTATIONS,
+)
 
 
 @dataclass(frozen=True)

@@ -117,15 +117,31 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         }
         // The size of a bulk copy is given in units of 16 bytes.
         if (i.op == OP_UBLKCP && i.s.size() > 2) row.size_bytes = (number(2, 0) & 0xfffff) * 16;
+        if (i.op == OP_UTMALDG && o.ureg >= 0) touch_box(i, row, U + o.ureg + 2);
         return cta.push(row);
     }
-    case OP_UTMASTG:
+    case OP_UTMASTG: {
         cta.hazards.unclear = true;
         row.kind = BULK_STORE;
+        const Operand& o = address_of(i);
+        if (o.ureg >= 0) touch_box(i, row, U + o.ureg + 1);
         return cta.push(row);
+    }
     default:
         return -1;
     }
+}
+
+// What a TMA copy touches, where its tensor map lies among the launch's parameters.
+void Warp::touch_box(const Instruction& i, Row& row, const uint32_t* coordinates) {
+    const Operand& o = address_of(i, 1);
+    const Request& request = cta.request;
+    if (o.ureg < 0 || !request.constants[0]) return;
+    const uint64_t at = U[o.ureg] | static_cast<uint64_t>(U[o.ureg + 1]) << 32;
+    if (request.constant_bytes[0] < 128 || at > static_cast<uint64_t>(request.constant_bytes[0]) - 128) return;
+    TensorMap map;
+    std::memcpy(&map, request.constants[0] + at, sizeof map);
+    if (map.magic == TENSOR_MAP_MAGIC) count_box(cta, map, coordinates, row);
 }
 
 void Warp::step(const Instruction& i, uint32_t active, int here) {

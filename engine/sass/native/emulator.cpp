@@ -236,6 +236,7 @@ struct Warp {
     }
 
     void addresses(const Operand& o, bool global, Wide& out);
+    void touch_box(const Instruction& i, Row& row, const uint32_t* coordinates);
 
     // ---- running ----
 
@@ -355,7 +356,7 @@ struct Cta {
         const bool ahead = copies_first.try_emplace(mbarrier, so_far == 0).first->second;
         bulk_loads.push_back({static_cast<int>(rows.size()), {mbarrier, ahead ? so_far : so_far - 1}});
     }
-    void share_bulk_bytes() {  // a tensor map hides a copy's size: the barrier expects the sum
+    void share_bulk_bytes() {  // a driver's tensor map hides a copy's size: the barrier expects the sum
         std::map<std::pair<uint64_t, size_t>, uint32_t> copies;
         for (const BulkLoad& load : bulk_loads) copies[load.expectation]++;
         for (const BulkLoad& load : bulk_loads) {
@@ -363,7 +364,7 @@ struct Cta {
             const auto& expected = expected_bytes[load.expectation.first];
             if (!r.size_bytes && load.expectation.second < expected.size())
                 r.size_bytes = expected[load.expectation.second] / copies[load.expectation];
-            r.sectors = r.ideal_sectors = static_cast<uint16_t>(std::min(65535u, r.size_bytes / 32));
+            if (!r.sectors) r.sectors = r.ideal_sectors = static_cast<uint16_t>(std::min(65535u, r.size_bytes / 32));
         }
     }
     void decode_all();

@@ -95,6 +95,47 @@ inline void count_sectors(Cta& cta, const Access32& a, int width, Row& row, bool
     row.ideal_sectors = static_cast<uint16_t>((distinct * width + 31) / 32);
 }
 
+// A tensor map as engine/arguments.py encodes it; a driver's own says nothing here.
+struct TensorMap {
+    uint64_t magic, base;
+    uint32_t rank, element_bytes, swizzle, box[5], dims[5], padding;
+    uint64_t stride_bytes[4];
+};
+constexpr uint64_t TENSOR_MAP_MAGIC = 0x434f48544d41ull;
+
+// The rows of a box: its bytes in the tensor, and what of memory they touch.
+inline void count_box(Cta& cta, const TensorMap& map, const uint32_t* coordinates, Row& row) {
+    const uint64_t row_bytes = static_cast<uint64_t>(map.box[0]) * map.element_bytes;
+    uint64_t rows = 1, sectors = 0;
+    for (uint32_t d = 1; d < map.rank; d++) rows *= map.box[d];
+    row.size_bytes = static_cast<uint32_t>(rows * row_bytes);
+    const int64_t column = static_cast<int32_t>(coordinates[0]);
+    const int64_t from = std::max<int64_t>(column, 0);
+    const int64_t until = std::min<int64_t>(column + map.box[0], map.dims[0]);
+    for (uint64_t r = 0; r < rows && from < until; r++) {
+        uint64_t rest = r, start = map.base;
+        bool inside = true;
+        for (uint32_t d = 1; d < map.rank; d++) {
+            const int64_t index = static_cast<int32_t>(coordinates[d]) + static_cast<int64_t>(rest % map.box[d]);
+            rest /= map.box[d];
+            inside = inside && index >= 0 && index < static_cast<int64_t>(map.dims[d]);
+            start += static_cast<uint64_t>(index) * map.stride_bytes[d - 1];
+        }
+        if (!inside) continue;
+        const uint64_t first = (start + static_cast<uint64_t>(from) * map.element_bytes) / 32;
+        const uint64_t last = (start + static_cast<uint64_t>(until) * map.element_bytes - 1) / 32;
+        for (uint64_t sector = first; sector <= last; sector++, sectors++) {
+            if (cta.line.size() == static_cast<size_t>(cta.line_start.back()) || cta.line.back() != sector / 4 * 128) {
+                cta.line.push_back(sector / 4 * 128);
+                cta.line_sectors.push_back(0);
+            }
+            cta.line_sectors.back() |= static_cast<uint8_t>(1u << (sector & 3));
+        }
+    }
+    row.sectors = static_cast<uint16_t>(std::min<uint64_t>(65535, sectors));
+    row.ideal_sectors = row.sectors;
+}
+
 inline const Operand& address_of(const Instruction& i, size_t which = 0) {
     for (const Operand& o : i.s)
         if (o.kind == Kind::ADDR && which-- == 0) return o;

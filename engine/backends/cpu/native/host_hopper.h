@@ -42,7 +42,7 @@ void proxy_fence();
 // ---- wgmma: four warps; D is m64 x n in registers ----
 // n: a multiple of 8 up to 256. `d` is this thread's n / 2 accumulators and must stay in place
 // until wgmma_wait: the product is added there, not at issue. `a_registers` (4 words, copied at
-// issue) or, when null, `a_descriptor` names A; descriptors use the 128-byte swizzle.
+// issue) or, when null, `a_descriptor` names A; descriptors use a swizzle of 32, 64 or 128 bytes.
 // `transposed`: the operand lies MN-major in shared memory. `accumulate` false ignores what D held.
 struct WgmmaOperands {
     const uint32_t *a_registers;

@@ -130,14 +130,16 @@ static void read_chunk(uint64_t descriptor, int mn, int k, bool transposed, uint
     const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;
     const uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
     const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
-    if (descriptor >> 62 != 1) {
-        fail_at("unsupported wgmma layout", site, "only the 128-byte swizzle is known to the CPU "
-                "backend");
+    const unsigned layout = (unsigned)(descriptor >> 62);
+    if (layout == 0) {
+        fail_at("unsupported wgmma layout", site, "operands without a swizzle are not known to the "
+                "CPU backend");
     }
-    uint32_t address =
-        transposed ? start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2
-                   : start + mn / 8 * stride + mn % 8 * 128 + k * 2;
-    address ^= (address >> 7 & 7) << 4;
+    const int row_bytes = 256 >> layout, columns = row_bytes / 2;
+    uint32_t address = transposed ? start + mn / columns * leading + k / 8 * stride +
+                                        k % 8 * row_bytes + mn % columns * 2
+                                  : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
+    address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
     const void *pointer = shared_pointer(address, site);
     if (checking()) {
         check_access(pointer, 16, AccessKind::read, site);

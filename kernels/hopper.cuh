@@ -1,0 +1,177 @@
+// Hopper's asynchronous instructions, each behind one function: mbarrier, TMA, wgmma, setmaxnreg.
+#pragma once
+#include "mma.cuh"
+
+// What TMA knows of a tensor: the driver's CUtensorMap, whose bytes are its own affair.
+struct alignas(64) TensorMap {
+    unsigned long long words[16];
+};
+
+// ---- mbarrier: 8 bytes in shared memory that count arrivals and bytes, phase after phase ----
+using Mbarrier = unsigned long long;
+
+__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
+}
+// What was initialised is seen by TMA, too.
+__device__ __forceinline__ void mbarrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+// Arrives, and has the phase wait for so many bytes of copies.
+__device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+// Until the phase of this parity is complete. The phase before the first one always is.
+__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred complete;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+        "@!complete bra again;\n"
+        "}" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+
+// ---- TMA: a box of a [batch, head, row, column] tensor, and back ----
+// To shared memory; its bytes arrive at the barrier. What lies outside of the tensor is zero.
+__device__ __forceinline__ void tma_load(void* to_smem, const TensorMap* map, Mbarrier* barrier,
+                                         int column, int row, int head, int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to_smem)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+// From shared memory; what lies outside of the tensor is not stored.
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* from_smem, int column,
+                                          int row, int head, int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
+        "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+        "r"(shared_address(from_smem)), "r"(column), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until this thread's stores have read their shared memory.
+__device__ __forceinline__ void tma_store_wait() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// This thread's ordinary stores to shared memory come before what TMA and wgmma read there.
+__device__ __forceinline__ void async_proxy_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- threads ----
+// Whether this thread is the one of its warp, all of whose threads ask, that works alone.
+__device__ __forceinline__ bool elect_one() {
+    int elected;
+    asm volatile(
+        "{\n"
+        ".reg .pred elected;\n"
+        "elect.sync _|elected, 0xffffffff;\n"
+        "selp.b32 %0, 1, 0, elected;\n"
+        "}"
+        : "=r"(elected));
+    return elected;
+}
+// Barrier `id`, 1 to 15, of so many threads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+template <int COUNT>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- wgmma: products of a warpgroup, four warps; operands in shared memory by descriptor ----
+// Rows of 128 bytes, or of 64, swizzled over as many, close together. `leading`: bytes between
+// blocks of as many columns, where columns are not what is summed over.
+template <int ROW_BYTES>
+__device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned address, int leading) {
+    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "rows are as wide as a swizzle of wgmma");
+    constexpr unsigned long long LAYOUT = ROW_BYTES == 128 ? 1 : 2;
+    constexpr unsigned long long GROUP = 8 * ROW_BYTES >> 4;
+    const unsigned long long start = (address & 0x3ffff) >> 4, block = leading >> 4;
+    return start | block << 16 | GROUP << 32 | LAYOUT << 62;
+}
+
+// Between other uses of the registers and products on them.
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until no more than so many groups of products are under way.
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
+#if IS_BF16
+#define WGMMA_TYPES "k16.f32.bf16.bf16 "
+#else
+#define WGMMA_TYPES "k16.f32.f16.f16 "
+#endif
+
+#define WGMMA_NAMES_16 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_NAMES_32                                                                     \
+    WGMMA_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
+                   "%30, %31"
+#define WGMMA_NAMES_48                                                                     \
+    WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, " \
+                   "%46, %47"
+#define WGMMA_NAMES_64                                                                     \
+    WGMMA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
+                   "%62, %63"
+#define WGMMA_SUMS_8(i)                                                                     \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_SUMS_16 WGMMA_SUMS_8(0), WGMMA_SUMS_8(8)
+#define WGMMA_SUMS_32 WGMMA_SUMS_16, WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+#define WGMMA_SUMS_48 WGMMA_SUMS_32, WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
+#define WGMMA_SUMS_64 WGMMA_SUMS_48, WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
+
+// For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %E are the operands
+// that follow:
+// D (+)= A [64, 16] @ B^T, rows of A and of B [N, 16] in shared memory, along what is summed over;
+// D += A [64, 16] @ B [16, N], A in registers as of an mma, rows of B along D's columns.
+#define WGMMA_OF_WIDTH(N, SUMS, A, B, C, D, E)                                                    \
+    template <bool ACCUMULATE>                                                                    \
+    __device__ __forceinline__ void wgmma(float(&d)[SUMS], unsigned long long a,                  \
+                                          unsigned long long b) {                                 \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##SUMS    \
+                     "}, %" #A ", %" #B ", %" #C ", 1, 1, 0, 0;"                                  \
+                     : WGMMA_SUMS_##SUMS                                                          \
+                     : "l"(a), "l"(b), "n"(int(ACCUMULATE)));                                     \
+    }                                                                                             \
+    __device__ __forceinline__ void wgmma(float(&d)[SUMS], const unsigned(&a)[4],                 \
+                                          unsigned long long b) {                                 \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##SUMS    \
+                     "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", 1, 1, 1, 1;"              \
+                     : WGMMA_SUMS_##SUMS                                                          \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                       \
+    }
+
+WGMMA_OF_WIDTH(32, 16, 16, 17, 18, 19, 20)
+WGMMA_OF_WIDTH(64, 32, 32, 33, 34, 35, 36)
+WGMMA_OF_WIDTH(96, 48, 48, 49, 50, 51, 52)
+WGMMA_OF_WIDTH(128, 64, 64, 65, 66, 67, 68)
