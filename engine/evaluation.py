@@ -209,6 +209,17 @@ class Correctness(Stored):
         return fields
 
 
+# What predictions are made by, the better one first; in their reasons: "By machine code: …".
+METHODS = ("machine code", "roofline")
+
+
+def method_of(origin: str, reason: str) -> str:
+    """Which of `METHODS` a time was predicted by; empty where that is not known."""
+    if origin != "predicted":
+        return ""
+    return next((method for method in METHODS if f"By {method}" in reason), "")
+
+
 @dataclass(frozen=True, slots=True)
 class Latency(Stored):
     """One launch's time on the GPU named by the evaluation's device."""
@@ -238,10 +249,7 @@ class Latency(Stored):
     @property
     def method(self) -> str:
         """How it was predicted, by what its reason says; empty where that is not known."""
-        if self.origin != "predicted":
-            return ""
-        named = (method for method in ("machine code", "roofline") if f"By {method}" in self.reason)
-        return next(named, "")
+        return method_of(self.origin, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

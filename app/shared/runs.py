@@ -86,7 +86,13 @@ def simulate_job(request: EvaluationRequest, version: str = "") -> JobStatus | N
 
 
 def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
-    """The job that reads this request's machine code, as `compile_job` compiles it."""
+    """The job that reads this request's machine code, as `compile_job` compiles it.
+
+    Those of other requests that this tab asked for and that have not begun are cancelled: the tab
+    has moved on.
+    """
+    key = _key("machine_code", request, version)
+    _cancel_queued(lambda other: other.startswith('["machine_code"') and other != key)
     return _job_of("machine_code", request, version)
 
 
@@ -102,7 +108,7 @@ def _job_of(
     wait_s: float = 0.0,
 ) -> JobStatus | None:
     submitted: dict[str, str] = st.session_state.setdefault(_COMPILES, {})
-    key = json.dumps([kind, payload_of(request), version], sort_keys=True)
+    key = _key(kind, request, version)
     if key not in submitted:
         submitted[key] = manager().submit(request, kind)
     deadline = time.monotonic() + wait_s
@@ -120,11 +126,20 @@ def _job_of(
         time.sleep(0.01)
 
 
+def _key(kind: SingleJob, request: EvaluationRequest, version: str) -> str:
+    return json.dumps([kind, payload_of(request), version], sort_keys=True)
+
+
 def cancel_queued_compiles() -> None:
     """Drop this tab's compiles that have not begun; those that are done stay in the cache."""
+    _cancel_queued(lambda _: True)
+
+
+def _cancel_queued(is_meant: Callable[[str], bool]) -> None:
+    """Of this tab's jobs, by their keys."""
     submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
     for key, job_id in list(submitted.items()):
-        job = manager().status(job_id)
+        job = manager().status(job_id) if is_meant(key) else None
         if job is not None and job.state == "queued":
             manager().cancel(job_id)
             del submitted[key]

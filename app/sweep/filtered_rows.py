@@ -13,7 +13,7 @@ from app.sweep import frames
 from app.sweep.result_rows import ResultRows
 from engine.evaluation import Origin
 from engine.problem import Problem
-from engine.search.ranking import by_problem, ranking_origin
+from engine.search.ranking import by_problem, comparable, ranking_origin
 from engine.search.rows import SweepRow
 
 T = TypeVar("T")
@@ -62,7 +62,16 @@ class FilteredRows:
     @property
     def origin(self) -> Origin | None:
         """Of the times that are ranked."""
-        return self.cached("origin", lambda: ranking_origin(self._timed_rows()))
+        return self.cached("origin", lambda: ranking_origin(self._comparable))
 
-    def _timed_rows(self) -> list[SweepRow]:
-        return [row for row in self.rows if row.interval is not None]
+    @property
+    def ranked(self) -> pd.DataFrame:
+        """Of `timed`, what is of that origin, and by one method where it is predicted."""
+        return self.cached(
+            "ranked",
+            lambda: self.timed[self.timed["point"].isin({row.point for row in self._comparable})],
+        )
+
+    @property
+    def _comparable(self) -> list[SweepRow]:
+        return self.cached("comparable", lambda: comparable(self.rows))

@@ -21,6 +21,7 @@ _HEADS = {
     "problem": "problem",
     "median_us": "latency µs",
     "origin": "origin",
+    "method": "by",
     "tflops": "TFLOP/s",
     "occupancy": "occupancy %",
     "limiter": "limiter",

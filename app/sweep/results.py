@@ -259,13 +259,12 @@ def _of_one_problem(rows: FilteredRows, label: str, key: str) -> tuple[str, pd.D
     """One problem, to be chosen where there are several, and its points: others do not compare."""
     problems = rows.timed["problem"].unique().tolist()
     name = _one_of(label, problems, key) if len(problems) > 1 else problems[0]
-    timed = rows.timed
-    return name, timed[(timed["problem"] == name) & (timed["origin"] == rows.origin)]
+    ranked = rows.ranked
+    return name, ranked[ranked["problem"] == name]
 
 
 def _importance(rows: FilteredRows) -> None:
-    frame = rows.cached("importance", lambda: tunable_importance(rows.timed))
-    frame = frame[frame["origin"] == rows.origin]
+    frame = rows.cached("importance", lambda: tunable_importance(rows.ranked))
     if frame.empty:
         empty(
             "nothing yet",

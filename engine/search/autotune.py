@@ -20,7 +20,13 @@ from engine.measure.verdict import RANKING_ERROR
 from engine.problem import Problem
 from engine.schema import Stored
 from engine.search.race import Candidates, RaceResult, race
-from engine.search.ranking import RankedPoint, by_problem, rank_rows, ranking_origin
+from engine.search.ranking import (
+    RankedPoint,
+    by_problem,
+    comparable,
+    rank_rows,
+    ranking_origin,
+)
 from engine.search.rows import SweepRow
 
 # Makes the kernels of correct rows ready to be timed side by side; points are their names there.
@@ -85,7 +91,7 @@ def problem_result(
     origin = ranking_origin(rows)
     if not ranked or origin is None:
         return None
-    places, reason = tuple(ranked), _without_final(origin, len(ranked))
+    places, reason = tuple(ranked), _without_final(origin, rows)
     if open_candidates is not None and origin == "measured":
         by_point = {row.point: row for row in rows}
         with open_candidates([by_point[p.point] for p in ranked[:RACERS]]) as candidates:
@@ -132,14 +138,26 @@ def _how_raced(result: RaceResult) -> str:
     )
 
 
-def _without_final(origin: Origin, count: int) -> str:
-    points = "1 point" if count == 1 else f"{count} points"
+def _without_final(origin: Origin, rows: Sequence[SweepRow]) -> str:
+    ranked = comparable(rows)
+    points = _points(len(ranked))
     if origin == "predicted":
+        method = f" by {ranked[0].method}" if ranked[0].method else ""
+        others = sum(row.origin == origin for row in rows) - len(ranked)
         return (
-            f"Predicted for {points}, not measured: what differs by less than "
+            f"Predicted{method} for {points}, not measured: what differs by less than "
             f"{RANKING_ERROR:.0%} is a tie."
+        ) + (
+            f" {_points(others).capitalize()} without a simulated time, whose prediction by "
+            f"roofline is of another kind, {'is' if others == 1 else 'are'} not ranked."
+            if others
+            else ""
         )
     return (
         f"{origin.capitalize()} one after another ({points}): what differs by less than "
         "3 % is a tie."
     )
+
+
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count} points"

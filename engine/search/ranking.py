@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine.evaluation import Origin
+from engine.evaluation import METHODS, Origin
 from engine.measure.sampler import SamplingRun
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import Verdict
@@ -60,15 +60,27 @@ def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint
 def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
     """From evaluations that were timed by themselves (or predicted), of one problem on one GPU.
 
-    Measured times rank before all predicted ones are looked at: the two are never mixed.
+    Times of several origins, or predicted by several methods, are never mixed: see `comparable`.
     """
-    timed = [row for row in rows if row.interval is not None]
-    origin = ranking_origin(timed)
-    by_point = {row.point: row for row in timed if row.origin == origin}
+    by_point = {row.point: row for row in comparable(rows)}
     return _rank(
         {point: row.interval for point, row in by_point.items() if row.interval is not None},
         lambda slow, fast: compare_rows(by_point[slow], by_point[fast]) is Verdict.SLOWER,
     )
+
+
+def comparable(rows: Iterable[SweepRow]) -> list[SweepRow]:
+    """Those with a time of the best origin and, where it is predicted, by the best method.
+
+    Measured before recorded before predicted, by machine code before by roofline: one method may
+    take a kernel for four times as slow as the other does.
+    """
+    timed = [row for row in rows if row.interval is not None]
+    origin = ranking_origin(timed)
+    of_origin = [row for row in timed if row.origin == origin]
+    methods = {row.method for row in of_origin}
+    best = next((method for method in METHODS if method in methods), "")
+    return [row for row in of_origin if row.method == best]
 
 
 def ranking_origin(rows: Iterable[SweepRow]) -> Origin | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
 from engine.search.location import Location
-from engine.search.ranking import ranking_origin
+from engine.search.ranking import comparable
 from engine.search.rows import SweepRow, compare_rows, problem_columns
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ COLUMNS = (
         "num_heads_kv",
         "label",
     ),
-    *("origin", "median_us", "low_us", "high_us", "tflops"),
+    *("origin", "method", "median_us", "low_us", "high_us", "tflops"),
     *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
     *("registers_per_thread", "smem_bytes", "spill_bytes"),
     *("max_abs_err", "tolerance", "cpu_execution_ms", "evaluated_in_s", "host", "gpu"),
@@ -73,6 +73,7 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
         "label": row.label(),
         **{_CONFIG + name: value for name, value in row.config.items()},
         "origin": row.origin,
+        "method": row.method,
         "median_us": interval.median if interval else None,
         "low_us": interval.low if interval else None,
         "high_us": interval.high if interval else None,
@@ -101,14 +102,10 @@ def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict
     `margin` is the best time of any other variant over the winner's (1.2: 20 % slower), None where
     no other variant has a time; `tied_with` names the variants that the times do not tell apart.
     """
-    origin = ranking_origin(rows)
     best: dict[str, SweepRow] = {}
-    for row in rows:
-        if row.origin == origin and row.median_us is not None:
-            known = best.get(row.variant)
-            if known is None or row.median_us < (known.median_us or 0.0):
-                best[row.variant] = row
-    ranked = sorted(best.values(), key=lambda r: r.median_us or 0.0)
+    for row in sorted(comparable(rows), key=lambda r: r.median_us or 0.0):
+        best.setdefault(row.variant, row)
+    ranked = list(best.values())
     if not ranked:
         return None
     winner, others = ranked[0], ranked[1:]
@@ -121,7 +118,7 @@ def winner_line(device: str, problem: Problem, rows: Sequence[SweepRow]) -> dict
         "label": winner.label(),
         "point": winner.point,
         "median_us": winner.median_us,
-        "origin": origin,
+        "origin": winner.origin,
         "runner_up": others[0].variant if others else None,
         "margin": others[0].median_us / winner.median_us if others else None,  # type: ignore[operator]
         "tied_with": ", ".join(tied),
@@ -180,7 +177,7 @@ def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
     timed = _timed(frame).dropna(subset=["occupancy"]).reset_index(drop=True)
     beaten_by = np.full(len(timed), -1)
-    for _, group in timed.groupby(["device", "origin", "problem"], sort=False):
+    for _, group in timed.groupby(["device", "origin", "method", "problem"], sort=False):
         # From low occupancy to high: who is the fastest of all up to here?
         order = group["occupancy"].to_numpy().argsort(kind="stable")
         occupancy = group["occupancy"].to_numpy()[order]

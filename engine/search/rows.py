@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Self
 
-from engine.evaluation import Evaluation, Origin, Status
+from engine.evaluation import Evaluation, Origin, Status, method_of
 from engine.measure.statistics import MedianInterval
 from engine.measure.verdict import RANKING_ERROR, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
@@ -31,6 +31,7 @@ class SweepRow:
     reason: str
     device: str
     origin: Origin | None  # of the latency; None where there is none
+    method: str  # what it was predicted by, one of METHODS; empty where that is not known
     kind: str
     interval: MedianInterval | None  # µs
     elapsed_s: float
@@ -85,6 +86,7 @@ class SweepRow:
             reason=result["reason"],
             device=result["device"],
             origin=latency["origin"] if latency else None,
+            method=method_of(latency["origin"], latency["reason"]) if latency else "",
             kind=latency["kind"] if latency else "",
             interval=MedianInterval(latency["median_us"], latency["low_us"], latency["high_us"])
             if latency
@@ -134,11 +136,11 @@ def compare_rows(row: SweepRow, against: SweepRow) -> Verdict:
 
     Measured ones differ when their intervals and what runs differ by say so. Predicted ones differ
     when they are further apart than the error of ranking by machine code.
-    UNDECIDED whenever GPU (which of them, too), problem, kind or origin of the time are not the
-    same.
+    UNDECIDED whenever GPU (which of them, too), problem, kind, origin or method of the time are not
+    the same.
     """
     a, b = against.interval, row.interval
-    same = ("device", "measured_on", "problem", "kind", "origin")
+    same = ("device", "measured_on", "problem", "kind", "origin", "method")
     if a is None or b is None or any(getattr(row, n) != getattr(against, n) for n in same):
         return Verdict.UNDECIDED
     if row.origin == "predicted":

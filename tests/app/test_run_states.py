@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from app_driver import badge, charts, metric, texts
 from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
+from streamlit.testing.v1 import AppTest
 
 from app.shared import runs
 from app.shared.widgets import plain_markdown
@@ -283,3 +284,33 @@ def test_hostile_text_of_a_result_stays_text(open_app, jobs):
     shown = run(open_app(tab="Correctness")).error[-1].value
     assert "\\!\\[x\\]" in shown
     assert "http://" not in shown  # a bare address would become a link
+
+
+def test_a_queued_reading_of_machine_code_is_cancelled_when_the_slider_moves_on(jobs):
+    jobs.compile_answer = {"state": "running"}
+    at = AppTest.from_function(_read_machine_code, default_timeout=30)
+    at.session_state["S"] = 128
+    at.run()
+    assert [r["problem"]["seqlen"] for r in jobs.submitted] == [128]
+    at.session_state["S"] = 192
+    at.run()
+    assert not jobs.cancelled  # it has begun
+    jobs.compile_answer = {"state": "queued"}
+    at.session_state["S"] = 256
+    at.run()
+    assert jobs.cancelled == ["job-1", "job-2"]
+    assert [r["problem"]["seqlen"] for r in jobs.submitted] == [128, 192, 256]
+    assert not at.exception
+
+
+def _read_machine_code() -> None:
+    import streamlit as st
+
+    from app.shared.runs import machine_code_job
+    from engine.pipeline.request import EvaluationRequest
+    from engine.problem import Problem
+
+    seqlen = st.session_state["S"]
+    machine_code_job(
+        EvaluationRequest("v01", Problem(1, 1, seqlen, 64), gpu="L4", execute=False), "digest"
+    )

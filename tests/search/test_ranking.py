@@ -10,8 +10,10 @@ from simulated_gpu import SimulatedConditions, SimulatedDevice
 from engine.evaluation import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.verdict import Verdict
+from engine.search.autotune import problem_result
 from engine.search.ranking import assign_places, by_problem, rank_rows, rank_run, ranking_origin
 from engine.search.rows import compare_rows
+from engine.search.sweep.progress import Tally
 
 
 def test_who_is_not_slower_than_the_first_of_a_place_shares_it() -> None:
@@ -54,6 +56,26 @@ def test_a_prediction_never_beats_a_measurement() -> None:
     assert ranking_origin([predicted, measured]) == "measured"
     assert [p.point for p in rank_rows([predicted, measured])] == [measured.point]
     assert compare_rows(predicted, measured) is Verdict.UNDECIDED
+
+
+def test_predictions_of_different_methods_are_never_ranked_together() -> None:
+    """By roofline a kernel may seem four times as slow, or as fast."""
+    simulated = row("v01", 62.0, config={"block_n": 64}, origin="predicted")
+    assumed = row("v01", 27.2, config={"block_n": 32}, origin="predicted")
+    simulated, assumed = (
+        replace(r, method=method)
+        for r, method in ((simulated, "machine code"), (assumed, "roofline"))
+    )
+    assert [p.point for p in rank_rows([assumed, simulated])] == [simulated.point]
+    assert compare_rows(assumed, simulated) is Verdict.UNDECIDED
+    result = problem_result("L4", [assumed, simulated])
+    assert result is not None
+    assert "Predicted by machine code for 1 point" in result.reason
+    assert "1 point without a simulated time" in result.reason
+    tally = Tally()
+    tally.add(simulated)
+    tally.add(assumed)
+    assert list(tally.best.values()) == [simulated]
 
 
 def test_different_gpus_or_problems_get_no_verdict() -> None:

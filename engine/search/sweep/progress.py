@@ -9,7 +9,7 @@ from typing import TypeAlias
 from engine.evaluation import Status
 from engine.problem import Problem
 from engine.schema import Stored
-from engine.search.ranking import ranking_origin
+from engine.search.ranking import comparable
 from engine.search.rows import SweepRow
 
 BestKey: TypeAlias = tuple[str, str, Problem]
@@ -73,7 +73,8 @@ def best_key(row: SweepRow) -> BestKey:
 
 
 def _is_better(row: SweepRow, best: SweepRow) -> bool:
-    """Faster; but what is measured is better than whatever is predicted."""
-    if row.origin != best.origin:
-        return row.origin == ranking_origin([row, best])
+    """Faster; but what is measured is better than whatever is predicted, and so on."""
+    ranked = comparable([row, best])
+    if len(ranked) < 2:
+        return row in ranked
     return (row.median_us or 0.0) < (best.median_us or 0.0)
