@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from engine.own_kernels.signature import Parameter, Signature, fields_of, kernels_of, split_list
+from engine.own_kernels.host_launch import host_launch_of
+from engine.own_kernels.signature import Parameter, Signature, fields_of, kernels_of
 
 _CTYPES: Final = {
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
@@ -135,6 +136,7 @@ class _Guess:
         self.kernel = kernel
         self.scratch: list[str] = []
         self.told: set[str] = set()
+        self.launch = host_launch_of(text, kernel.name.rpartition("::")[2], _size_of)
 
     def draft(self) -> Draft:
         kernel = self.kernel
@@ -143,7 +145,7 @@ class _Guess:
         return Draft(
             entry=entry,
             grid=self._grid(),
-            threads=str(kernel.threads or self._launched(1) or self._constant(_THREADS) or 128),
+            threads=self._threads(),
             smem_bytes=self._smem(),
             args="\n".join(args),
             head_dims=self._head_dims(),
@@ -162,7 +164,9 @@ class _Guess:
             if parameter.has_default and not _known_template(parameter):
                 break
             given = self.kernel.launched_with[index : index + 1]
-            literal = given[0] if given and re.fullmatch(r"\d+|true|false", given[0]) else ""
+            literal = dict(_constants(self.text)).get(given[0], given[0]) if given else ""
+            if not re.fullmatch(r"\d+|true|false", literal):
+                literal = ""
             values.append(self._template_argument(parameter, literal))
         return f"<{', '.join(values)}>" if values else ""
 
@@ -243,7 +247,17 @@ class _Guess:
 
     # ---- the launch ----
 
+    def _threads(self) -> str:
+        launched = self.launch.threads
+        if len(launched) > 1:
+            return f"[{', '.join(n if n.isdigit() else _text(n) for n in launched)}]"
+        known = launched[0] if launched else ""
+        return known or str(self.kernel.threads or self._constant(_THREADS) or 128)
+
     def _grid(self) -> tuple[str, str, str]:
+        if self.launch.grid:
+            x, y, z = self.launch.grid
+            return x, y, z
         rows = self._constant(_ROWS) or 64
         tiles = f"ceil_div(seqlen, {rows})"
         named = {
@@ -271,16 +285,7 @@ class _Guess:
     def _smem(self) -> str:
         if not re.search(r"extern\s+(?:\w+\(.*?\)\s*)?__shared__", self.text):
             return "0"
-        return str(self._launched(2) or 49152)
-
-    def _launched(self, position: int) -> int | None:
-        """A number in `kernel<<<grid, threads, bytes>>>`, where that is what stands there."""
-        name = self.kernel.name.rpartition("::")[2]
-        launch = re.search(rf"\b{name}\s*(?:<[^;<>]*>)?\s*<<<(?P<how>[^;]*?)>>>", self.text)
-        items = split_list(launch["how"]) if launch else []
-        text = items[position].strip() if len(items) > position else ""
-        text = dict(_constants(self.text)).get(text, text)
-        return int(text) if text.isdigit() else None
+        return self.launch.smem_bytes or "49152"
 
     def _constant(self, names: str) -> int | None:
         """A number that the file gives one of these names."""
@@ -291,7 +296,8 @@ class _Guess:
 
     def _head_dims(self) -> tuple[int, ...]:
         if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
-            return (64,) if self.kernel.launched_with else (32, 64, 128)
+            given = any(number.isdigit() for number in self.kernel.launched_with)
+            return (64,) if given else (32, 64, 128)
         found = [int(n) for name, n in _constants(self.text) if _is_head_dim(_key(name))]
         return (found[0],) if found and 1 <= found[0] <= 1024 else (64,)
 
@@ -320,9 +326,20 @@ class _Guess:
 
 
 def _constants(text: str) -> list[tuple[str, str]]:
-    return re.findall(
-        r"(?:#[ \t]*define[ \t]+|constexpr\s+\w+\s+|const\s+int\s+)(\w+)\s*=?\s*\(?(\d+)\b", text
-    )
+    one = r"(\w+)\s*=?\s*\(?(\d+)\b"
+    found = re.findall(rf"(?:#[ \t]*define[ \t]+|constexpr\s+\w+\s+|const\s+int\s+){one}", text)
+    for more in re.findall(r"\bconstexpr\s+\w+\s+\w+\s*=[^;,]*,([^;]*);", text):
+        found += re.findall(one, more)
+    return found
+
+
+def _size_of(name: str) -> str:
+    """The formula of a size of the problem by its name; empty where it is none."""
+    key = _key(name)
+    if _is_head_dim(key):
+        return "head_dim"
+    sizes = (formula for formula, known in _SIZES.items() if key in known.split())
+    return next((formula for formula in sizes if formula != "causal"), "")
 
 
 def _known_template(parameter: Parameter) -> bool:

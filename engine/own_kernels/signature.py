@@ -40,9 +40,14 @@ class Signature:
     launched_with: tuple[str, ...]  # template arguments of a launch in the same file
 
 
+def without_comments(text: str) -> str:
+    """The text with blanks in the place of its comments."""
+    return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+
+
 def kernels_of(text: str) -> tuple[Signature, ...]:
     """The file's kernels that have a body, in its order."""
-    code = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    code = without_comments(text)
     found: dict[str, Signature] = {}
     for start in re.finditer(r"\b__global__\b", code):
         if (signature := _signature(code, start.start())) is not None:
@@ -94,7 +99,7 @@ def _signature(code: str, start: int) -> Signature | None:
     bounds = _LAUNCH_BOUNDS.search(code, start, position)
     name = named["name"]
     qualified = "::".join([*_namespaces(code, start), name])
-    launched = re.search(rf"\b{name}\s*<(?P<arguments>[^;<>]*)>\s*<<<", code)
+    launched = re.search(rf"\b{name}\s*<(?P<arguments>[^;<>]*)>\s*(?:<<<|[;,)])", code)
     return Signature(
         name=qualified,
         parameters=tuple(_parameter(p, code) for p in split_list(code[position + 1 : end - 1])),

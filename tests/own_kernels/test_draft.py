@@ -85,6 +85,32 @@ def test_what_is_guessed() -> None:
     assert draft_block("int x;", Path("x.cu")).startswith("/* attune\n")
 
 
+def test_the_launch_in_the_host_code_is_read() -> None:
+    launched = draft(
+        "#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))\n"
+        "struct Params { int batch, heads, q_len; float scale; };\n"
+        "template <typename T, int D, int WARPS, int TILE>\n"
+        "__global__ void __launch_bounds__(WARPS * 32) rows(const Params p, T* o, const T* q,\n"
+        "    const T* k, const T* v) { extern __shared__ char smem[]; int i = threadIdx.y; }\n"
+        "template <typename T, int D> void launch(const Params& p, T* o, T* q, T* k, T* v) {\n"
+        "  constexpr int W = 4, TILE = 32;  // W * 8 are too many\n"
+        "  dim3 grid(CEIL_DIV(p.q_len, W), p.heads, p.batch), block(32, W);\n"
+        "  size_t smem = 2 * TILE * D * sizeof(T);\n"
+        "  auto kernel = rows<T, D, W, TILE>;\n"
+        "  kernel<<<grid, block, smem, stream>>>(p, o, q, k, v); }\n"
+    )
+    assert launched.entry == "rows<{element_type}, {head_dim}, 4, 32>"
+    assert launched.grid == ("ceil_div(seqlen, 4)", "num_heads", "batch")
+    assert launched.threads == "[32, 4]"
+    assert launched.smem_bytes == "2 * 32 * head_dim * element_bytes"
+    # What the file does not tell is guessed as before.
+    unknown = draft(
+        "__global__ void __launch_bounds__(96) k(half* q) { extern __shared__ char s[]; }\n"
+        "void f() { k<<<blocks_of(x), props.maxThreads, bytes(x)>>>(q); }\n"
+    )
+    assert (unknown.threads, unknown.smem_bytes) == ("96", "49152")
+
+
 def test_what_a_description_means_on_a_problem(tmp_path: Path) -> None:
     code = source("fa2_params")
     guess = replace(draft(code), is_checked=True, layout="bshd")
