@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import streamlit as st
 
@@ -49,8 +49,11 @@ class _Subject(NamedTuple):
     choice: Choice | None  # of `auto`
 
 
+# Key, default and parser of a value → the value: `url_state.value_of` or `remembered`.
+_Read: TypeAlias = Callable[[str, Any, Callable[[str], Any]], Any]
+
 _FEW = 4  # this many values of a tunable still stand side by side
-_MIN_FACTOR = 0.001
+_FACTORS = (0.001, MAX_FACTOR)
 _SEEDS = (0, 2**31 - 1)
 _TIME_LIMIT_S = 60
 _TIME_LIMITS_S = (1, 3600)
@@ -68,7 +71,7 @@ def ahead() -> Selection:
         }
 
     subject = _subject(gpu, gpu_name, url_state.value_of, config_of)
-    return _selection(gpu, gpu_name, subject, _execution_ahead())
+    return _selection(gpu, gpu_name, subject, _execution_values(url_state.value_of))
 
 
 def draw(draggable: tuple[str, ...] = ()) -> Selection:
@@ -142,7 +145,7 @@ def _remembered(gpu: str | None, gpu_name: str) -> _Subject:
 def _subject(
     gpu: str | None,
     gpu_name: str,
-    read: Callable[[str, Any, Callable[[str], Any]], Any],
+    read: _Read,
     config_of: Callable[[Variant], dict[str, int]],
 ) -> _Subject:
     """What is run, from values that `read` gives without drawing their widgets."""
@@ -339,69 +342,62 @@ def _inputs_help() -> str:
 
 
 def _execution() -> dict[str, Any]:
-    with st.expander("Execution", icon=":material/tune:"):
-        check = url_state.toggle(st, "Check build", "check", help=TERMS["check"])
-        schedule = url_state.select(
+    with st.expander(
+        "Execution", icon=":material/tune:", key="execution", on_change="rerun"
+    ) as expander:
+        if expander.open:  # closed it costs every step of a slider nothing
+            _draw_execution()
+    return _execution_values(url_state.value_of if expander.open else url_state.remembered)
+
+
+def _draw_execution() -> None:
+    url_state.toggle(st, "Check build", "check", help=TERMS["check"])
+    url_state.select(
+        st,
+        "Schedule",
+        "schedule",
+        SCHEDULES,
+        SCHEDULES[0],
+        format_func=_words,
+        help=TERMS["schedule"],
+    )
+    input_kind = url_state.select(
+        st,
+        "Inputs",
+        "inputs",
+        INPUT_KINDS,
+        INPUT_KINDS[0],
+        format_func=_words,
+        help=_inputs_help(),
+    )
+    if input_kind == "scaled":
+        low, high = _FACTORS
+        url_state.amount(
             st,
-            "Schedule",
-            "schedule",
-            SCHEDULES,
-            SCHEDULES[0],
-            format_func=_words,
-            help=TERMS["schedule"],
-        )
-        input_kind = url_state.select(
-            st,
-            "Inputs",
-            "inputs",
-            INPUT_KINDS,
-            INPUT_KINDS[0],
-            format_func=_words,
-            help=_inputs_help(),
-        )
-        if input_kind == "scaled":
-            factor = url_state.amount(
-                st,
-                "Factor",
-                "factor",
-                DEFAULT_FACTOR,
-                low=_MIN_FACTOR,
-                high=MAX_FACTOR,
-                help="What Q and K are multiplied by.",
-            )
-            input_kind = f"scaled:{factor:g}"
-        low, high = _SEEDS
-        seed = url_state.number(st, "Seed", "seed", 0, low=low, high=high, help=TERMS["seed"])
-        low, high = _TIME_LIMITS_S
-        timeout_s = url_state.number(
-            st,
-            "Time limit, s",
-            "timeout",
-            _TIME_LIMIT_S,
+            "Factor",
+            "factor",
+            DEFAULT_FACTOR,
             low=low,
             high=high,
-            help=TERMS["timeout"],
+            help="What Q and K are multiplied by.",
         )
-    return {
-        "check": check,
-        "schedule": schedule,
-        "input_kind": input_kind,
-        "seed": seed,
-        "timeout_s": float(timeout_s),
-    }
+    low, high = _SEEDS
+    url_state.number(st, "Seed", "seed", 0, low=low, high=high, help=TERMS["seed"])
+    low, high = _TIME_LIMITS_S
+    help_ = TERMS["timeout"]
+    url_state.number(st, "Time limit, s", "timeout", _TIME_LIMIT_S, low=low, high=high, help=help_)
 
 
-def _execution_ahead() -> dict[str, Any]:
-    """What `_execution` will return, before its widgets are drawn."""
-    input_kind = url_state.chosen("inputs", INPUT_KINDS, INPUT_KINDS[0])
+def _execution_values(read: _Read) -> dict[str, Any]:
+    """How to execute, from values that `read` gives without drawing their widgets."""
+    input_kind = read("inputs", INPUT_KINDS[0], {kind: kind for kind in INPUT_KINDS}.get)
     if input_kind == "scaled":
-        parse = url_state.amount_from(_MIN_FACTOR, MAX_FACTOR)
-        input_kind = f"scaled:{url_state.value_of('factor', DEFAULT_FACTOR, parse):g}"
-    whole_from, value_of = url_state.whole_from, url_state.value_of
+        factor = read("factor", DEFAULT_FACTOR, url_state.amount_from(*_FACTORS))
+        input_kind = f"scaled:{factor:g}"
     return {
-        "check": value_of("check", False, url_state.TRUTH.get),
-        "schedule": url_state.chosen("schedule", SCHEDULES, SCHEDULES[0]),
+        "check": read("check", False, url_state.TRUTH.get),
+        "schedule": read("schedule", SCHEDULES[0], {name: name for name in SCHEDULES}.get),
         "input_kind": input_kind,
-        "seed": value_of("seed", 0, whole_from(*_SEEDS)),
-        "timeout_s": float(value_of("timeout", _TIME_LIMIT_S, whole_from(*_TIME_LIMITS_S))),
+        "seed": read("seed", 0, url_state.whole_from(*_SEEDS)),
+        "timeout_s": float(read("timeout", _TIME_LIMIT_S, url_state.whole_from(*_TIME_LIMITS_S))),
     }

@@ -63,6 +63,8 @@ def link_params(values: Mapping[str, object]) -> dict[str, str]:
 def _text(value: object) -> str:
     if value is None:
         return ""  # no widget can parse it, so that each takes its default
+    if isinstance(value, float):
+        return f"{value:g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -141,7 +143,7 @@ def amount(
 
     seed(key, default, amount_from(low, high))
     value = container.number_input(label, low, high, default, key=key, **options, **_KEPT)
-    return keep(key, value, default, lambda v: f"{v:g}")
+    return keep(key, value, default, _text)
 
 
 def number_or_none(container: Any, label: str, key: str, *, low: int, **options: Any) -> int | None:

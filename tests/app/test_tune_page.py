@@ -63,6 +63,9 @@ def test_a_link_restores_every_choice(open_app):
         dtype="bfloat16", schedule="random", seed="7", **{"v05.num_splits": "16"},
     )  # fmt: skip
     assert not at.exception
+    assert at.query_params["seed"] == "7"  # of a widget that is not drawn yet
+    at.session_state["execution"] = True  # the expander opens
+    at.run()
     assert at.selectbox(key="variant").value == "v05"
     assert [at.number_input(key=k).value for k in ("B", "H", "S", "D", "seed")] == [
         4,
@@ -75,6 +78,23 @@ def test_a_link_restores_every_choice(open_app):
     assert at.segmented_control(key="dtype").value == "bfloat16"
     assert at.selectbox(key="schedule").value == "random"
     assert at.select_slider(key="v05.num_splits").value == 16
+
+
+def test_how_to_execute_is_kept_while_its_expander_is_closed(open_app):
+    at = open_app()
+    at.session_state["execution"] = True
+    at.run()
+    at.toggle(key="check").set_value(True).run()
+    at.number_input(key="seed").set_value(3).run()
+    at.session_state["execution"] = False
+    at.run()
+    at.number_input(key="B").set_value(2).run()
+    assert "check" not in {toggle.key for toggle in at.toggle}
+    assert (at.query_params["check"], at.query_params["seed"]) == ("true", "3")
+    at.session_state["execution"] = True
+    at.run()
+    assert at.toggle(key="check").value
+    assert at.number_input(key="seed").value == 3
 
 
 def test_choices_with_labels_are_kept_in_the_url_under_their_plain_name(open_app):
