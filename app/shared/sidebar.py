@@ -256,28 +256,24 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
     values: dict[str, Any] = {}
     typed = [name for name in SIZES if name not in draggable]
     for pair in (typed[i : i + 2] for i in range(0, len(typed), 2)):
-        for column, name in zip(st.columns(2, gap="xsmall"), pair, strict=False):
-            values[name] = _size(column, name, url_state.number)
+        row = st.container(horizontal=True, gap="xsmall")
+        for name in pair:
+            values[name] = _size(row, name, url_state.number)
     for name in draggable:
         values[name] = _size(st, name, url_state.stops, choices=STOPS[name])
-    for column, name, label, of_q in zip(
-        st.columns(2, gap="xsmall"),
-        ("KV", "HKV"),
-        ("KV, keys", "HKV, K/V heads"),
-        "SH",
-        strict=True,
-    ):
+    row = st.container(horizontal=True, gap="xsmall")
+    for name, label, of_q in (("KV", "KV, keys", "S"), ("HKV", "HKV, K/V heads", "H")):
         values[name] = url_state.number_or_none(
-            column,
+            row,
             label,
             name,
             low=1,
             placeholder=f"as {of_q}: {values[of_q]}",
             help=TERMS["seqlen_kv" if name == "KV" else "num_heads_kv"],
         )
-    left, right = st.columns(2, gap="xsmall", vertical_alignment="bottom")
+    row = st.container(horizontal=True, gap="xsmall", vertical_alignment="bottom")
     values["dtype"] = url_state.segments(
-        left,
+        row,
         "Format",
         "dtype",
         DTYPES,
@@ -285,7 +281,7 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
         format_func=FORMATS.__getitem__,
         help=TERMS["dtype"],
     )
-    values["causal"] = url_state.toggle(right, "Causal", "causal", help=TERMS["causal"])
+    values["causal"] = url_state.toggle(row, "Causal", "causal", help=TERMS["causal"])
     problem, error = make_problem(values)
     _presets(container, matching_preset(problem))
     return problem, error
