@@ -10,7 +10,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.compile import compile_plan
 from engine.config import default_config
@@ -20,8 +24,9 @@ from engine.problem import Problem
 from engine.sass.analysis import disassembled
 from engine.sass.cubin import read_cubin
 from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
-from engine.sass.instruction import Pipe
+from engine.sass.instruction import Pipe, Program
 from engine.sass.launch import launch_of_pass
+from engine.sass.summary import outer_line
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -29,6 +34,27 @@ TABLE = Path(__file__).with_name("data") / "gate.json"
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
 _SHORT, _LONG = 256, 512  # keys; several tiles of every kernel
 _ONE_SHOT = 128  # what a kernel without a loop over keys takes
+
+
+# What a kernel's idea needs, executed; `.128` is an access of 16 bytes a thread.
+_TENSOR = ("HMMA", "LDSM")
+NEEDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("v03", "v04"), ("LDG.128", "STS.128", "LDS.128")),
+    **dict.fromkeys(("v07", "v08", "v09"), (*_TENSOR, "LDG.128", "STS.128")),
+    **dict.fromkeys(("v10", "v12", "v14"), (*_TENSOR, "LDGSTS.128")),
+    **dict.fromkeys(("v11", "v13"), (*_TENSOR, "LDGSTS.128", "STG.128")),
+    "v15": ("HGMMA", "UTMALDG"),
+}
+# (kernel, rule) → why it may break it. A rule that a kernel keeps has no place here.
+EXCEPTIONS = {
+    ("v01", "no PRMT in copies"): "the slow start copies element by element",
+    ("v03", "no PRMT in copies"): "zeros of rows past the end are packed by halves, once a tile",
+    ("v04", "no PRMT in copies"): "as v03",
+    ("v03", "wavefronts are ideal"): "a warp's two row groups store P to the same 16 banks",
+    ("v04", "wavefronts are ideal"): "as v03",
+    ("v12", "wavefronts are ideal"): "warps' parts of O are added once a CTA, 8 bytes a lane",
+    ("v14", "wavefronts are ideal"): "as v12",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +74,85 @@ def supported(variant: Variant, arch: str) -> bool:
     return least == (major, minor) if variant.arch_specific else least <= (major, minor)
 
 
-def measure(variant: Variant, arch: str) -> Row:
+@dataclass(frozen=True, slots=True, eq=False)
+class Code:
+    """The main pass's machine code, and what CTA 0 executes of it for few keys and for more."""
+
+    program: Program
+    keys: tuple[int, int]  # equal where there is no loop over keys
+    totals: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@lru_cache(maxsize=1)
+def read(variant: Variant, arch: str) -> Code:
     """Raises AttuneError where the kernel does not compile or run."""
     short, long = _plans(variant)
     cubin = read_cubin(compile_plan(short, arch).cubin)
-    code = disassembled(cubin)
-    entry = short.passes[0].entry
-    program = code.program(entry)
-    totals = []
-    for plan in (short, long):
-        emulator = Emulator(program, cubin.entries[program.entry], launch_of_pass(plan, 0))
-        totals.append(emulator.totals().values)
-    keys = long.problem.seqlen - short.problem.seqlen
+    program = disassembled(cubin).program(short.passes[0].entry)
+    totals = [
+        Emulator(program, cubin.entries[program.entry], launch_of_pass(plan, 0)).totals().values
+        for plan in (short, long)
+    ]
+    return Code(program, (short.problem.seqlen, long.problem.seqlen), (totals[0], totals[1]))
+
+
+def measure(variant: Variant, arch: str) -> Row:
+    """Raises as `read`."""
+    code = read(variant, arch)
+    program, totals = code.program, code.totals
+    keys = code.keys[1] - code.keys[0]
     slope = int(totals[1][:, EXECUTED].sum() - totals[0][:, EXECUTED].sum())
     if keys == 0:  # no loop over keys
-        slope, keys = int(totals[0][:, EXECUTED].sum()), short.problem.seqlen
-    is_shuffle = [i.opcode in ("SHFL", "MOVM") for i in program.instructions]
-    last = totals[1][[not s for s in is_shuffle]]
+        slope, keys = int(totals[0][:, EXECUTED].sum()), code.keys[0]
     return Row(
         registers=program.registers,
         local_accesses=sum(i.opcode in ("LDL", "STL") for i in program.instructions),
         double_precision=sum(i.pipe is Pipe.FP64 for i in program.instructions),
         instructions_per_64_keys=round(slope * 64 / keys, 1),
-        conflicts=int((last[:, WAVEFRONTS] - last[:, IDEAL_WAVEFRONTS]).sum()),
+        conflicts=_conflicts(code),
     )
+
+
+def _conflicts(code: Code) -> int:
+    is_shuffle = [i.opcode in ("SHFL", "MOVM") for i in code.program.instructions]
+    last = code.totals[1][[not s for s in is_shuffle]]
+    return int((last[:, WAVEFRONTS] - last[:, IDEAL_WAVEFRONTS]).sum())
+
+
+def broken_rules(variant: Variant, arch: str) -> dict[str, str]:
+    """{rule: what breaks it} of the rules that hold for the kernel; raises as `read`."""
+    code = read(variant, arch)
+    ran = [
+        i
+        for i, executed in zip(
+            code.program.instructions, code.totals[1][:, EXECUTED].tolist(), strict=True
+        )
+        if executed
+    ]
+    names = {f"{i.opcode}.128" if "128" in i.modifiers else i.opcode for i in ran}
+    names |= {i.opcode for i in ran}
+    broken: dict[str, str] = {}
+    # What moves global memory to shared memory, by the line of the kernel that does.
+    loads, stores = (
+        {outer_line(i) for i in ran if i.opcode in opcodes}
+        for opcodes in (("LDG", "LDGSTS"), ("STS", "LDGSTS"))
+    )
+    packing = {outer_line(i) for i in ran if i.opcode == "PRMT"} & loads & stores
+    if packing:
+        broken["no PRMT in copies"] = ", ".join(str(x.line) for x in packing if x is not None)
+    if any(i.opcode == "FSETP" and "-126" in str(i) for i in ran):
+        broken["no FSETP around EX2"] = "EX2 without ftz"
+    if lacking := [name for name in NEEDS.get(variant.id, ()) if name not in names]:
+        broken["instructions of the idea"] = ", ".join(lacking)
+    number = int(variant.id[1:3])
+    if number >= 3 and any(
+        i.opcode == "LDS" and not {"U8", "S8", "U16", "S16"}.isdisjoint(i.modifiers) for i in ran
+    ):
+        broken["no 2-byte shared loads"] = "LDS.U16"
+    claims = variant.work.conflict_ways is not None and number >= 2
+    if (claims or number >= 8) and (extra := _conflicts(code)):
+        broken["wavefronts are ideal"] = f"{extra} more"
+    return broken
 
 
 def _plans(variant: Variant) -> tuple[LaunchPlan, LaunchPlan]:
