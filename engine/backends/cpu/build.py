@@ -127,7 +127,7 @@ def build_kernels(
                 text = translate_asm(text, originals)
             text += cluster_exports
             (folder / "kernels.ii").write_text(text, encoding="utf-8")
-            compile_command += ["-x", "c++-cpp-output", "kernels.ii"]
+            compile_command += ["-x", toolchain.preprocessed_language, "kernels.ii"]
         else:
             compile_command += [*include, "-x", "c++", main.name]
         _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name, files)

@@ -68,6 +68,12 @@ class Toolchain:
             flags.append("-fsanitize=bounds-strict")
         return tuple(flags)
 
+    @property
+    def preprocessed_language(self) -> str:
+        """What `-x` calls C++ that went through `-E`: zig has no name for it, and as no macro is
+        left defined it may be preprocessed again."""
+        return "c++" if self.family == "zig" else "c++-cpp-output"
+
     def runtime_flags(self) -> tuple[str, ...]:
         """Flags for the runtime library, which is never instrumented.
 

@@ -45,12 +45,16 @@ def test_no_compiler_says_how_to_get_one():
         ("g++", "g++ (Debian 12.2.0-14) 12.2.0", "gcc"),
         ("clang++", "Debian clang version 14.0.6", "clang"),
         ("g++", "Apple clang version 15.0.0", "clang"),  # macOS calls clang g++
+        ("zig-c++", "clang version 21.1.0 (https://github.com/ziglang/zig-bootstrap)", "zig"),
     ],
 )
-def test_families(path_folder, name, version, family):
+def test_families(path_folder, monkeypatch, name, version, family):
     pretend_compiler(path_folder / name, version)
+    monkeypatch.setenv("ATTUNE_CXX", str(path_folder / name) if family == "zig" else "")
     toolchain = find_toolchain()
     assert toolchain.family == family
+    # zig knows no language of preprocessed C++.
+    assert (toolchain.preprocessed_language == "c++") == (family == "zig")
     assert toolchain.version == version
     assert ("-fno-gnu-unique" in toolchain.compile_flags(check=False)) == (family == "gcc")
 
