@@ -158,6 +158,7 @@ def test_a_syntax_error_without_nvrtc_names_file_and_line_too(
     assert "v01_fa1_baseline.cu" in one_sentence(e)
 
 
+@pytest.mark.slow
 def test_an_endless_kernel_times_out(
     evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

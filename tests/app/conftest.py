@@ -73,7 +73,7 @@ def open_app() -> Callable[..., AppTest]:
         for name, value in params.items():
             at.query_params[name] = value
         # Before a first run AppTest takes the name of a page's file for its path in the URL.
-        if page in ("", "ladder"):
+        if page in ("", "tune", "ladder"):
             at.run()
         # The second run finds what the first has kept for the tab, as every later one does.
         return at.switch_page(f"app_pages/{page}.py").run().run() if page else at

@@ -16,7 +16,7 @@ from engine.records import files
 from engine.sessions.store.store import Store
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("flags", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_full_disk_behind_standard_output_is_a_sentence(flags: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(

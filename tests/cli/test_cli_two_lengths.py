@@ -87,6 +87,7 @@ def test_recommend_batch_counts_the_memory_of_the_cache(
     assert first["queries"] == 32
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_lengths_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "decode.jsonl"
     argv = ["sweep", "v05", "-S", "1", "--seqlen-kv", "64,128", "--gpu", "L4", "--no-execute"]

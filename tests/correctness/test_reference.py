@@ -67,6 +67,7 @@ def test_agrees_with_the_textbook_on_two_lengths(seqlen: int, keys: int, dtype: 
     np.testing.assert_allclose(emulated, naive(inputs).astype(float), rtol=step, atol=4 * step)
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_with_few_queries() -> None:
     problem = Problem(1, 64, 1, 64, seqlen_kv=4096)
     inputs = make_inputs(problem)

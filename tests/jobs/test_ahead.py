@@ -56,6 +56,7 @@ def test_the_cache_is_filled_before_anybody_asks() -> None:
             ahead.next_point()
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_stops_nobody() -> None:
     wrong = EvaluationRequest("v02", Problem(1, 1, 64, 80), gpu="L4", execute=False)
     good = requests(1)
@@ -70,6 +71,7 @@ def test_one_point_or_none_starts_no_process() -> None:
         assert psutil.Process().children() == before
 
 
+@pytest.mark.slow
 def test_a_killed_parent_leaves_no_process_behind() -> None:
     code = """
 import sys, time

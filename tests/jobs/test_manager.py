@@ -182,6 +182,7 @@ def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
     assert status.result is None
 
 
+@pytest.mark.slow
 def test_a_worker_nobody_wants_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.jobs import worker
     from engine.jobs.layout import RunDir

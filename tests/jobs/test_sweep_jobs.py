@@ -250,6 +250,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_point_that_kills_the_worker_is_crashed_and_the_rest_is_done(
     manager: JobManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,8 @@ def test_more_noise_does_not_make_more_false_verdicts() -> None:
     assert false_share(150, replace(ROUGH, noise=0.05)) <= 0.04
 
 
-@pytest.mark.parametrize("noise", [0.003, pytest.param(0.01, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.003, 0.01])
 def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
     """With one placement each, and the second run in the place of the first, a quarter of all
     verdicts on identical kernels were false at an offset of 0.3 %."""

@@ -12,6 +12,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_gpu_tests_run_one_after_another_unasked() -> None:
     """Several processes on one GPU would measure each other's work."""
     one = "backends/cuda/test_cuda_gpu.py::test_fill_covers_exactly_what_it_should"
