@@ -12,6 +12,7 @@ _RACE = (
     "not arrived",
     "has not landed",
 )
+_REUSED = {"block_n": 64}  # more tiles than stages
 _LANDS = (*_RACE, "mbarrier", "copy")
 _WRONG = ("largest error", "copy not complete", "shared memory race")  # elements of other places
 
@@ -55,6 +56,65 @@ MUTATIONS: tuple[Mutation, ...] = (
         _LANDS,
     ),
     Mutation("no barrier before the next tile", ("v15",), "__syncthreads();", ";", _LANDS, nth=0),
+    *(
+        Mutation(name, ("v16",), old, new, _LANDS, config=_REUSED)
+        for name, old, new in (
+            ("no wait for K", "mbarrier_wait(k_full + stage, parity);", ";"),
+            ("no wait for V", "mbarrier_wait(v_full + stage, parity);", ";"),
+            ("K is not given back", "if (lane == 0) mbarrier_arrive(k_empty + stage);", ";"),
+            ("V is not given back", "if (lane == 0) mbarrier_arrive(v_empty + stage);", ";"),
+            (
+                "V is given back by every lane",
+                "if (lane == 0) mbarrier_arrive(v_empty + stage);",
+                "mbarrier_arrive(v_empty + stage);",
+            ),
+            (
+                "a stage is filled before it is read",
+                "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
+                ";",
+            ),
+            (
+                "the producer waits for the other phase",
+                "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
+                "mbarrier_wait(empty + stage, tile / STAGES % 2);",
+            ),
+            ("tiles are not expected", "mbarrier_arrive_expect(full + stage, TILE_BYTES);", ";"),
+            (
+                "half of a tile is expected",
+                "mbarrier_arrive_expect(full + stage, TILE_BYTES);",
+                "mbarrier_arrive_expect(full + stage, TILE_BYTES / 2);",
+            ),
+            ("barriers used before they are there", "__syncthreads();", ";"),
+        )
+    ),
+    *(
+        Mutation(name, ("v17", "v18"), old, ";", _LANDS, config=_REUSED)
+        for name, old in (
+            ("no wait for the first K", "mbarrier_wait(k_full, 0);"),
+            ("no wait for K", "mbarrier_wait(k_full + stage, parity_of(tile));"),
+            ("no wait for V", "mbarrier_wait(v_full + last_stage, parity_of(tile - 1));"),
+            (
+                "no wait for the last V",
+                "mbarrier_wait(v_full + (tiles - 1) % STAGES, parity_of(tiles - 1));",
+            ),
+            ("K is not given back", "if (lane == 0) mbarrier_arrive(k_empty + stage);"),
+            ("V is not given back", "if (lane == 0) mbarrier_arrive(v_empty + last_stage);"),
+        )
+    ),
+    *(
+        Mutation(name, ("v17", "v18"), old, ";", ("barrier", "turn"), config=_REUSED)
+        for name, old in (
+            (
+                "nobody has the first turn",
+                "if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
+            ),
+            (
+                "the last turn is kept",
+                "if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
+            ),
+        )
+    ),
+    Mutation("S is used before it is there", ("v18",), "wgmma_wait<1>();", ";", ("wgmma", "NaN")),
     # ---- TMA ----
     Mutation(
         "K at the head of Q",
@@ -86,7 +146,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *(
         Mutation(
-            f"no wait for {what}", ("v15",), "wgmma_wait<0>();", ";", ("wgmma", "NaN"), nth=nth
+            f"no wait for {what}",
+            ("v15", "v16"),
+            "wgmma_wait<0>();",
+            ";",
+            ("wgmma", "NaN"),
+            nth=nth,
         )
         for nth, what in enumerate(("S", "O"))
     ),
