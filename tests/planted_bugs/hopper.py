@@ -64,11 +64,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("K is not given back", "if (lane == 0) mbarrier_arrive(k_empty + stage);", ";"),
             ("V is not given back", "if (lane == 0) mbarrier_arrive(v_empty + stage);", ";"),
             (
-                "V is given back by every lane",
-                "if (lane == 0) mbarrier_arrive(v_empty + stage);",
-                "mbarrier_arrive(v_empty + stage);",
-            ),
-            (
                 "a stage is filled before it is read",
                 "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
                 ";",
