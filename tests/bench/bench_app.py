@@ -3,10 +3,11 @@
 Cold start begins with an empty cache: from starting the server to the first prediction on the page
 of a browser that is open, and from Run to the first verdict (which compiles the CPU runtime and
 loads PyTorch). The slider and the step buttons are timed in the browser, from the key press or
-click to the first painted frame in which the tile shows the new figure. Beside every time stands
-the processor time that the server, its worker, what these started (compilers, kernels) and the
-browser used meanwhile: unlike the time it says the same on a busy machine. A compiler cache such as
-ccache would hide the first builds: set CCACHE_DISABLE=1.
+click to the first painted frame in which the tile shows the new figure: once with a rest between
+steps, and once as fast as they can follow each other, while the page still draws the one before.
+Beside every time stands the processor time that the server, its worker, what these started
+(compilers, kernels) and the browser used meanwhile, which a busy machine changes less. A compiler
+cache such as ccache would hide the first builds: set CCACHE_DISABLE=1.
 """
 
 from __future__ import annotations
@@ -123,8 +124,9 @@ def _met(is_met: bool) -> str:
     return "met" if is_met else "missed"
 
 
-def timed(app: Driver, label: str, act: object) -> float:
-    """Milliseconds from `act` to the painted change of the tile `label`."""
+def timed(app: Driver, label: str, act: object, rest_s: float) -> float:
+    """Milliseconds from `act`, after a rest, to the painted change of the tile `label`."""
+    time.sleep(rest_s)
     app.page.evaluate(_WATCH, label)
     act()  # type: ignore[operator]
     return float(app.page.evaluate("window.attuneTime"))
@@ -140,25 +142,26 @@ def report(what: str, times_ms: list[float], used: str) -> None:
     )
 
 
-def steps(app: Driver, server: Server, samples: int) -> None:
+def steps(app: Driver, server: Server, samples: int, rest_s: float) -> None:
     """One more in the batch: occupancy and prediction follow."""
     plus = app.key("B").get_by_role("button", name="Increment")
+
+    def click() -> None:
+        plus.evaluate("b => b.click()")
+
     before = Used.now(server)
-    times_ms = [
-        timed(app, "Waves", lambda: plus.evaluate("b => b.click()")) for _ in range(samples)
-    ]
-    used = Used.now(server).line(before, samples)
-    report("step of B to updated occupancy", times_ms, used)
+    times_ms = [timed(app, "Waves", click, rest_s) for _ in range(samples)]
+    report("step of B to updated occupancy", times_ms, Used.now(server).line(before, samples))
 
 
-def slides(app: Driver, server: Server, samples: int) -> None:
+def slides(app: Driver, server: Server, samples: int, rest_s: float) -> None:
     """The slider of a tunable, over values whose compiles are cached."""
     thumb = app.page.get_by_role("slider").first
     thumb.focus()
     keys = ["ArrowRight", "ArrowLeft"]
 
     def press(i: int) -> float:
-        return timed(app, "Waves", lambda: thumb.press(keys[i % 2]))
+        return timed(app, "Waves", lambda: thumb.press(keys[i % 2]), rest_s)
 
     for i in range(2):
         press(i)  # compiles both values
@@ -203,9 +206,10 @@ def main() -> None:
             for tab in ("Latency", "Occupancy"):
                 app.tab(tab)
                 app.see({"Latency": "Side by side", "Occupancy": "What limits"}[tab])
-                print(f"\n{tab} tab open")
-                steps(app, server, samples)
-                slides(app, server, samples)
+                for rest_s, how in ((0.4, "a step at a time"), (0.0, "each step at once")):
+                    print(f"\n{tab} tab open, {how}")
+                    steps(app, server, samples, rest_s)
+                    slides(app, server, samples, rest_s)
             chromium.close()
         finally:
             server.stop()
