@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -13,13 +13,16 @@ from app.batch.points import MeasuredPoints
 from app.shared import runs
 from app.shared.footprints import CachedFootprints
 from app.shared.selection import Selection
+from engine.compile.sources import variant_sources
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, ToolMissing
 from engine.jobs.manager import JobStatus
 from engine.model.batch.recommend import calibrate_for, recommend_batch
 from engine.model.batch.types import BatchRequest, BatchResult, Calibrated
 from engine.model.batch.validate import Validation, validate
+from engine.model.simulated import known_batch_curve
 from engine.names import find_variant
+from engine.pipeline.request import EvaluationRequest
 
 _CALIBRATIONS = "calibrations"  # in the tab's state
 _MOST_CALIBRATIONS = 16
@@ -77,7 +80,8 @@ class Question:
             result = None
             try:
                 request = self.request(**inputs)
-                result = recommend_batch(request, footprints, _calibrated(request, footprints))
+                calibrated = _calibrated(request, footprints)
+                result = recommend_batch(request, footprints, calibrated, known_batch_curve)
             except ToolMissing as error:
                 if not footprints.missing:
                     return Answer(None, str(error))
@@ -86,12 +90,23 @@ class Question:
             jobs = footprints.compile_missing()
             waiting = tuple(job for job in jobs if not job.is_over)
             if result is not None:
-                return Answer(result, waiting=waiting)
+                return Answer(result, waiting=waiting + self._simulating(result))
             if not waiting:
                 return _not_compiled(jobs)
             if time.monotonic() > deadline:
                 return Answer(None, waiting=waiting)
             time.sleep(0.01)
+
+    def _simulating(self, result: BatchResult) -> tuple[JobStatus, ...]:
+        """The job that simulates the kernel, submitted here where the roofline stands in for it."""
+        if result.method != "roofline" or result.kernel or result.calibration is not None:
+            return ()
+        gpu = None if self.device.name == self._local_gpu else self.device.name
+        kernel = EvaluationRequest(
+            result.variant, replace(result.problem, batch=1), result.config, gpu=gpu, execute=False
+        )
+        job = runs.simulate_job(kernel, variant_sources(find_variant(result.variant)).source_sha256)
+        return () if job is None or job.is_over else (job,)
 
     def check(self) -> CheckedModel:
         """Predict the measured points without having seen them."""
@@ -104,7 +119,10 @@ class Question:
         config = {**variant.default_config(), **request.config}
         try:
             footprint = footprints(variant, config, self.device)
-            return CheckedModel(validate(variant, config, self.device, points, footprint))
+            own = self.points.is_own_file
+            return CheckedModel(
+                validate(variant, config, self.device, points, footprint, simulated=own)
+            )
         except ToolMissing as error:
             waiting = tuple(job for job in footprints.compile_missing() if not job.is_over)
             reason = "Compiling the kernels of these points." if waiting else str(error)
@@ -135,7 +153,7 @@ def _calibrated(request: BatchRequest, footprints: CachedFootprints) -> Calibrat
         *(request.calibrate, request.measured_kernel),
     )
     if key not in known:
-        calibrated = calibrate_for(request, footprints)
+        calibrated = calibrate_for(request, footprints, known_batch_curve)
         while len(known) >= _MOST_CALIBRATIONS:
             known.pop(next(iter(known)))
         known[key] = calibrated

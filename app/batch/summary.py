@@ -34,7 +34,10 @@ def _quality(result: BatchResult, question: Question) -> None:
         st.info(plain_markdown(f"{whose}: {rest}"), icon=":material/fork_right:")
     quality = result.calibration_quality()
     if not quality:
-        st.caption("Not calibrated: the intervals are wide. Select measured points to narrow them.")
+        st.caption(
+            f"Not calibrated: predicted by {result.method}. Select measured points to narrow the "
+            "intervals."
+        )
         return
     first, *notes = (plain_markdown(sentence) for sentence in quality)
     st.markdown(f":material/fact_check: {first}")

@@ -141,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.devices import find_device
     from engine.model.batch.recommend import BatchRequest, problem_now, recommend_batch
     from engine.model.batch.table import DEFAULT_TARGETS
+    from engine.model.simulated import simulated_batch_curve
 
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
@@ -177,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         choice = choose(problem_now(request), find_device(args.gpu), request.config)
         note = choice.note()
         request = replace(request, variant=choice.variant.id, config=choice.config)
-    result = recommend_batch(request)
+    result = recommend_batch(request, curve_of=simulated_batch_curve)
     if note:
         result = replace(result, notes=(note, *result.notes))
     if args.json:
@@ -193,7 +194,7 @@ def _print_human(result: BatchResult) -> None:
         kernel = f"The kernel {result.kernel} (launched like {result.variant})"
     print(
         f"{kernel} on {result.device}, {result.problem.label()}: every latency here is predicted "
-        "unless it says recorded."
+        f"by {result.method} unless it says recorded."
     )
     for sentence in result.calibration_quality():
         print(sentence)

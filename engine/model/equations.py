@@ -433,6 +433,7 @@ class Spread:
     high_us: FloatArray  # [n]
     # [k, n]: totals with the parameters at the ends of their own 90 % intervals.
     ends_us: FloatArray
+    by_machine_code: bool  # the CTAs' times are simulated, not assumed
 
 
 def predict_arrays(
@@ -481,6 +482,7 @@ def predict_arrays(
         low_us=np.exp(middle - np.sqrt(below)),
         high_us=np.exp(middle + np.sqrt(above)),
         ends_us=ends_us,
+        by_machine_code=curve is not None,
     )
 
 

@@ -31,6 +31,11 @@ FootprintOf: TypeAlias = Callable[[Variant, Config, DeviceSpec], Footprint]
 # What is known of a kernel's speed on a GPU; None where nothing of this very source was timed.
 # A kernel's CTA times by its machine code, for CTAs per SM and launches; None where there are none.
 SimulatedOf: TypeAlias = Callable[[int, Launches], CtaCurve | None]
+# The same of one problem at many batches: variant, config, GPU, problem, its launches, CTAs per SM
+# `[passes, n]`.
+BatchCurveOf: TypeAlias = Callable[
+    [Variant, Config, DeviceSpec, Problem, Launches, IntArray], CtaCurve | None
+]
 # The last argument: whether the kernel's CTA times are simulated, so that a calibration on top of
 # such times is wanted where the points have them too.
 CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype, bool], Calibration | None]
@@ -164,6 +169,8 @@ def estimate(
     curve = None
     if simulated_of is not None and (calibration is None or calibration.by_machine_code):
         curve = simulated_of(passes[0].occupancy.ctas_per_sm, launches)
+    if calibration is not None and calibration.by_machine_code and curve is None:
+        calibration = None  # of times that are not known here
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = _method_note(calibration, curve)
     reason = f"{_binding_sentence(spread.terms, device)} {note}"
@@ -188,8 +195,9 @@ def estimate_compiled(
     device: DeviceSpec,
     footprint_of: FootprintOf = compiled_footprint,
     calibration: Calibration | None = None,
+    curve_of: BatchCurveOf | None = None,
 ) -> Estimate:
-    """The estimate of a kernel that is compiled for it.
+    """The estimate of a kernel that is compiled for it, by machine code where `curve_of` knows it.
 
     Raises:
         InvalidProblem: as `launch_plan`.
@@ -198,7 +206,14 @@ def estimate_compiled(
     """
     plan = launch_plan(variant, problem, config, device)
     resources = footprint_of(variant, config, device)(problem)
-    return estimate(variant, plan, resources, device, calibration)
+
+    def simulated(resident: int, launches: Launches) -> CtaCurve | None:
+        if curve_of is None:
+            return None
+        each = np.full((len(plan.passes), 1), resident, dtype=np.int64)
+        return curve_of(variant, config, device, problem, launches, each)
+
+    return estimate(variant, plan, resources, device, calibration, simulated)
 
 
 def resident_ctas(

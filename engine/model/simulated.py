@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.compile import CompiledKernel, cache_root, cached_kernel
+from engine.compile import CompiledKernel, cache_root, cached_kernel, compile_plan
 from engine.compile.cache import read_entry, write_entry
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem
@@ -40,6 +41,7 @@ from engine.sass.timing.cta_times import CtaTimes
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
+from engine.sass.timing.traffic import stays_in_l2
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
@@ -52,6 +54,7 @@ _FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
+_MOST_BATCHES = 8  # at which the order of a curve's CTAs is looked at
 _VERSION = 5
 
 
@@ -118,6 +121,87 @@ def known_simulated_of(
         return found.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
 
     return curve
+
+
+def known_batch_curve(
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    problem: Problem,
+    launches: Launches,
+    resident: IntArray,
+) -> CtaCurve | None:
+    """The CTA times of `problem` at many batches, where its kernel was simulated before.
+
+    Args:
+        launches: the problem's, at each batch.
+        resident: CTAs per SM of each pass, `[passes, n]`; the batch does not change them.
+    """
+    plan = make_plan(variant, replace(problem, batch=1), config)
+    compiled = cached_kernel(plan, device.arch)
+    held = int(resident[0, 0])
+    if compiled is None:
+        return None
+    by_regime: list[SimulatedCtas] = []
+    for regime in _REGIMES:
+        known = _find(_path(variant, plan, compiled, device, held, regime))
+        if known is None:
+            return None
+        by_regime.append(known)
+    alone, shared = (known.curve(launches) for known in by_regime)
+    is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
+    together_us = shared.together_us.copy()
+    together_us[is_alone, 1] = alone.together_us[is_alone, 1]
+    return replace(
+        shared,
+        together_us=together_us,
+        fetch_us=np.where(is_alone, alone.fetch_us, shared.fetch_us),
+        dram_bytes=_dram_bytes(variant, config, device, problem, launches, held),
+    )
+
+
+def simulated_batch_curve(
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    problem: Problem,
+    launches: Launches,
+    resident: IntArray,
+) -> CtaCurve | None:
+    """`known_batch_curve`, of a kernel that is compiled and simulated first where it was not."""
+    plan = make_plan(variant, replace(problem, batch=1), config)
+    with suppress(AttuneError):  # the roofline needs no more than what it compiles itself
+        compiled = compile_plan(plan, device.arch)
+        first = collect(variant, config, [plan.problem])
+        simulated_of(variant, plan, compiled, device)(int(resident[0, 0]), first)
+    return known_batch_curve(variant, config, device, problem, launches, resident)
+
+
+def _dram_bytes(
+    variant: Variant,
+    config: Config,
+    device: DeviceSpec,
+    problem: Problem,
+    launches: Launches,
+    held: int,
+) -> FloatArray | None:
+    """By the order of CTAs, at some of the batches that L2 does not hold; straight in between."""
+    l2_bytes = device.l2_bytes or 0
+    beyond = np.flatnonzero([not stays_in_l2(b, l2_bytes) for b in launches.device_bytes.tolist()])
+    moved = np.zeros(launches.size)
+    if len(beyond) == 0:
+        return moved
+    last = len(beyond) - 1
+    looked_at = beyond[np.unique(np.geomspace(1, last + 1, _MOST_BATCHES).astype(np.int64) - 1)]
+    at = []
+    for batch in launches.batch[looked_at].tolist():
+        plan = make_plan(variant, replace(problem, batch=int(batch)), config)
+        if (found := traffic_by_order(variant, plan, device, held)) is None:
+            return None
+        at.append(found.dram_bytes)
+    batches = launches.batch[looked_at]
+    moved[beyond] = np.interp(launches.batch[beyond], batches, np.array(at))
+    return moved
 
 
 def known_ctas(

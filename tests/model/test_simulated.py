@@ -9,6 +9,7 @@ import pytest
 
 from engine.devices import find_device
 from engine.evaluation import Resources
+from engine.model.batch.recommend import BatchRequest, recommend_batch
 from engine.model.calibrate import Points, calibrate
 from engine.model.equations import (
     Calibration,
@@ -21,7 +22,9 @@ from engine.model.equations import (
 from engine.model.estimate import Estimate, estimate
 from engine.model.launches import Launches, collect
 from engine.model.measurements import Measurement
+from engine.model.simulated import known_batch_curve, simulated_batch_curve
 from engine.names import find_variant
+from engine.pipeline.simulate import predict_simulated
 from engine.plan import make_plan
 from engine.problem import Problem
 
@@ -122,3 +125,21 @@ def test_a_calibrated_prediction_names_its_method() -> None:
     assert "By machine code" in calibrated.reason
     assert "Calibrated on 2 measured points" in calibrated.reason
     assert calibrated.latency.median_us > 1.4 * plain.latency.median_us
+
+
+def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
+    pytest.importorskip("cupy")
+    request = BatchRequest("v08", "L4", seqlen=512, head_dim=64, heads=16, max_batch=64)
+    assert recommend_batch(request, curve_of=known_batch_curve).method == "roofline"
+    result = recommend_batch(request, curve_of=simulated_batch_curve)
+    if result.method == "roofline":
+        pytest.skip("no nvdisasm or no C++ compiler")
+    assert any("by machine code" in note for note in result.notes)
+    for batch in (1, 8, 64):
+        plan = make_plan(VARIANT, replace(result.problem, batch=batch), result.config)
+        latency = predict_simulated(VARIANT, plan, DEVICE).latency
+        assert latency is not None
+        row = result.table[result.table["batch"] == batch].iloc[0]
+        figures = [row["predicted_us"], row["low_us"], row["high_us"]]
+        assert figures == pytest.approx([latency.median_us, latency.low_us, latency.high_us])
+    assert recommend_batch(request, curve_of=known_batch_curve).method == "machine code"

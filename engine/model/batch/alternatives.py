@@ -19,6 +19,7 @@ from engine.model.batch.cost import usd_per_billion_queries
 from engine.model.batch.waiting import WaitPlan
 from engine.model.equations import Calibration, prior_covariance
 from engine.model.estimate import (
+    BatchCurveOf,
     FootprintOf,
     capability_reason,
     estimate_compiled,
@@ -51,6 +52,7 @@ class Option:
     usd_per_billion_queries: float | None
     speedup: float  # of a query's GPU time, against accepting
     reason: str
+    by_machine_code: bool  # the latency: else by roofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def rank_options(
     devices: Iterable[DeviceSpec],
     footprint_of: FootprintOf,
     wait: WaitPlan | None,
+    curve_of: BatchCurveOf | None = None,
 ) -> tuple[tuple[Option, ...], tuple[str, ...]]:
     """Options, cheapest query first, and why some could not be judged.
 
@@ -79,12 +82,14 @@ def rank_options(
         devices: to consider with the same variant; only cheaper ones (smaller, where a price is
             missing) are offered.
         wait: a plan to collect requests, if one was asked for.
+        curve_of: CTA times by machine code. Options are ranked by one method: where one of them
+            has no such times, all are by roofline.
 
     Raises:
         InvalidProblem: the present situation itself cannot be predicted.
     """
     devices = tuple(devices)
-    accepted = _option("accept", now, "Accept it", footprint_of, None)
+    accepted = _option("accept", now, "Accept it", footprint_of, None, curve_of)
     if isinstance(accepted, str):
         raise InvalidProblem(accepted)
     base = accepted
@@ -93,14 +98,26 @@ def rank_options(
     others = [*_other_kernels(now, variants), *_other_devices(now, devices)]
     # Nearly all the time goes into compiling, which runs outside Python's lock.
     with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base), others))
+        answers = list(
+            pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base, curve_of), others)
+        )
+    found = [answer for answer in answers if not isinstance(answer, str)]
+    if curve_of is not None and any(not each.by_machine_code for each in (base, *found)):
+        if now.calibration is not None and now.calibration.by_machine_code:
+            now = replace(now, calibration=None)
+        by_roofline, unjudged = rank_options(now, variants, devices, footprint_of, wait)
+        why = "Options are compared by roofline: not all of these kernels were simulated."
+        return by_roofline, (why, *unjudged)
     for (_, _, title), answer in zip(others, answers, strict=True):
         if isinstance(answer, str):
             notes.append(f"{title}: {answer}")
         else:
             options.append(answer)
     if wait is not None and wait.batch > now.problem.batch:
-        options.append(_waiting(now, wait, base))
+        larger = replace(now, problem=replace(now.problem, batch=wait.batch))
+        later = _option("wait", larger, "", footprint_of, None, curve_of)
+        if not isinstance(later, str):
+            options.append(_waiting(now, wait, base, later.latency_us))
     best_of_variant = _best_configs(options)
     ranked = sorted(best_of_variant, key=_rank)
     if basis := _different_bases(ranked, {d.name: d for d in (now.device, *devices)}):
@@ -209,11 +226,12 @@ def _option(
     title: str,
     footprint_of: FootprintOf,
     base: Option | None,
+    curve_of: BatchCurveOf | None,
 ) -> Option | str:
     """The option's figures, or one sentence why there are none."""
     try:
         result = estimate_compiled(
-            at.variant, at.problem, at.config, at.device, footprint_of, at.calibration
+            at.variant, at.problem, at.config, at.device, footprint_of, at.calibration, curve_of
         )
     except AttuneError as error:
         return str(error)
@@ -239,11 +257,12 @@ def _option(
         usd_per_billion_queries=_dollars(per_query_us, at.price_usd_per_hour),
         speedup=speedup,
         reason=latency.reason.split(". ")[0].rstrip(".") + ".",
+        by_machine_code=result.by_machine_code,
     )
 
 
-def _waiting(now: Situation, wait: WaitPlan, base: Option) -> Option:
-    per_query_us = wait.latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
+def _waiting(now: Situation, wait: WaitPlan, base: Option, latency_us: float) -> Option:
+    per_query_us = latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
     total_us = base.latency_us + wait.added_p95_us
     spread = np.array([base.low_us, base.high_us]) / base.latency_us
     return Option(
@@ -259,7 +278,8 @@ def _waiting(now: Situation, wait: WaitPlan, base: Option) -> Option:
         per_query_us=per_query_us,
         usd_per_billion_queries=_dollars(per_query_us, now.price_usd_per_hour),
         speedup=base.per_query_us / per_query_us,
-        reason=f"{wait.reason} The launch takes {format_us(wait.latency_us)}.",
+        reason=f"{wait.reason} The launch takes {format_us(latency_us)}.",
+        by_machine_code=base.by_machine_code,
     )
 
 

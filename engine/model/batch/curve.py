@@ -10,9 +10,9 @@ import numpy as np
 
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
-from engine.evaluation import Resources
+from engine.evaluation import METHODS, Resources
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
-from engine.model.estimate import resident_ctas
+from engine.model.estimate import BatchCurveOf, resident_ctas
 from engine.model.launches import collect_batches
 from engine.problem import Problem
 from kernels.variant import Config, Variant
@@ -33,10 +33,11 @@ class Curve:
 
     table: pd.DataFrame
     ends_us: FloatArray  # [k, rows]: totals with the model's parameters at their 90 % ends
+    method: str  # one of METHODS
 
     def head(self, rows: int) -> Curve:
         """The first rows."""
-        return Curve(self.table.head(rows), self.ends_us[:, :rows])
+        return Curve(self.table.head(rows), self.ends_us[:, :rows], self.method)
 
 
 def predict_curve(
@@ -47,12 +48,14 @@ def predict_curve(
     resources: tuple[Resources, ...],
     batches: Iterable[int],
     calibration: Calibration | None = None,
+    curve_of: BatchCurveOf | None = None,
 ) -> Curve:
     """Predictions over many batches, the rest of `problem` unchanged.
 
     Args:
         resources: of each pass, as compiled for `device`; they do not depend on the batch.
         batches: ascending whole numbers from 1.
+        curve_of: CTA times by machine code; None assumes them.
 
     Raises:
         InvalidProblem: a batch below 1, a batch that the variant cannot launch, resources that do
@@ -68,7 +71,10 @@ def predict_curve(
         replace(problem, batch=edge)  # rejects what is no batch
     launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))
     resident = resident_ctas(variant, launches, resources, device)
-    spread = predict_arrays(variant, launches, resident, m, calibration)
+    simulated = None
+    if curve_of is not None:
+        simulated = curve_of(variant, config, device, problem, launches, resident)
+    spread = predict_arrays(variant, launches, resident, m, calibration, simulated)
     useful = launches.useful_ctas
     waves = useful / (resident[0] * m.num_sms)
     thread_slots = m.num_sms * limits_for(device.compute_capability).max_threads_per_sm
@@ -91,4 +97,4 @@ def predict_curve(
             "flops": launches.flops,
         }
     )
-    return Curve(table, spread.ends_us)
+    return Curve(table, spread.ends_us, METHODS[0] if spread.by_machine_code else METHODS[1])

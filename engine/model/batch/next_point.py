@@ -15,11 +15,12 @@ from engine.model.equations import (
     PARAMETER_NAMES,
     Z90,
     Calibration,
+    CtaCurve,
     FloatArray,
     Machine,
     Parameters,
     evaluate,
-    prior_covariance,
+    priors,
 )
 from engine.model.launches import Launches
 from engine.model.occupancy import IntArray
@@ -57,6 +58,7 @@ def measure_next(
     machine: Machine,
     calibration: Calibration | None,
     recommended: int,
+    curve: CtaCurve | None = None,
 ) -> NextPoint | None:
     """The batch that narrows the recommended one's latency and its share of the plateau most.
 
@@ -67,12 +69,11 @@ def measure_next(
     Returns:
         None where no point would narrow it noticeably.
     """
-    parameters = Parameters() if calibration is None else calibration.parameters
-    covariance = (
-        prior_covariance(variant) if calibration is None else np.array(calibration.covariance)
-    )
+    parameters, covariance = priors(variant, curve)
+    if calibration is not None:
+        parameters, covariance = calibration.parameters, np.array(calibration.covariance)
     noise = NOISE if calibration is None else calibration.noise
-    effect = _sensitivity(variant, launches, resident, machine, parameters)
+    effect = _sensitivity(variant, launches, resident, machine, parameters, curve)
     at = int(np.flatnonzero(launches.batch == recommended)[0])
     # What is to be narrowed: the latency there, and that against the largest batch's.
     goals = np.stack([effect[at], effect[at] - effect[-1]])
@@ -105,6 +106,7 @@ def _sensitivity(
     resident: IntArray,
     machine: Machine,
     parameters: Parameters,
+    curve: CtaCurve | None,
 ) -> FloatArray:
     """d log(latency) / d log(parameter), `[candidates, parameters]`, by central differences."""
     middle = np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
@@ -115,6 +117,7 @@ def _sensitivity(
             moved = middle.copy()
             moved[i] += step
             at = Parameters(*np.exp(moved).tolist())
-            ends.append(np.log(evaluate(variant, launches, resident, machine, at).total_us))
+            terms = evaluate(variant, launches, resident, machine, at, curve)
+            ends.append(np.log(terms.total_us))
         columns.append((ends[0] - ends[1]) / (2 * _STEP))
     return np.stack(columns, axis=1)

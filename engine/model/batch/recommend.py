@@ -28,13 +28,15 @@ from engine.model.batch.table import (
 )
 from engine.model.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.model.batch.waiting import WaitPlan, plan_waiting
-from engine.model.calibrate import calibrate, leave_one_out, prepare
-from engine.model.equations import Calibration, machine
+from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
+from engine.model.equations import Calibration, CtaCurve, machine
 from engine.model.estimate import (
+    BatchCurveOf,
     Footprint,
     FootprintOf,
     compiled_footprint,
     estimate,
+    estimate_compiled,
     launch_plan,
     resident_ctas,
 )
@@ -62,9 +64,13 @@ MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
 
 
 def calibrate_for(
-    request: BatchRequest, footprint_of: FootprintOf = compiled_footprint
+    request: BatchRequest,
+    footprint_of: FootprintOf = compiled_footprint,
+    curve_of: BatchCurveOf | None = None,
 ) -> Calibrated:
     """Calibrate on the request's measured points; a page does this once and then only drags.
+
+    On top of simulated CTA times where all the points and the request itself have them.
 
     Raises:
         As `recommend_batch`.
@@ -77,6 +83,8 @@ def calibrate_for(
     footprint = footprint_of(variant, config, device)
     points = prepare(variant, config, device, measurements, footprint)
     own = not request.measured_kernel
+    if own and curve_of is not None:
+        points = replace(points, curve=_points_curve(request, points, footprint, curve_of))
     return Calibrated(
         measurements,
         calibrate(variant, device, points, is_own_file=own),
@@ -84,16 +92,34 @@ def calibrate_for(
     )
 
 
+def _points_curve(
+    request: BatchRequest, points: Points, footprint: Footprint, curve_of: BatchCurveOf
+) -> CtaCurve | None:
+    from engine.model.simulated import known_curve
+
+    variant, device, resolved = _resolve(request)
+    problem, config = _problem(request), resolved.values
+    launches = collect_batches(variant, config, problem, np.array([1], dtype=np.int64))
+    resident = resident_ctas(variant, launches, footprint(problem), device)
+    if curve_of(variant, config, device, problem, launches, resident) is None:
+        return None
+    problems = [p.problem for p in points.measurements]
+    return known_curve(variant, config, device, problems, points.resident[0])
+
+
 def recommend_batch(
     request: BatchRequest,
     footprint_of: FootprintOf = compiled_footprint,
     calibrated: Calibrated | None = None,
+    curve_of: BatchCurveOf | None = None,
 ) -> BatchResult:
     """Answer a request.
 
     Args:
         footprint_of: where registers and shared memory come from: the compiler, or a stand-in.
         calibrated: of `calibrate_for`, to save doing it again; None calibrates here.
+        curve_of: CTA times by machine code: simulated now, or those that are known. None, and
+            where it gives none, is the roofline.
 
     Raises:
         UnknownName: no such variant or GPU.
@@ -106,17 +132,16 @@ def recommend_batch(
     problem = _problem(request)
     _check(request, variant, device, problem, config)
     footprint = footprint_of(variant, config, device)
+    if request.measured_kernel:
+        curve_of = None  # the answer is about another kernel than the variant's file
     if calibrated is None:
-        calibrated = calibrate_for(request, footprint_of)
+        calibrated = calibrate_for(request, footprint_of, curve_of)
     calibration = calibrated.calibration
+    if calibration is not None and not calibration.by_machine_code:
+        curve_of = None
     notes = [resolved.error] if resolved.error else []
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
-    if calibration is None:
-        notes.append(
-            "Predicted by roofline. Nothing was measured: the model is not calibrated, and its "
-            "intervals are wide."
-        )
 
     axis_notes: list[str] = []
     asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
@@ -129,8 +154,10 @@ def recommend_batch(
         axis_notes.append(f"Batches end at {most:,}: {limit}")
     batches = range(1, most + 1)
     curve = predict_curve(
-        variant, problem, config, device, footprint(problem), batches, calibration
+        variant, problem, config, device, footprint(problem), batches, calibration, curve_of
     )
+    if calibration is None:
+        notes.append(_method_note(curve.method))
     fitting = memory_feasible(curve.table["device_bytes"].to_numpy(), device)
     if fitting < most:
         limit = f"more do not fit in {device.name}'s memory."
@@ -163,7 +190,7 @@ def recommend_batch(
         here = _priced(device, request.prices)
         situation = Situation(variant, config, now, here, price, calibration)
         priced = [_priced(d, request.prices) for d in all_devices()]
-        options, unjudged = rank_options(situation, LADDER, priced, footprint_of, wait)
+        options, unjudged = rank_options(situation, LADDER, priced, footprint_of, wait, curve_of)
         notes.extend(unjudged)
     main = estimate(
         variant, launch_plan(variant, now, config, device), footprint(now), device
@@ -180,14 +207,23 @@ def recommend_batch(
         config=config,
         problem=now,
         table=table,
-        points=_points(request, variant, config, device, footprint, calibrated),
+        method=curve.method,
+        points=_points(request, variant, config, device, footprint_of, calibrated, curve_of),
         recommendations=recommendations,
         calibration=calibration,
         loo=calibrated.loo,
         kernel=request.measured_kernel,
         knee=explain_knee(main.occupancy, table, device),
         next_point=_next_point(
-            variant, config, problem, device, footprint, calibration, recommended.batch, fitting
+            variant,
+            config,
+            problem,
+            device,
+            footprint,
+            calibration,
+            recommended.batch,
+            fitting,
+            curve_of,
         ),
         saving=_saving(request, table, recommended, batch_now, price),
         wait=wait,
@@ -296,13 +332,29 @@ def _next_point(
     calibration: Calibration | None,
     recommended: int,
     most: int,
+    curve_of: BatchCurveOf | None,
 ) -> NextPoint | None:
     launches = collect_batches(variant, config, problem, candidates(most, recommended))
     if calibration is not None and calibration.skips_absent_keys:
         launches = launches.without_absent_keys()
     resident = resident_ctas(variant, launches, footprint(problem), device)
     m = machine(device, variant, problem.dtype)
-    return measure_next(variant, launches, resident, m, calibration, recommended)
+    curve = None
+    if curve_of is not None:
+        curve = curve_of(variant, config, device, problem, launches, resident)
+    return measure_next(variant, launches, resident, m, calibration, recommended, curve)
+
+
+def _method_note(method: str) -> str:
+    if method == "machine code":
+        return (
+            "Predicted by machine code: a CTA's time is simulated on one SM. Nothing was measured; "
+            "the intervals come from kernels that were measured and simulated."
+        )
+    return (
+        "Predicted by roofline. Nothing was measured: the model is not calibrated, and its "
+        "intervals are wide."
+    )
 
 
 def _largest_launchable(
@@ -328,8 +380,9 @@ def _points(
     variant: Variant,
     config: Mapping[str, int],
     device: DeviceSpec,
-    footprint: Footprint,
+    footprint_of: FootprintOf,
     calibrated: Calibrated,
+    curve_of: BatchCurveOf | None,
 ) -> tuple[Point, ...]:
     """The measured points, then those asked for (with what was measured for the same problem)."""
     measurements = calibrated.measurements
@@ -349,10 +402,12 @@ def _points(
     points = []
     for problem, measured_us, sdpa_us in wanted:
         try:
-            plan = launch_plan(variant, problem, config, device)
+            launch_plan(variant, problem, config, device)
         except InvalidProblem as error:
             raise InvalidProblem(f"{problem.label()}: {error}") from None
-        result = estimate(variant, plan, footprint(problem), device, calibrated.calibration)
+        result = estimate_compiled(
+            variant, problem, config, device, footprint_of, calibrated.calibration, curve_of
+        )
         latency = result.latency
         if latency is None:
             raise InvalidProblem(result.reason)
@@ -364,7 +419,7 @@ def _points(
                 seqlen=problem.seqlen,
                 head_dim=problem.head_dim,
                 seqlen_kv=problem.seqlen_kv,
-                ctas=plan.passes[0].ctas,
+                ctas=result.plan.passes[0].ctas,
                 predicted_us=latency.median_us,
                 low_us=latency.low_us,
                 high_us=latency.high_us,

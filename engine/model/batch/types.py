@@ -90,6 +90,7 @@ class BatchResult:
     device: str
     config: dict[str, int]
     problem: Problem  # at `batch_now`
+    method: str  # what predicts the latencies: "machine code" or "roofline"
     table: pd.DataFrame
     points: tuple[Point, ...]
     recommendations: tuple[Recommendation, ...]
@@ -157,6 +158,7 @@ class BatchResult:
         parameters = calibration.parameters if calibration else Parameters()
         return {
             "origin": "predicted",
+            "method": self.method,
             "calibrated": calibration is not None,
             "parameters": {name: getattr(parameters, name) for name in PARAMETER_NAMES},
             "fitted": list(calibration.fitted) if calibration else [],

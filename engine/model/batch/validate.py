@@ -91,17 +91,28 @@ def validate(
     measurements: Sequence[Measurement],
     footprint: Footprint,
     calibration: Calibration | None = None,
+    *,
+    simulated: bool = False,
 ) -> Validation:
     """Predict each measured point and compare.
 
     A calibration on the same points proves nothing; `engine.model.calibrate.leave_one_out` does.
 
+    Args:
+        simulated: by machine code, where all the points' kernels were simulated before.
+
     Raises:
         InvalidProblem: as `engine.model.calibrate.prepare`.
     """
+    from engine.model.simulated import known_curve
+
     points = prepare(variant, config, device, measurements, footprint)
     m = machine(device, variant, measurements[0].problem.dtype)
-    spread = predict_arrays(variant, points.launches, points.resident, m, calibration)
+    curve = None
+    if simulated:
+        problems = [p.problem for p in measurements]
+        curve = known_curve(variant, config, device, problems, points.resident[0])
+    spread = predict_arrays(variant, points.launches, points.resident, m, calibration, curve)
     rows = [
         ValidationRow(
             problem=point.problem,

@@ -65,12 +65,14 @@ class CtaTimes:
 
     def table(self, lengths: ArrayLike) -> FloatArray:
         """The same for several lengths, `[n, resident + 1]`."""
-        at = np.asarray(lengths, np.float64)
+        at, where = np.unique(np.asarray(lengths, np.float64), return_inverse=True)
         known = np.array(self.together)
         columns = np.stack([self._at(at, known[:, j]) for j in range(len(self.counts))], axis=1)
         columns = np.concatenate([np.zeros((len(at), 1)), np.maximum(columns, 1.0)], axis=1)
         steps = np.arange(self.resident + 1)
-        return np.stack([np.interp(steps, (0, *self.counts), row) for row in columns])
+        rows = np.stack([np.interp(steps, (0, *self.counts), row) for row in columns])
+        result: FloatArray = rows[where]
+        return result
 
     def _at(self, lengths: FloatArray, known: FloatArray) -> FloatArray:
         if len(self.lengths) == 1:
