@@ -54,7 +54,7 @@ _FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_MOST_BATCHES = 8  # at which the order of a curve's CTAs is looked at
+_MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
 _VERSION = 5
 
 

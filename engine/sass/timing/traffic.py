@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations
 from typing import TypeAlias
 
@@ -81,6 +82,7 @@ class KvOrder:
         return np.asarray((z * along_y + y) * along_x + x, np.int64)
 
 
+@lru_cache(maxsize=256)  # a page asks for the same ones again as its sliders move
 def traffic(
     order: KvOrder,
     head_bytes: float,
