@@ -261,6 +261,22 @@ def _out_of_reach(device: DeviceSpec) -> str:
     own = _OWN_INSTRUCTIONS.get(capability)
     if own is None:
         return ""
-    if any(v.arch_specific and v.min_compute_capability == capability for v in LADDER):
+    users = [v.id for v in LADDER if v.arch_specific and v.min_compute_capability == capability]
+    if not users:
+        return f"Out of reach: {own}, which no rung of the ladder uses yet."
+    return _not_ranked(users, own, capability)
+
+
+def _not_ranked(users: Sequence[str], own: str, capability: tuple[int, int]) -> str:
+    """Which rungs of a GPU's own its table lacks; empty where it has them all."""
+    try:
+        ranked = table_for(capability).sources
+    except AttuneError:
+        return ""  # what is wrong with the table is said before
+    missing = [name for name in users if name not in ranked]
+    if not missing:
         return ""
-    return f"Out of reach: {own}, which no rung of the ladder uses yet."
+    return (
+        f"{', '.join(missing)} use {own}, and are not in the table yet: name one of them, or rank "
+        "again by python -m engine auto --renew."
+    )

@@ -16,6 +16,7 @@ from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.cli import main
 from engine.devices import find_device
 from engine.errors import AttuneError, InvalidProblem, UnknownName
+from engine.model.estimate import capability_reason
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
 from engine.problem import Problem
@@ -224,3 +225,20 @@ def test_the_tables_are_of_the_kernels_that_stand_here(capability: tuple[int, in
     assert table is not None
     changed = changed_since(table, LADDER)
     assert not changed, f"{changed} changed since {table.made}: run python -m engine auto --renew"
+
+
+def test_hopper_s_rungs_run_nowhere_else_and_say_that_they_are_not_ranked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    hopper = [v for v in LADDER if v.arch_specific]
+    for gpu, words in (("L4", "v15 needs compute capability 9.0"), ("B200", "9.0 alone")):
+        reasons = [capability_reason(v, find_device(gpu)) for v in hopper]
+        assert words in (reasons[0] or "")
+        assert all(reasons)
+    assert not any(capability_reason(v, find_device("H200")) for v in hopper)
+    reason = choose(Problem(1, 16, 2048, 128), find_device("H200")).reason
+    ranked = tables.table_for((9, 0)).sources
+    for variant in hopper:
+        assert (variant.id in ranked) != (variant.id in reason.partition("are not in")[0])
+    assert "tcgen05" in choose(Problem(1, 16, 2048, 128), find_device("B200")).reason
