@@ -270,10 +270,10 @@ def _out_of_reach(device: DeviceSpec) -> str:
 def _not_ranked(users: Sequence[str], own: str, capability: tuple[int, int]) -> str:
     """Which rungs of a GPU's own its table lacks; empty where it has them all."""
     try:
-        ranked = table_for(capability).sources
+        table = table_for(capability)
     except AttuneError:
         return ""  # what is wrong with the table is said before
-    missing = [name for name in users if name not in ranked]
+    missing = [name for name in users if table is None or name not in table.sources]
     if not missing:
         return ""
     return (
