@@ -75,6 +75,7 @@ struct HopperState {
     std::vector<std::vector<PendingTile>> stores;         // of each thread, oldest first
     std::vector<std::vector<size_t>> store_group_sizes;   // of each thread
     std::vector<Warpgroup> warpgroups;
+    std::vector<int> registers;  // of each warp's threads, by setmaxnreg; 0 where it asked for none
 };
 
 inline HopperState &hopper_of(Worker *w) {

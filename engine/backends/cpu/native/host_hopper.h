@@ -56,5 +56,8 @@ void wgmma_fence(Site site);
 void wgmma_commit(Site site);
 void wgmma_wait(int pending_groups, Site site);
 
+// setmaxnreg: the registers of each of this warp's threads from here on.
+void set_max_registers(int count, Site site);
+
 }  // namespace coh
 #pragma GCC visibility pop

@@ -8,6 +8,7 @@ void reset_hopper(Worker *w) {
     state.stores.clear();
     state.store_group_sizes.clear();
     state.warpgroups.clear();
+    state.registers.clear();
 }
 
 static void check_mbarrier_address(const void *pointer, Site site) {

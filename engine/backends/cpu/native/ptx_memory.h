@@ -130,12 +130,6 @@ COH_INLINE uint32_t elect(uint32_t mask, bool &elected, Site site) {  // the low
     elected = self->lane == leader;
     return leader;
 }
-COH_INLINE void set_max_registers(long long count, Site site) {
-    if (count < 24 || count > 256 || count % 8) {
-        fail("bad setmaxnreg", site, "%lld registers: a multiple of 8 from 24 to 256 is needed",
-             count);
-    }
-}
 COH_INLINE uint64_t clock_ticks() {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

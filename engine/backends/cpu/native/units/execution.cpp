@@ -14,5 +14,6 @@
 #include "../async_copy.cpp"
 #include "../matrix.cpp"
 #include "../wgmma.cpp"
+#include "../warp_registers.cpp"
 #include "../signals.cpp"
 #include "../launch.cpp"

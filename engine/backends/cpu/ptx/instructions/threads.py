@@ -48,6 +48,6 @@ FORMS = [
     Form("trap", "", 'coh::fail("trap", coh_here, "trap executed");'),
     Form("brkpt", "", 'coh::fail("trap", coh_here, "brkpt executed");'),
     Form("setmaxnreg.<inc|dec>.sync.aligned.u32", "n:imm",
-         "ptx::set_max_registers(n, coh_here);"),
+         "coh::set_max_registers(n, coh_here);"),
     Form("griddepcontrol.<launch_dependents|wait>", "", ";"),  # launches run in order here
 ]  # fmt: skip
