@@ -237,7 +237,7 @@ def _search() -> _SearchInputs:
         STRATEGIES[0],
         help=TERMS["sweep_strategy"],
     )
-    columns = st.columns([3, 3, 3, 2.2, 2], gap="small", vertical_alignment="bottom")
+    columns = st.columns(3, gap="small")
     evaluations = url_state.number_or_none(
         columns[0], "Points, at most", "sweep_evaluations", low=1, placeholder="no limit"
     )
@@ -251,12 +251,13 @@ def _search() -> _SearchInputs:
         help=TERMS["sweep_on"],
         persist_state="session",
     )
+    switches = st.container(horizontal=True)
     execute = url_state.toggle(
-        columns[3], "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
+        switches, "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
     )
     # Whether the machines of a cluster have a GPU is known only to them.
     full = (local_gpu().spec is not None or bool(cluster)) and url_state.toggle(
-        columns[4], "All timings", "sweep_full", help=TERMS["sweep_full"]
+        switches, "All timings", "sweep_full", help=TERMS["sweep_full"]
     )
     return _SearchInputs(
         strategy=strategy,

@@ -164,3 +164,19 @@ def test_the_table_is_downloaded_and_an_axis_is_checked(new_tab):
     assert len(lines) == 5
     assert "median_us" in lines[0]
     app.no_exception()
+
+
+def test_no_word_of_the_form_is_cut_off_in_a_narrow_window(new_tab):
+    app = new_tab("/sweep?variant=v05&S=64")
+    app.page.set_viewport_size({"width": 1024, "height": 900})
+    unfold(app)
+    expect(app.key("sweep_evaluations").locator("input")).to_have_attribute(
+        "placeholder", "no limit"
+    )
+    cut = app.page.evaluate(
+        """() => [...document.querySelectorAll('[data-testid=stMain] *')]
+            .filter(e => getComputedStyle(e).textOverflow === 'ellipsis')
+            .filter(e => e.scrollWidth > e.clientWidth && e.tagName !== 'INPUT')
+            .map(e => e.textContent)"""
+    )
+    assert cut == []

@@ -1,0 +1,24 @@
+"""The winner map of a sweep: a cell whose first place is shared has a sign."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from app.shared.palette import LIGHT
+from app.sweep.charts import winner_map
+
+
+def test_a_tie_has_a_sign_in_its_cell_and_names_the_other() -> None:
+    cell = {
+        **{"batch": 1, "num_heads": 1, "winner": "v01", "runner_up": "v02", "margin": 1.5},
+        **{"label": "v01", "median_us": 10.0, "origin": "predicted", "point": "a", "problem": "p"},
+    }
+    frame = pd.DataFrame(
+        [{**cell, "seqlen": 64, "tied_with": "v02"}, {**cell, "seqlen": 128, "tied_with": ""}]
+    )
+    points = winner_map(frame, {"v01": "#123456"}, LIGHT).data[1]
+    tied, alone = points.text
+    assert tied.startswith("<b>v01 =</b>")
+    assert alone.startswith("<b>v01</b>")
+    assert "a tie with v02" in points.hovertext[0]
+    assert "tie" not in points.hovertext[1]
