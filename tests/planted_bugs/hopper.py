@@ -110,6 +110,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         )
     ),
     Mutation("S is used before it is there", ("v18",), "wgmma_wait<1>();", ";", ("wgmma", "NaN")),
+    Mutation(
+        "the producer keeps too many registers",
+        ("v16", "v17", "v18"),
+        "CONSUMERS == 2 ? 24 : 32",
+        "CONSUMERS == 2 ? 40 : 32",
+        ("setmaxnreg",),
+    ),
     # ---- TMA ----
     Mutation(
         "K at the head of Q",
