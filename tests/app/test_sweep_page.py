@@ -105,15 +105,17 @@ def test_a_wrong_axis_is_one_sentence_and_cannot_start(open_app):
 
 
 def test_start_runs_to_the_end_and_shows_every_result(open_app):
-    at = open_app("sweep", gpu="L4", variant="v05", S="64")
+    at = open_app("sweep", gpu="L4", variant="v05")
     at.text_input(key="sweep_num_splits").set_value("1,4").run()
+    at.text_input(key="sweep_S").set_value("64,128").run()
     at.text_input(key="sweep_block_n").set_value("64").run()
+    at.text_input(key="sweep_threads_per_row").set_value("4").run()
     at.toggle(key="sweep_execute").set_value(False).run()
-    assert "6 points" in texts(at)
+    assert "4 points" in texts(at)
     at.button(key="sweep_start").click().run()
-    until(at, lambda at: any(m.label == "Took" for m in at.metric))
+    until(at, lambda at: any(m.label == "Took" for m in at.metric), timeout_s=120)
     assert not at.exception
-    assert metric(at, "Done") == "6 of 6"
+    assert metric(at, "Done") == "4 of 4"
     assert "none of them was measured" in texts(at)
     assert len(charts(at)) == 1
     assert "Finished after" in texts(at)
@@ -350,8 +352,10 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
     book.path.unlink()
 
 
-def test_the_best_is_kept_taken_and_forgotten(swept):
-    at = swept(sweep_tab="Keep", variant="v05", S="64")
+def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
+    monkeypatch.setattr(jobs, "_manager", finished)
+    at = open_app("tune", gpu="L4", variant="v05", S="64", sweep_tab="Keep")
+    at.switch_page("app_pages/sweep.py").run().run()
     assert not at.exception
     assert "Nothing is kept yet" in texts(at)
     at.button(key="sweep_keep_all").click().run()
@@ -360,7 +364,6 @@ def test_the_best_is_kept_taken_and_forgotten(swept):
     assert kept.origin == "predicted"
     assert "Kept now" in texts(at)
     # Tune's sidebar offers it, and takes it only when asked to.
-    at.query_params["gpu"] = "L4"  # as the browser's URL has it
     at.switch_page("app_pages/tune.py").run()
     assert "**tuned**" in texts(at)
     at.button(key="tuned_use").click().run()
