@@ -60,7 +60,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     expect(app.page).to_have_url(re.compile("variant=v05"))
     app.page.reload()
     app.see_metric("Correctness", "Passed")
-    expect(app.key("S").locator("input")).to_have_value("130")
+    expect(app.key("S").locator("input")).to_have_value("130", timeout=WAIT_MS)
     expect(app.page.get_by_role("tab", name="Source and resources")).to_have_attribute(
         "aria-selected", "true"
     )
