@@ -3,13 +3,15 @@
 #pragma once
 
 // 16 bytes to shared memory past the L1 cache; zeros when not `valid` (`source` is then not read).
-__device__ __forceinline__ void cp_async_16(void* destination, const void* source, bool valid) {
+__device__ __forceinline__ void cp_async_16(unsigned destination, const void* source, bool valid) {
     const int source_bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"((unsigned)__cvta_generic_to_shared(destination)), "l"(source),
-                   "r"(source_bytes)
+                 : "r"(destination), "l"(source), "r"(source_bytes)
                  : "memory");
+}
+__device__ __forceinline__ void cp_async_16(void* destination, const void* source, bool valid) {
+    cp_async_16((unsigned)__cvta_generic_to_shared(destination), source, valid);
 }
 
 // Closes a group: the copies that this thread started since the last one. It may be empty.

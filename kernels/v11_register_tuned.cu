@@ -1,12 +1,19 @@
-// v11 Register tuned: two row tiles a warp share every fragment of K and V; 16-byte output stores.
-// Idea: a fragment of K or V that is read once and used twice halves the reads of shared memory.
-// Changed: against v10, row_tiles; Q from shared memory where registers run out; O by 16 bytes.
+// v11 Register tuned: two row tiles a warp share fragments of K and V; softmax beside the products.
+// Idea: a fragment of K or V that is read once and used twice halves the reads of shared memory. A
+//   warp that has S of the next tile under way need not wait for the exponentials of this one.
+// Changed: against v10, row_tiles; K a tile ahead of V; Q from shared memory where registers run
+//   out; pointers of the copies that move along; O by 16 bytes.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
 // Constraints: sm_80 or later; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
-// Counted: 5.6 instructions an HMMA at D = 64 and block_n = 64 on sm_80, where v10 has 7.8.
+// Counted: 3,000 instructions for 64 keys on sm_80 (3,112 without the overlap), no conflicts.
+// Aimed at: tensor cores busy for 90 % of the time (85 % on sm_90). Simulated, with two CTAs an SM
+//   or one where no more fit, S = 2048, D = 64 (block_n = 32, 64) and 128: A100 67, 73 and 72 %;
+//   L4 87, 90 and 80; RTX 5090 91, 96 and 90; H200 53, 60 and 62. Missed where an mma takes 8
+//   cycles or less: ptxas groups the mma of S, and two warps that share the tensor cores meet in
+//   the softmax. Turns by named barriers (two teams of 4 warps) came to 71 % on the A100, D = 64.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
@@ -31,8 +38,8 @@ sentence = """v11 holds O and S of {row_tiles} row tiles in registers, and block
 entry = "attention_forward"
 grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = "32 * num_warps"
-# The ring of K and V, and Q where it is not in registers. O takes the place of the ring at the end.
-smem_bytes = "(max(2 * stages * block_n, block_m) + q_rows) * head_dim * element_bytes"
+# The ring of K and V, and Q where it is not in registers. O takes their place at the end.
+smem_bytes = "max(2 * stages * block_n + q_rows, block_m) * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         "softmax_scale"]
 
@@ -54,7 +61,7 @@ constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = HEAD_DIM * ROW_TILES > 128;
-constexpr int RING_ROWS = 2 * STAGES * BLOCK_N > BLOCK_M ? 2 * STAGES * BLOCK_N : BLOCK_M;
+constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
@@ -90,23 +97,20 @@ __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step
 constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // threads beside each other in a row
 constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
 
-// Starts the copies of ROWS rows into shared memory, of which `length` are there.
+// Starts the copies of ROWS rows into shared memory. Both addresses are those of the thread's first
+// row and its columns; `length` counts the rows that are there from that row on.
 template <int ROWS>
-__device__ __forceinline__ void load_tile(element* tile_smem,  // [ROWS, HEAD_DIM], swizzled
-                                          const element* source,  // [length, HEAD_DIM]
+__device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [ROWS, HEAD_DIM]
+                                          const element* lane_source,  // in [length, HEAD_DIM]
                                           int length) {
-    const int row = threadIdx.x / ROW_LANES;
-    const int d = threadIdx.x % ROW_LANES * VECTOR;
-    element* lane_smem = tile_smem + swizzled(row, d);
-    const element* lane_source = source + (size_t)row * HEAD_DIM + d;
 #pragma unroll
     for (int first = 0; first < ROWS; first += ROW_STEP) {
-        if (ROWS % ROW_STEP != 0 && first + row >= ROWS) break;
+        if (ROWS % ROW_STEP != 0 && first + (int)threadIdx.x / ROW_LANES >= ROWS) break;
 #pragma unroll
         for (int column = 0; column < HEAD_DIM; column += ROW_LANES * VECTOR) {
             // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-            cp_async_16(lane_smem + first * HEAD_DIM + column,
-                        lane_source + first * HEAD_DIM + column, first + row < length);
+            cp_async_16(lane_smem + 2 * (first * HEAD_DIM + column),
+                        lane_source + first * HEAD_DIM + column, first < length);
         }
     }
 }
@@ -122,6 +126,141 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
+// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, of which the last two columns are
+// row lane / 4 + 8.
+using Scores = float[ROW_TILES][BLOCK_N / 8][4];
+using Output = float[ROW_TILES][HEAD_DIM / 8][4];
+using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
+using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
+using Rows = float[ROW_TILES][2];
+
+// S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
+// untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
+__device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rmem,
+                                                unsigned q_address, unsigned k_address) {
+#pragma unroll
+    for (int step = 0; step < DIM_STEPS; step++) {
+        if constexpr (Q_IN_SMEM) {
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                ldmatrix_x4(q_rmem[t][0], step_address(q_address, step) + t * 32 * HEAD_DIM);
+            }
+        }
+#pragma unroll
+        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+            unsigned k_rmem[4];
+            ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
+                float(&left)[4] = s_rmem[t][2 * key_step];
+                float(&right)[4] = s_rmem[t][2 * key_step + 1];
+                if (step == 0) {
+#pragma unroll
+                    for (int j = 0; j < 4; j++) left[j] = right[j] = 0.0f;
+                }
+                mma_m16n8k16(left, q_step, k_rmem[0], k_rmem[1]);
+                mma_m16n8k16(right, q_step, k_rmem[2], k_rmem[3]);
+            }
+        }
+    }
+}
+
+// Scores of keys behind the end or the diagonal become -infinity; n0 is the tile's first key.
+__device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
+                                            int seqlen_kv) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
+                const int key = n0 + tile * 8 + pair + i % 2;
+                const int query = query0 + t * 16 + i / 2 * 8;
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                if (!visible) s_rmem[t][tile][i] = -INFINITY;
+            }
+        }
+    }
+}
+
+// The new running maxima, and what was summed under the old ones is to be multiplied by: l here, O
+// later. Key 0 is visible to every row, so maxima are finite from the first tile on.
+__device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scaled, Rows& l_rmem,
+                                              Rows& correction, float scale_log2) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float m_tile = s_rmem[t][0][2 * r];
+#pragma unroll
+            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+                const float(&scores)[4] = s_rmem[t][tile];
+                m_tile = fmaxf(m_tile, fmaxf(scores[2 * r], scores[2 * r + 1]));
+            }
+            const float m_new = fmaxf(m_scaled[t][r], row_max(m_tile) * scale_log2);
+            correction[t][r] = fast_exp2(m_scaled[t][r] - m_new);
+            m_scaled[t][r] = m_new;
+            l_rmem[t][r] *= correction[t][r];
+        }
+    }
+}
+
+// O shrinks to the new maximum.
+__device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[t][i / 2];
+        }
+    }
+}
+
+// P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded. Two
+// accumulator tiles of S side by side are one left operand.
+__device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
+                                             const Rows& m_scaled, float scale_log2) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+                const float(&scores)[4] = s_rmem[t][tile];
+                const float left = fast_exp2(scores[2 * r] * scale_log2 - m_scaled[t][r]);
+                const float right = fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[t][r]);
+                sum += left + right;
+                p_rmem[t][tile / 2][tile % 2 * 2 + r] = pack(left, right);
+            }
+            l_rmem[t][r] += sum;
+        }
+    }
+}
+
+// O += P @ V [WARP_ROWS, HEAD_DIM]. V's rows are the rows of the right operand, so its matrices
+// load transposed.
+__device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights& p_rmem,
+                                                unsigned v_address) {
+#pragma unroll
+    for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+            unsigned v_rmem[4];
+            ldmatrix_x4_transposed(v_rmem,
+                                   step_address(v_address, step) + key_step * 32 * HEAD_DIM);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                const unsigned(&p_step)[4] = p_rmem[t][key_step];
+                mma_m16n8k16(acc_rmem[t][2 * step], p_step, v_rmem[0], v_rmem[1]);
+                mma_m16n8k16(acc_rmem[t][2 * step + 1], p_step, v_rmem[2], v_rmem[3]);
+            }
+        }
+    }
+}
+
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -131,7 +270,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(128) unsigned char smem[];
     element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
-    element* q_smem = ring + RING_ROWS * HEAD_DIM;     // [BLOCK_M, HEAD_DIM], if Q_IN_SMEM
+    // Behind it [BLOCK_M, HEAD_DIM] of Q, if Q_IN_SMEM.
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -150,9 +289,15 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     // Q as the left operand of two tiles of 8 rows and two of 8 columns: from global memory as in
     // v08, or step by step from shared memory.
-    unsigned q_rmem[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];
+    Fragments q_rmem;
+    const int copy_row = threadIdx.x / ROW_LANES;
+    const int copy_d = threadIdx.x % ROW_LANES * VECTOR;
+    const int copy_offset = copy_row * HEAD_DIM + copy_d;
+    const unsigned copy_address = shared_address(ring) + 2 * swizzled(copy_row, copy_d);
     if constexpr (Q_IN_SMEM) {
-        load_tile<BLOCK_M>(q_smem, q + q_head + (size_t)m0 * HEAD_DIM, seqlen - m0);
+        load_tile<BLOCK_M>(copy_address + 2 * RING_ROWS * HEAD_DIM,
+                           q + q_head + (size_t)m0 * HEAD_DIM + copy_offset,
+                           seqlen - m0 - copy_row);
     } else {
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) {
@@ -174,29 +319,33 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         }
     }
 
-    float acc_rmem[ROW_TILES][HEAD_DIM / 8][4] = {};  // O, not yet divided by l: 8 columns a tile
-    float m_rmem[ROW_TILES][2];                       // running maxima of the lane's rows, unscaled
-    float l_rmem[ROW_TILES][2] = {};                  // running sums over this lane's keys only
+    Output acc_rmem = {};  // O, not yet divided by l: 8 columns a tile
+    Rows m_scaled;         // running maxima of the lane's rows, times scale_log2
+    Rows l_rmem = {};      // running sums over this lane's keys only
+    Rows correction;       // what is summed so far is to be multiplied by, for the new maxima
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) m_rmem[t][0] = m_rmem[t][1] = -INFINITY;
+    for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = -INFINITY;
 
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
     const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
 
-    // Copies the K/V tile whose first key is n, if there is one, into a stage. A group of its own
-    // either way, so that the groups under way can be counted.
-    const auto start_copies = [&](int stage, int n) {
-        if (n < kv_end) {
-            const size_t start = kv_head + (size_t)n * HEAD_DIM;
-            load_tile<BLOCK_N>(ring + stage, k + start, seqlen_kv - n);
-            load_tile<BLOCK_N>(ring + stage + TILE, v + start, seqlen_kv - n);
+    // Copies the K tile whose first key is n and the V tile before it; behind the last tile, zeros.
+    // A group of its own; stages are in elements. V is reached from K's pointer, to save registers.
+    const int rows_left = kv_end - copy_row;
+    const element* k_lane_source = k + kv_head + copy_offset;
+    const auto start_copies = [&](int k_stage, int v_stage, int n) {
+        load_tile<BLOCK_N>(copy_address + 2 * k_stage, k_lane_source, rows_left - n);
+        if (n > 0) {
+            load_tile<BLOCK_N>(copy_address + 2 * (TILE + v_stage), k_lane_source + (v - k) - TILE,
+                               rows_left - n + BLOCK_N);
         }
+        k_lane_source += TILE;
         cp_async_commit();
     };
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) start_copies(2 * i * TILE, i * BLOCK_N);
+    for (int i = 0; i < STAGES; i++) start_copies(2 * i * TILE, 2 * (i - 1) * TILE, i * BLOCK_N);
 
     // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
     const int k_row = lane / 16 * 8 + lane % 8, v_row = lane % 16;
@@ -206,125 +355,52 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
                             2 * swizzled(v_row, lane / 16 * 8);
 
+    // Only tiles across the end of the keys or across the diagonal have anything to mask.
+    const int all_visible = IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv;
+
+    // S and P of the first tile. All threads' parts of its K are there.
+    Scores s_rmem;
+    Weights p_rmem;
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();
+    multiply_scores(s_rmem, q_rmem, q_lane, k_lane);
+    if (BLOCK_N > all_visible) mask_scores(s_rmem, 0, query0, pair, seqlen_kv);
+    update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
+    exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+
     constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
-    int stage = 0;  // where this tile lies in the ring, in elements
-    for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
+    int stage = 0;  // where V of this tile lies in the ring, in elements
+    for (int next = BLOCK_N; next < kv_end; next += BLOCK_N) {
         cp_async_wait<STAGES - 2>();
-        // All threads' parts of this tile are there, and the tile before is read by nobody any
-        // more: its stage takes the next copies.
+        // All threads' parts of this tile's V and of the next K are there, and K of this tile and V
+        // of the one before are read by nobody any more: their stages take the next copies.
         __syncthreads();
-        start_copies(stage == 0 ? LAST_STAGE : stage - 2 * TILE, n0 + (STAGES - 1) * BLOCK_N);
         // Hides from the compiler that q_lane stays: it would keep Q's address of every step in a
         // register of its own, and spill others.
         asm volatile("" : "+r"(q_lane));
-        const unsigned k_address = k_lane + 2 * stage;
-        const unsigned v_address = v_lane + 2 * stage;
+        const int v_stage = stage;
         stage = stage == LAST_STAGE ? 0 : stage + 2 * TILE;
 
-        // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they
-        // load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
-        float s_rmem[ROW_TILES][BLOCK_N / 8][4] = {};
-#pragma unroll
-        for (int step = 0; step < DIM_STEPS; step++) {
-            if constexpr (Q_IN_SMEM) {
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; t++) {
-                    ldmatrix_x4(q_rmem[t][0], step_address(q_lane, step) + t * 32 * HEAD_DIM);
-                }
-            }
-#pragma unroll
-            for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-                unsigned k_rmem[4];
-                ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; t++) {
-                    const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
-                    mma_m16n8k16(s_rmem[t][2 * key_step], q_step, k_rmem[0], k_rmem[1]);
-                    mma_m16n8k16(s_rmem[t][2 * key_step + 1], q_step, k_rmem[2], k_rmem[3]);
-                }
-            }
-        }
-
-        // Only tiles across the end of the keys or across the diagonal have anything to mask.
-        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; t++) {
-#pragma unroll
-                for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
-                        const int key = n0 + tile * 8 + pair + i % 2;
-                        const int query = query0 + t * 16 + i / 2 * 8;
-                        const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
-                        if (!visible) s_rmem[t][tile][i] = -INFINITY;
-                    }
-                }
-            }
-        }
-
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
-        // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; t++) {
-            float correction[2], m_scaled[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float m_new = m_rmem[t][r];
-#pragma unroll
-                for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-                    const float(&scores)[4] = s_rmem[t][tile];
-                    m_new = fmaxf(m_new, fmaxf(scores[2 * r], scores[2 * r + 1]));
-                }
-                m_new = row_max(m_new);
-                m_scaled[r] = m_new * scale_log2;
-                correction[r] = fast_exp2(m_rmem[t][r] * scale_log2 - m_scaled[r]);
-                m_rmem[t][r] = m_new;
-                l_rmem[t][r] *= correction[r];
-            }
-#pragma unroll
-            for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[i / 2];
-            }
-#pragma unroll
-            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float& score = s_rmem[t][tile][i];
-                    score = fast_exp2(score * scale_log2 - m_scaled[i / 2]);
-                    l_rmem[t][i / 2] += score;
-                }
-            }
-        }
-
-        // O += P @ V [WARP_ROWS, HEAD_DIM]. Two accumulator tiles of S side by side are one left
-        // operand. V's rows are the rows of the right operand, so its matrices load transposed.
-#pragma unroll
-        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-            unsigned p_rmem[ROW_TILES][4];
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; t++) {
-                const float(&left)[4] = s_rmem[t][2 * key_step];
-                const float(&right)[4] = s_rmem[t][2 * key_step + 1];
-                p_rmem[t][0] = pack(left[0], left[1]), p_rmem[t][1] = pack(left[2], left[3]);
-                p_rmem[t][2] = pack(right[0], right[1]), p_rmem[t][3] = pack(right[2], right[3]);
-            }
-#pragma unroll
-            for (int step = 0; step < DIM_STEPS; step++) {
-                unsigned v_rmem[4];
-                ldmatrix_x4_transposed(
-                    v_rmem, step_address(v_address, step) + key_step * 32 * HEAD_DIM);
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; t++) {
-                    mma_m16n8k16(acc_rmem[t][2 * step], p_rmem[t], v_rmem[0], v_rmem[1]);
-                    mma_m16n8k16(acc_rmem[t][2 * step + 1], p_rmem[t], v_rmem[2], v_rmem[3]);
-                }
-            }
-        }
+        // S of the next tile beside O's rescaling for this one, ...
+        multiply_scores(s_rmem, q_rmem, q_lane, k_lane + 2 * stage);
+        start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
+                     next + (STAGES - 1) * BLOCK_N);
+        rescale(acc_rmem, correction);
+        if (next + BLOCK_N > all_visible) mask_scores(s_rmem, next, query0, pair, seqlen_kv);
+        // ... and O of this tile beside the softmax of the next: tensor cores do the one while
+        // other units do the other. In v10 a warp does them one after the other.
+        multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
+        update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
+        exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
     }
 
-    // O takes the place of the ring, which slower warps are still reading.
+    // The last tile has no next.
+    cp_async_wait<0>();
+    __syncthreads();
+    rescale(acc_rmem, correction);
+    multiply_values(acc_rmem, p_rmem, v_lane + 2 * stage);
+
+    // O takes the place of the ring and of Q, which slower warps are still reading.
     __syncthreads();
     element* o_smem = ring + warp * WARP_ROWS * HEAD_DIM;  // [WARP_ROWS, HEAD_DIM], swizzled
 #pragma unroll
@@ -341,15 +417,19 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
     }
+    // Where O begins is worked out again: kept from the start, it would cost registers in the loop.
+    asm volatile("" : "+r"(num_heads), "+r"(seqlen));
+    const size_t o_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
+    element* out_rows = out + (o_index * seqlen + m0 + warp * WARP_ROWS) * HEAD_DIM;
+    const int num_rows = seqlen - m0 - warp * WARP_ROWS;
     // Each warp stores its own rows, 16 bytes a lane; other lanes wrote them.
     __syncwarp();
 #pragma unroll
     for (int first = 0; first < WARP_ROWS * HEAD_DIM / VECTOR; first += 32) {
         const int row = (first + lane) / (HEAD_DIM / VECTOR);
         const int d = (first + lane) % (HEAD_DIM / VECTOR) * VECTOR;
-        const int query = m0 + warp * WARP_ROWS + row;
-        if (query < seqlen) {
-            *reinterpret_cast<uint4*>(out + q_head + (size_t)query * HEAD_DIM + d) =
+        if (row < num_rows) {
+            *reinterpret_cast<uint4*>(out_rows + row * HEAD_DIM + d) =
                 *reinterpret_cast<const uint4*>(o_smem + swizzled(row, d));
         }
     }

@@ -25,7 +25,7 @@ from engine.model.estimate import estimate, launch_plan
 from engine.problem import Problem
 from engine.records import files
 from kernels.ladder import LADDER
-from kernels.variant import Config, Variant
+from kernels.variant import Config, Tunable, Variant
 
 # The GPU whose figures stand for its compute capability.
 GPUS = {
@@ -55,10 +55,7 @@ OnStage = Callable[[str], None]
 class _Candidate:
     variant: Variant
     config: Config
-
-    @property
-    def is_default(self) -> bool:
-        return dict(self.config) == self.variant.default_config()
+    is_default: bool = False  # for the GPU at hand
 
 
 def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: None) -> Table:
@@ -70,6 +67,7 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
         OSError: the table cannot be written.
     """
     device = find_device(GPUS[compute_capability])
+    sources = {v.id: code_digest(v) for v in LADDER}  # before ranking: a file may change meanwhile
     reference = read_table(_REFERENCE) if compute_capability != _REFERENCE else None
     rows = _by_reference(device, reference, on_stage) if reference is not None else []
     rows = rows or _by_search(device, on_stage)
@@ -79,7 +77,7 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
         num_sms=device.num_sms or 1,
         made=datetime.now(UTC).date().isoformat(),
         compiler=_compiler(),
-        sources={v.id: code_digest(v) for v in LADDER},
+        sources=sources,
         rows=tuple(rows),
     )
     path = table_path(compute_capability)
@@ -90,14 +88,15 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
 
 def _by_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
     rows: list[Row] = []
-    square, decoding = list(map(_default, LADDER)), [_default(v) for v in LADDER if v.gqa]
+    square = [_default(v, device) for v in LADDER]
+    decoding = [_default(v, device) for v in LADDER if v.gqa]
     for head_dim in _HEAD_DIMS:
         first = _ranked(device, _square(head_dim, causal=False), square, on_stage)
         causal = _Ranking(device, _square(head_dim, causal=True), on_stage)
         causal.add(first.near(_KEEP_CONFIG))
         few = _ranked(device, _decoding(head_dim), decoding, on_stage)
         rows += [*first.rows(), *causal.rows(), *few.rows()]
-        square, decoding = (_defaults_of(r.near(_KEEP)) for r in (first, few))
+        square, decoding = (_defaults_of(r.near(_KEEP), device) for r in (first, few))
     return rows
 
 
@@ -111,12 +110,12 @@ def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> li
             _decoding(head_dim),
         ):
             ranking = _Ranking(device, problems, on_stage)
-            ranking.add(_candidates_of(reference, problems[0]))
+            ranking.add(_candidates_of(reference, problems[0], device))
             rows += ranking.rows()
     return rows
 
 
-def _candidates_of(reference: Table, problem: Problem) -> list[_Candidate]:
+def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:
     """Of the rows of the problem's kind: one query or many, this head_dim and mask."""
     candidates: dict[str, _Candidate] = {}
     variants = {variant.id: variant for variant in LADDER}
@@ -125,7 +124,7 @@ def _candidates_of(reference: Table, problem: Problem) -> list[_Candidate]:
         if kind != (problem.head_dim, problem.causal, problem.seqlen == 1):
             continue
         named = [_Candidate(variants[row.variant], row.config)] if row.variant in variants else []
-        named += [_default(variants[row.beside])] if row.beside in variants else []
+        named += [_default(variants[row.beside], device)] if row.beside in variants else []
         candidates |= {repr(c): c for c in named}
     return list(candidates.values())
 
@@ -137,8 +136,8 @@ def _ranked(
     ranking = _Ranking(device, problems, on_stage)
     ranking.add(first)
     splits = problems[0].seqlen == 1
-    near = _defaults_of(ranking.near(_KEEP))
-    ranking.add(c for n in near for c in _neighbours(n.variant, splits=splits))
+    near = _defaults_of(ranking.near(_KEEP), device)
+    ranking.add(c for n in near for c in _neighbours(n, device, splits=splits))
     return ranking
 
 
@@ -160,27 +159,42 @@ def _decoding(head_dim: int) -> list[Problem]:
     ]
 
 
-def _default(variant: Variant) -> _Candidate:
-    return _Candidate(variant, variant.default_config())
-
-
-def _defaults_of(candidates: Iterable[_Candidate]) -> list[_Candidate]:
-    variants = {c.variant.id: c.variant for c in candidates}
-    return [_default(variants[name]) for name in sorted(variants)]
-
-
-def _neighbours(variant: Variant, *, splits: bool) -> Iterator[_Candidate]:
-    """The defaults with one tunable changed; keys that a default cannot hold need two."""
-    default = variant.default_config()
+def _default(variant: Variant, device: DeviceSpec) -> _Candidate:
+    """With as many CTAs as two on every SM, where CTAs stay."""
+    config = variant.default_config()
     for tunable in variant.tunables:
-        for value in tunable.values:
+        if tunable.name == "num_ctas":
+            at_two = (v for v in _values(tunable, device) if v <= 2 * (device.num_sms or 1))
+            config["num_ctas"] = max(at_two, default=tunable.default)
+    return _Candidate(variant, config, is_default=True)
+
+
+def _values(tunable: Tunable, device: DeviceSpec) -> tuple[int, ...]:
+    """Values worth a try on a GPU: of `num_ctas`, whole CTAs on every SM, or the nearest to one."""
+    if tunable.name != "num_ctas":
+        return tunable.values
+    sms = device.num_sms or 1
+    whole = tuple(v for v in tunable.values if v % sms == 0)
+    return whole or (max((v for v in tunable.values if v <= sms), default=tunable.values[0]),)
+
+
+def _defaults_of(candidates: Iterable[_Candidate], device: DeviceSpec) -> list[_Candidate]:
+    variants = {c.variant.id: c.variant for c in candidates}
+    return [_default(variants[name], device) for name in sorted(variants)]
+
+
+def _neighbours(default: _Candidate, device: DeviceSpec, *, splits: bool) -> Iterator[_Candidate]:
+    """The defaults with one tunable changed; keys that a default cannot hold need two."""
+    variant, config = default.variant, default.config
+    for tunable in variant.tunables:
+        for value in _values(tunable, device):
             if tunable.name == "num_splits" and not (splits and value in _SPLITS):
                 continue
-            if value != tunable.default:
-                yield _Candidate(variant, {**default, tunable.name: value})
-    if "keys_per_warp" in default:
+            if value != config[tunable.name]:
+                yield _Candidate(variant, {**config, tunable.name: value})
+    if "keys_per_warp" in config:
         most = {t.name: t.values[-1] for t in variant.tunables if t.name != "row_tiles"}
-        yield _Candidate(variant, default | most)
+        yield _Candidate(variant, {**config, **most})
 
 
 class _Ranking:

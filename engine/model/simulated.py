@@ -52,6 +52,7 @@ _ROWS = (128, 512, 2048)
 _MOST_INSTRUCTIONS = 240_000  # of the longest CTA; where even 512 rows take more, 256 do
 _FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
+_LONGEST_OF_PERSISTENT = 1 << 10  # beyond, a query tile's beginning and end are little of it
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
@@ -345,6 +346,9 @@ def _lengths(
 def _plans(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
 ) -> Iterator[LaunchPlan]:
+    if problem.seqlen_kv is None and _is_persistent(variant, problem, config):
+        yield from _more_heads(variant, problem, config, rows)
+        return
     seqlen = 128
     for least in rows:
         while seqlen <= _LONGEST_SEQLEN:
@@ -361,6 +365,28 @@ def _plans(
                 yield plan
                 break
             seqlen *= 2
+
+
+def _is_persistent(variant: Variant, problem: Problem, config: Config) -> bool:
+    """Whether CTAs stay for several query tiles, so that more heads are more rows for each."""
+    few, many = (replace(problem, batch=batch) for batch in (1, 4096))
+    return variant.work.kv_rows(few, config) != variant.work.kv_rows(many, config)
+
+
+def _more_heads(
+    variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
+) -> Iterator[LaunchPlan]:
+    """As long as the problem, so that a CTA begins as many query tiles as it does there."""
+    seqlen = min(1 << (problem.seqlen - 1).bit_length(), _LONGEST_OF_PERSISTENT)
+    heads, before = 1, 0
+    for least in rows:
+        while True:
+            short = replace(problem, batch=heads, num_heads=1, num_heads_kv=None, seqlen=seqlen)
+            if (visited := variant.work.kv_rows(short, config)) >= least and visited > before:
+                before = visited
+                yield make_plan(variant, short, config)
+                break
+            heads *= 2
 
 
 def _longest_ctas(

@@ -218,13 +218,22 @@ def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int])
         assert each.us > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", SHIPPED, ids=str)
-def test_the_tables_are_of_the_kernels_that_stand_here(capability: tuple[int, int]) -> None:
+def test_what_is_older_than_the_kernels_that_stand_here_is_said(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
     table = read_table(capability)
     assert table is not None
-    changed = changed_since(table, LADDER)
-    assert not changed, f"{changed} changed since {table.made}: run python -m engine auto --renew"
+    changed, device = changed_since(table, LADDER), find_device(GPUS[capability])
+    for each in table.rows:
+        if each.seqlen == 1 or each.group > 1:
+            continue
+        problem = Problem(1, each.heads, each.seqlen, each.head_dim, causal=each.causal)
+        choice = choose(problem, device)
+        assert choice.variant.id == each.variant
+        assert ("Its source has changed" in choice.reason) == (each.variant in changed)
 
 
 def test_hopper_s_rungs_run_nowhere_else_and_say_that_they_are_not_ranked(
