@@ -56,7 +56,7 @@ _LONGEST_OF_PERSISTENT = 1 << 10  # beyond, a query tile's beginning and end are
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
-_VERSION = 5
+_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,13 +376,14 @@ def _is_persistent(variant: Variant, problem: Problem, config: Config) -> bool:
 def _more_heads(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
 ) -> Iterator[LaunchPlan]:
-    """As long as the problem, so that a CTA begins as many query tiles as it does there."""
+    """As long as the problem, so that a CTA begins as many query tiles as it does there; each at
+    least twice as many rows as the one before, so that a line through them is steady."""
     seqlen = min(1 << (problem.seqlen - 1).bit_length(), _LONGEST_OF_PERSISTENT)
     heads, before = 1, 0
     for least in rows:
         while True:
             short = replace(problem, batch=heads, num_heads=1, num_heads_kv=None, seqlen=seqlen)
-            if (visited := variant.work.kv_rows(short, config)) >= least and visited > before:
+            if (visited := variant.work.kv_rows(short, config)) >= max(least, 2 * before):
                 before = visited
                 yield make_plan(variant, short, config)
                 break
