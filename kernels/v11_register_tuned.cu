@@ -1,6 +1,5 @@
 // v11 Register tuned: two row tiles a warp share fragments of K and V; softmax beside the products.
-// Idea: a fragment of K or V that is read once and used twice halves the reads of shared memory. A
-//   warp that has S of the next tile under way need not wait for the exponentials of this one.
+// Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
 // Changed: against v10, row_tiles; K a tile ahead of V; Q from shared memory where registers run
 //   out; pointers of the copies that move along; O by 16 bytes.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
