@@ -2,9 +2,10 @@
 
 Each rung runs with its defaults first, at one head_dim; those that are nowhere within `_KEEP` of
 the fastest are left out of the rest. The others try one tunable at a time. That is done for one
-compute capability; others rank what was good there, or search too where none of it runs. Compiled
-kernels and their simulated times are kept in the caches on disk, so that a second run, or one after
-a few kernels changed, does only what is new.
+compute capability; others rank what was good there and search among the rungs that need a newer
+GPU, or search everything where none of it runs. Compiled kernels and their simulated times are kept
+in the caches on disk, so that a second run, or one after a few kernels changed, does only what is
+new.
 """
 
 from __future__ import annotations
@@ -111,8 +112,26 @@ def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> li
         ):
             ranking = _Ranking(device, problems, on_stage)
             ranking.add(_candidates_of(reference, problems[0], device))
+            if problems[0].seqlen > 1:
+                _add_beyond(ranking, device)
             rows += ranking.rows()
     return rows
+
+
+def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
+    """Rungs that the reference GPU cannot run, so that its table cannot name them.
+
+    They pad the rows of a warpgroup to 64, so that one query alone is nothing for them.
+    """
+    beyond = [
+        _default(v, device)
+        for v in LADDER
+        if _REFERENCE < v.min_compute_capability <= device.compute_capability
+    ]
+    names = {c.variant.id for c in beyond}
+    ranking.add(beyond)
+    near = _defaults_of((c for c in ranking.near(_KEEP) if c.variant.id in names), device)
+    ranking.add(c for n in near for c in _neighbours(n, device, splits=False))
 
 
 def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:

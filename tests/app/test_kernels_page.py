@@ -62,7 +62,7 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
     at = open_app("ladder", gpu="L4", H="8", S="1024", variant="v09")
     assert not at.exception
     shown = texts(at)
-    possible = [v for v in LADDER if v.id != "v12"]
+    possible = [v for v in LADDER if v.id != "v12" and not v.arch_specific]
     asked = len(jobs.submitted)
     assert asked >= len(possible)
     assert f"Compiling, simulating and counting {len(possible)} of {len(LADDER)} rungs" in shown

@@ -85,8 +85,11 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> LaunchPlan:
     source = folder / variant.source.name
     text = variant.source.read_text(encoding="utf-8")
     source.write_text(barrier.removed_from(text), encoding="utf-8")
-    problem = Problem(1, 1, 260, 32)
+    shares = any(t.name == "num_ctas" for t in variant.tunables)
+    problem = Problem(1, 2 if shares else 1, 260, 32)
     config = dict(fitting_config(variant, problem))
+    if shares:
+        config["num_ctas"] = 4  # six query tiles: a share ends amid one
     if "num_splits" in config:
         config["num_splits"] = 2  # two CTAs to fuse, two tiles and more for each
     return replace(make_plan(variant, problem, config), source=source)
