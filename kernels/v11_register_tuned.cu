@@ -1,18 +1,15 @@
 // v11 Register tuned: two row tiles a warp share fragments of K and V; softmax beside the products.
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
-// Changed: against v10, row_tiles; K a tile ahead of V; Q from shared memory where registers run
-//   out; pointers of the copies that move along; O by 16 bytes.
+// Changed: against v10, row_tiles; K a tile ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
 // Constraints: sm_80 or later; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
 // Counted: 3,000 instructions for 64 keys on sm_80 (3,112 without the overlap), no conflicts.
-// Aimed at: tensor cores busy for 90 % of the time (85 % on sm_90). Simulated, with two CTAs an SM
-//   or one where no more fit, S = 2048, D = 64 (block_n = 32, 64) and 128: A100 67, 73 and 72 %;
-//   L4 87, 90 and 80; RTX 5090 91, 96 and 90; H200 53, 60 and 62. Missed where an mma takes 8
-//   cycles or less: ptxas groups the mma of S, and two warps that share the tensor cores meet in
-//   the softmax. Turns by named barriers (two teams of 4 warps) came to 71 % on the A100, D = 64.
+// Simulated: tensor pipes busy at S = 2048, D = 64 (block_n = 64) and 128, two CTAs an SM if they
+//   fit: A100 73, 72 %; L4 90, 80; RTX 5090 96, 90; H200 60, 62. Aimed at 90 (85), missed where an
+//   mma takes 8 cycles or less: two warps that share the tensor cores meet in the softmax.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
@@ -357,10 +354,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // Only tiles across the end of the keys or across the diagonal have anything to mask.
     const int all_visible = IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv;
 
-    // S and P of the first tile. All threads' parts of its K are there.
+    // S and P of the first tile.
     Scores s_rmem;
     Weights p_rmem;
     cp_async_wait<STAGES - 1>();
+    // All threads' parts of its K are there.
     __syncthreads();
     multiply_scores(s_rmem, q_rmem, q_lane, k_lane);
     if (BLOCK_N > all_visible) mask_scores(s_rmem, 0, query0, pair, seqlen_kv);
@@ -395,6 +393,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     // The last tile has no next.
     cp_async_wait<0>();
+    // All threads' parts of its V are there.
     __syncthreads();
     rescale(acc_rmem, correction);
     multiply_values(acc_rmem, p_rmem, v_lane + 2 * stage);

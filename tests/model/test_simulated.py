@@ -129,7 +129,8 @@ def test_a_calibrated_prediction_names_its_method() -> None:
 
 def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
     pytest.importorskip("cupy")
-    request = BatchRequest("v08", "L4", seqlen=512, head_dim=64, heads=16, max_batch=64)
+    # D = 96, which no other test simulates: what one did is kept for all.
+    request = BatchRequest("v08", "L4", seqlen=512, head_dim=96, heads=16, max_batch=64)
     assert recommend_batch(request, curve_of=known_batch_curve).method == "roofline"
     result = recommend_batch(request, curve_of=simulated_batch_curve)
     if result.method == "roofline":
