@@ -127,7 +127,10 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
         _default(v, device)
         for v in LADDER
         if _REFERENCE < v.min_compute_capability <= device.compute_capability
+        and not (v.arch_specific and v.min_compute_capability != device.compute_capability)
     ]
+    if not beyond:
+        return
     names = {c.variant.id for c in beyond}
     ranking.add(beyond)
     near = _defaults_of((c for c in ranking.near(_KEEP) if c.variant.id in names), device)
