@@ -119,7 +119,7 @@ def _occupancy(occupancy: Occupancy | None, is_compiling: bool, delta: str | Non
     tile(
         "Occupancy",
         f"{occupancy.occupancy:.0%}",
-        occupancy.limited_by(),
+        occupancy.limited_by().replace("shared memory", "smem"),
         delta or f"{occupancy.ctas_per_sm} CTAs/SM",
         term=TERMS["occupancy"],
     )

@@ -27,7 +27,12 @@ def draw(
     possible = [rung for rung in known if not rung.why_not]
     if possible:
         table = without_empty(ladder_table(possible, ""))
-        tables.draw(table.frame(), rows=len(possible), key="kernels_table")
+        tables.draw(
+            table.frame(),
+            rows=len(possible),
+            columns={"instructions": st.column_config.NumberColumn(format="localized")},
+            key="kernels_table",
+        )
         st.caption(plain_markdown(table.remark))
     for rung in known:
         if rung.why_not:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.auto import Taken, choose, chosen_variants
+from engine.auto import Taken, choice, choose, chosen_variants
 from engine.auto import table as tables
 from engine.auto.renew import GPUS
 from engine.auto.table import Row, Table, changed_since, code_digest, read_table
@@ -236,7 +236,7 @@ def test_what_is_older_than_the_kernels_that_stand_here_is_said(
         assert ("Its source has changed" in choice.reason) == (each.variant in changed)
 
 
-def test_hopper_s_rungs_run_nowhere_else_and_say_that_they_are_not_ranked(
+def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
@@ -246,9 +246,12 @@ def test_hopper_s_rungs_run_nowhere_else_and_say_that_they_are_not_ranked(
         assert words in (reasons[0] or "")
         assert all(reasons)
     assert not any(capability_reason(v, find_device("H200")) for v in hopper)
-    reason = choose(Problem(1, 16, 2048, 128), find_device("H200")).reason
+    long, h200 = Problem(1, 16, 2048, 128), find_device("H200")
     table = tables.table_for((9, 0))
-    ranked = {} if table is None else table.sources
-    for variant in hopper:
-        assert (variant.id in ranked) != (variant.id in reason.partition("are not in")[0])
+    assert table is not None
+    assert {v.id for v in hopper} <= set(table.sources)
+    assert "not in the table" not in choose(long, h200).reason
+    older = {name: digest for name, digest in table.sources.items() if name < "v15"}
+    monkeypatch.setattr(choice, "table_for", lambda _: replace(table, sources=older))
+    assert ", ".join(v.id for v in hopper) + " use wgmma" in choose(long, h200).reason
     assert "tcgen05" in choose(Problem(1, 16, 2048, 128), find_device("B200")).reason

@@ -201,3 +201,14 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
     monkeypatch.setattr("engine.sass.disassembly.run_nvdisasm", missing)
     assert main(["sass", "v01", "--arch", "sm_75", "-S", "64"]) == 1
     assert capsys.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
+
+
+@pytest.mark.slow
+def test_turns_that_nobody_takes_any_more_hold_no_warp_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """v17's last arrivals at a named barrier have no partner: others of the CTA have left by then,
+    and the warps that still wait must not be let go one by one."""
+    argv = ["sass", "v17", "--gpu", "H200", "-S", "2048", "-H", "32", "-D", "128", "--json"]
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["latency"]["median_us"] > 0

@@ -602,8 +602,10 @@ private:
     }
 
     void open_if_complete(Cta& cta, NamedBarrier& barrier, double now) {
-        const int32_t expected = std::min(barrier.expected, cta.running);
-        if (barrier.arrived < expected || barrier.arrived == 0) return;
+        // A warp that has left counts as arrived; what it arrived at before is in the count already.
+        const bool is_complete = barrier.arrived >= barrier.expected ||
+                                 static_cast<int32_t>(barrier.waiting.size()) >= cta.running;
+        if (!is_complete || barrier.arrived == 0) return;
         barrier.arrived = 0;
         wake(barrier.waiting, now + m.barrier_cycles, BARRIER_STALL);
     }
