@@ -22,6 +22,7 @@ batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app = new_tab("/batch")
     app.see_metric("Recommended", "B = ")
+    app.see("predicted by machine code")  # the page is at rest: nothing that is simulated comes in
     before = app.metric("Recommended").inner_text()
 
     # Drag the heads: recommendation, curve and link follow.
@@ -47,7 +48,7 @@ def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     app.select("points", "a CSV file")
     app.key("points_csv").locator("input[type=file]").set_input_files(series)
     app.tab("Validate")
-    app.see("3 of 3 measured values")
+    app.see("0 of 3 measured values")  # those of the study: of another kernel than this file
 
     # Save it; the snapshot holds predictions and the imported points.
     before = {p.name for p in server.sessions.glob("*.json.gz")}
