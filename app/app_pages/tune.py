@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.evaluation import metrics, tabs
-from app.shared import pinned, saving, sidebar
+from app.shared import pinned, saving, sidebar, url_state
 from app.shared.runs import collect
 from app.shared.selection import variant_label
 from app.shared.widgets import plain_markdown, problem
@@ -31,7 +31,7 @@ def page() -> None:
         return
     above, tiles = st.container(), st.container()
     state = run_state(selection)
-    if st.session_state.get("live"):
+    if url_state.value_of("live", False, url_state.TRUTH.get):
         state = polling.rerun_on_change(selection, state)
     collect()
     view = view_of(selection, state)

@@ -238,6 +238,13 @@ def test_rerun_on_change_runs_each_new_problem_once(open_app, jobs):
 
 
 @pytest.mark.usefixtures("compiled_cache")
+def test_a_link_with_rerun_on_change_runs_at_once(open_app, jobs):
+    jobs.answer = {"state": "running"}
+    open_app(live="true")
+    assert sum(r["execute"] for r in jobs.submitted) == 1
+
+
+@pytest.mark.usefixtures("compiled_cache")
 def test_rerun_on_change_waits_for_the_run_before_it(open_app, jobs):
     jobs.answer = {"state": "running"}
     at = open_app()
