@@ -100,7 +100,7 @@ def _of_variant(
     from engine.auto import choose
     from engine.cli.sass_output import Result
     from engine.config import default_config, resolve_config
-    from engine.plan import make_plan
+    from engine.model.estimate import launch_plan
     from engine.sass.analysis import analyse_plan
 
     if variant is None:
@@ -121,7 +121,7 @@ def _of_variant(
         config = default_config(variant, given)
     else:
         config = resolve_config(variant, given, problem, device.name if device else None).values
-    plan = make_plan(variant, problem, config)
+    plan = launch_plan(variant, problem, config, device)
     analyses = analyse_plan(plan, _arch(args, device))
     if device is None:
         return [Result(analysis, None) for analysis in analyses]

@@ -125,6 +125,7 @@ def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
+        (["v17", "--gpu", "L4"], "v17 needs compute capability 9.0"),
         (["v08"], "name a GPU (--gpu L4) or give --arch sm_89"),
         (["v99", "--gpu", "L4"], "no variant called 'v99'"),
         (["v08", "--gpu", "L5"], "L5"),
