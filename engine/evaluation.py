@@ -300,10 +300,6 @@ class LineCoverage(Stored):
     def lines_not_run(self) -> int:
         return _count(self.not_run)
 
-    @property
-    def lines_not_compiled(self) -> int:
-        return _count(self.not_compiled)
-
 
 def _count(ranges: LineRanges) -> int:
     return sum(last - first + 1 for first, last in ranges)

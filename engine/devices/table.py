@@ -16,7 +16,7 @@ _TABLE = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding=
 
 def _device(line: list[Any]) -> DeviceSpec:
     """One line of the table."""
-    known = (None if cell == "-" else cell for cell in line)
+    known: list[Any] = [None if cell == "-" else cell for cell in line]
     name, capability, sms, mhz, gib, gb_per_s, l2_mib, fp16, fp32, watts, price, _, rate = known
     major, minor = (int(part) for part in capability.split("."))
     priced = _TABLE["prices"][line[11]]

@@ -115,7 +115,7 @@ def known_simulated_of(
     """`simulated_of` of what was simulated before, for a page that follows a slider."""
 
     def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        found = _known(variant, plan, compiled, device, resident)
+        found = known_ctas(variant, plan, compiled, device, resident)
         if found is None:
             return None
         moved = traffic_by_order(variant, plan, device, resident)
@@ -207,15 +207,8 @@ def _dram_bytes(
 
 def known_ctas(
     variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
-) -> CtaTimes | None:
-    """Cycles of the main pass's CTAs, by K/V rows; None where they were not simulated."""
-    found = _known(variant, plan, compiled, device, resident)
-    return None if found is None else found.times
-
-
-def _known(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
 ) -> SimulatedCtas | None:
+    """The main pass's CTAs, by K/V rows; None where they were not simulated."""
     regime = _regime(plan, device)
     return _find(_path(variant, plan, compiled, device, resident, regime))
 

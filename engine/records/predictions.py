@@ -63,13 +63,13 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
         return  # a machine that can only measure, or a full disk: the evaluation counts for more
 
 
-def predictions(path: Path | None = None) -> list[Prediction]:
+def predictions() -> list[Prediction]:
     """What was kept, oldest first; a repeated one once. Damaged lines are passed over.
 
     Raises:
         StoreError: the file cannot be read.
     """
-    events, _ = journal.read_from(path or predictions_path(), 0)
+    events, _ = journal.read_from(predictions_path(), 0)
     kept: dict[object, Prediction] = {}
     for event in events:
         try:

@@ -50,7 +50,6 @@ class RaceResult:
 def race(
     candidates: Candidates,
     settings: SamplerSettings,
-    finalists: int = FINALISTS,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RaceResult:
     """Successive halving, then a paired shoot-out of those that are left.
@@ -66,13 +65,13 @@ def race(
         raise ValueError("a race needs a candidate")
     left_in: dict[str, int] = {}
     for heat, rounds in enumerate(HEAT_ROUNDS, start=1):
-        if len(remaining) <= finalists or should_stop():
+        if len(remaining) <= FINALISTS or should_stop():
             break
-        staying = _survivors(candidates, remaining, rounds, settings, finalists, should_stop)
+        staying = _survivors(candidates, remaining, rounds, settings, should_stop)
         left_in |= {c: heat for c in remaining if c not in staying}
         remaining = staying
-    left_in |= {c: len(HEAT_ROUNDS) for c in remaining[finalists:]}
-    remaining = remaining[:finalists]
+    left_in |= {c: len(HEAT_ROUNDS) for c in remaining[FINALISTS:]}
+    remaining = remaining[:FINALISTS]
     final = candidates.run(remaining[0], settings, remaining[1:], should_stop=should_stop)
     places = rank_run(final, without=candidates.failures)
     return RaceResult(tuple(places), final, left_in, final.throttled)
@@ -83,7 +82,6 @@ def _survivors(
     remaining: Sequence[str],
     rounds: int,
     settings: SamplerSettings,
-    finalists: int,
     should_stop: Callable[[], bool],
 ) -> list[str]:
     """The candidates that remain after one heat, fastest first."""
@@ -93,7 +91,7 @@ def _survivors(
         return list(remaining)
     kind = heat.kinds[0]
     ordered = [place.point for place in rank_run(run, without=candidates.failures)]
-    half = max(finalists, (len(ordered) + 1) // 2)
+    half = max(FINALISTS, (len(ordered) + 1) // 2)
     staying = [
         candidate
         for position, candidate in enumerate(ordered)

@@ -75,7 +75,6 @@ def make_snapshot(
     Raises:
         SnapshotError: something that no file may hold, such as too many evaluations.
     """
-    distinct = dict.fromkeys([*(e.problem for e in evaluations), *problems])
     present = now()
     raw = {
         "id": id or uuid.uuid4().hex,
@@ -87,7 +86,7 @@ def make_snapshot(
         "updated": updated or present,
         "provenance": clean_lines(provenance, MAX_SENTENCE),
         "environment": environment,
-        "problems": tuple(distinct),
+        "problems": tuple(dict.fromkeys([*(e.problem for e in evaluations), *problems])),
         "evaluations": [encode(evaluation) for evaluation in evaluations],
         "error_maps": tuple(error_maps),
         "sources": tuple(sources),
@@ -134,15 +133,13 @@ def missing_sources(evaluations: Iterable[Evaluation], sources: Iterable[Source]
     )
 
 
-def make_error_map(
-    evaluation: int, error_map: ErrorMap, *, max_side: int = MAP_SIDE
-) -> StoredErrorMap:
-    """`error_map`, pooled further by block maximum to at most `max_side` cells per side.
+def make_error_map(evaluation: int, error_map: ErrorMap) -> StoredErrorMap:
+    """`error_map`, pooled further by block maximum to at most `MAP_SIDE` cells per side.
 
     `evaluation` is the index of the evaluation it belongs to. Values keep four digits.
     """
     pooled = np.asarray(error_map.values, dtype=np.float64)
-    down, across = (-(-n // max_side) for n in pooled.shape)
+    down, across = (-(-n // MAP_SIDE) for n in pooled.shape)
     for axis, step in ((0, down), (1, across)):  # NaN wins over every number
         pooled = np.maximum.reduceat(pooled, np.arange(0, pooled.shape[axis], step), axis=axis)
     raw = {

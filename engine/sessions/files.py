@@ -53,7 +53,7 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
     )
 
 
-def open_sessions(files: Sequence[str], store: Store | None = None) -> dict[str, Snapshot]:
+def open_sessions(files: Sequence[str]) -> dict[str, Snapshot]:
     """Several sessions by the name they are shown under: the file's, numbered where two agree."""
     opened: dict[str, Snapshot] = {}
     for file in files:
@@ -62,7 +62,7 @@ def open_sessions(files: Sequence[str], store: Store | None = None) -> dict[str,
         while label in opened:
             number += 1
             label = f"{name} ({number})"
-        opened[label] = open_session(file, store)
+        opened[label] = open_session(file)
     return opened
 
 

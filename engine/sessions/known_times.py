@@ -3,7 +3,7 @@ them.
 
 Shipped and own snapshots and the sessions being worked on stand behind one index. A time says which
 source it was taken of: only those of the very file that stands here today calibrate a prediction of
-it (`calibrate_on`); any other is a kernel of its own that has the name.
+it (`KnownTimes.calibration_of`); any other is a kernel of its own that has the name.
 """
 
 from __future__ import annotations
@@ -263,35 +263,22 @@ def newest_of(times: Iterable[KnownTime]) -> KnownTime | None:
     return max(warm, key=lambda t: (t.latency.origin == "measured", t.when), default=None)
 
 
-def taken_of(
-    times: Iterable[KnownTime], variant: Variant, config: Config, *, this_source: bool = True
-) -> KnownTime | None:
-    """The time to show for this variant and config, as `newest_of` picks it.
-
-    Args:
-        this_source: only a time of the very file that stands here today.
-    """
+def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> KnownTime | None:
+    """The time of this source and config to show, as `newest_of` picks it."""
     return newest_of(
         t
         for t in times
         if not t.is_sdpa
         and t.name == variant.id
         and dict(t.config) == dict(config)
-        and (not this_source or source_match(t, variant) == "this source")
+        and source_match(t, variant) == "this source"
     )
 
 
-def points_of(
-    times: Iterable[KnownTime], sdpa: Iterable[KnownTime] = ()
-) -> tuple[Measurement, ...]:
-    """Warm times as points for the batch model; `sdpa` gives each the fastest SDPA beside it."""
-    best: dict[Problem, float] = {}
-    for t in sdpa:
-        if t.is_sdpa and t.latency.kind == "device_warm":
-            us = t.latency.median_us
-            best[t.problem] = min(us, best.get(t.problem, us))
+def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
+    """Warm times as points for the batch model."""
     return tuple(
-        Measurement(problem=t.problem, measured_us=t.latency.median_us, sdpa_us=best.get(t.problem))
+        Measurement(problem=t.problem, measured_us=t.latency.median_us)
         for t in times
         if t.latency.kind == "device_warm"
     )
@@ -329,24 +316,6 @@ class _Calibrations:
             self._kept.pop(next(iter(self._kept)), None)
         self._kept[key] = fitted
         return fitted
-
-
-def calibrate_on(
-    times: Iterable[KnownTime],
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
-    footprint: Footprint,
-    dtype: Dtype,
-) -> Calibration | None:
-    """The latency model fitted to the times of this very source; None where there is none.
-
-    Args:
-        times: as `KnownTimes.of` gives them; those of other sources are passed over.
-        footprint: points whose kernel it does not know are passed over, too.
-    """
-    points = _points_of_source(times, variant, footprint, dtype)
-    return _fit(variant, config, device, points, footprint)
 
 
 def _points_of_source(

@@ -309,14 +309,7 @@ def working_folder() -> Path:
     return data_folder() / "working"
 
 
-def start_session(
-    title: str = "",
-    *,
-    hypothesis: str = "",
-    target: Goal | None = None,
-    notes: str = "",
-    folder: Path | None = None,
-) -> Session:
+def start_session(title: str = "", *, folder: Path | None = None) -> Session:
     """A new session with its journal in `folder` (the user's data folder by default)."""
     folder = folder or working_folder()
     try:
@@ -326,10 +319,7 @@ def start_session(
             f"The folder {folder} for sessions cannot be made: {error.strerror}."
         ) from None
     session_id = uuid.uuid4().hex
-    path = folder / f"{session_id}.jsonl"
-    session = begin_session(path, session_id=session_id, title=title)
-    session.edit(hypothesis=hypothesis, target=target, notes=notes)
-    return session
+    return begin_session(folder / f"{session_id}.jsonl", session_id=session_id, title=title)
 
 
 def begin_session(path: Path, *, title: str = "", session_id: str = "") -> Session:

@@ -12,7 +12,7 @@ from engine.units import format_us
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line. `gain` is start / now for the same problem and device; `gain_reason` says why not.
+    """One line. `gain` is start / now for the same problem and device; None without such a start.
 
     A predicted latency is only ever compared with a predicted one.
     """
@@ -24,7 +24,6 @@ class TimelineRow:
     evaluation: int | None
     latency: Latency | None
     gain: float | None
-    gain_reason: str
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -43,11 +42,11 @@ def timeline_rows(
     """The timeline in order, gains computed against the first timed evaluation of each problem."""
     rows = []
     for index, entry in enumerate(entries):
-        latency, gain, reason = None, None, "a note, without an evaluation"
+        latency, gain = None, None
         if entry.evaluation is not None:
             now = evaluations[entry.evaluation]
             latency = now.latency
-            gain, reason = _gain(now, evaluations)
+            gain = _gain(now, evaluations)
         rows.append(
             TimelineRow(
                 index,
@@ -57,17 +56,14 @@ def timeline_rows(
                 entry.evaluation,
                 latency,
                 gain,
-                reason,
             )
         )
     return rows
 
 
-def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> tuple[float | None, str]:
-    if now.latency is None:
-        return None, "it has no latency"
-    if now.status is Status.INCORRECT:
-        return None, "its result is wrong"
+def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> float | None:
+    if now.latency is None or now.status is Status.INCORRECT:
+        return None
     kind = now.latency.origin == "predicted"
     for start in evaluations:
         if (
@@ -76,5 +72,5 @@ def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> tuple[float | N
             and (start.problem, start.device) == (now.problem, now.device)
             and (start.latency.origin == "predicted") is kind
         ):
-            return start.latency.median_us / now.latency.median_us, ""
-    return None, "no earlier evaluation to compare it with"
+            return start.latency.median_us / now.latency.median_us
+    return None

@@ -120,7 +120,7 @@ def _errors(
     errors = []
     for count in (1, resident, _ROUNDS * resident):
         whole = simulate_sm(kernel, [trace], [0] * count, resident).cycles
-        errors.append((known.of(count, rows) - known.fetch_cycles) / whole - 1)
+        errors.append((known.times.of(count, rows) - known.times.fetch_cycles) / whole - 1)
     return errors
 
 

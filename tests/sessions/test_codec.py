@@ -182,7 +182,7 @@ def test_what_is_too_large_to_open_is_not_saved(monkeypatch: pytest.MonkeyPatch)
 def test_error_maps_are_pooled_by_their_largest_value() -> None:
     values = np.zeros((130, 10))
     values[129, 9], values[0, 0], values[2, 1] = 0.123456, np.nan, -1
-    pooled = make_error_map(3, ErrorMap("m", "row", "column", values, 2, 5), max_side=64)
+    pooled = make_error_map(3, ErrorMap("m", "row", "column", values, 2, 5))
     assert (pooled.rows, pooled.columns) == (44, 10)
     assert (pooled.rows_per_cell, pooled.columns_per_cell) == (6, 5)
     assert pooled.values[-1] == 0.1235

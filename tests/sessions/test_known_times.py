@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,19 @@ from compare_data import evaluation, latency, session
 
 from engine.compile.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import BaselineTiming, Resources, Status
-from engine.model.estimate import Footprint
+from engine.evaluation import Resources, Status
+from engine.model.equations import Calibration
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.sessions.known_times import (
     KnownTimes,
-    calibrate_on,
     newest_of,
-    points_of,
     source_match,
     times_of,
 )
 from engine.sessions.session import start_session
 from engine.sessions.store.store import Store
+from kernels.variant import Dtype
 
 L4_PROBLEM = Problem(1, 1, 128, 64)
 
@@ -77,20 +75,7 @@ def test_predictions_and_times_of_wrong_results_are_no_times() -> None:
     assert not times_of([predicted, wrong], session="s")
 
 
-def test_points_carry_the_fastest_sdpa() -> None:
-    timed = evaluation(
-        baselines=(
-            BaselineTiming("flash", latency(40.0)),
-            BaselineTiming("math", latency(90.0)),
-        )
-    )
-    times = times_of([timed], session="s")
-    (point,) = points_of([t for t in times if not t.is_sdpa], times)
-    assert point.measured_us == 100.0
-    assert point.sdpa_us == 40.0
-
-
-def test_only_times_of_this_very_source_calibrate() -> None:
+def test_only_times_of_this_very_source_calibrate(store: Store, tmp_path: Path) -> None:
     variant, device = find_variant("v01"), find_device("L4")
     sha = read_sources(variant.source).source_sha256
     config = variant.default_config()
@@ -98,15 +83,17 @@ def test_only_times_of_this_very_source_calibrate() -> None:
     def footprint(_: Problem) -> tuple[Resources, ...]:
         return (Resources("k", "sm_89", 256, 64, 0, 40960, 0, 0, 0),)
 
-    foot: Footprint = footprint
-    ours = times_of(
-        [evaluation(543.0, "v01", config=config, source_sha256=sha)], session="measured elsewhere"
-    )
-    calibration = calibrate_on(ours, variant, config, device, foot, "float16")
+    def calibrated(source_sha256: str, dtype: Dtype) -> Calibration | None:
+        made = evaluation(543.0, "v01", config=config, source_sha256=source_sha256)
+        name = store.save(session(made))
+        known = KnownTimes(store, tmp_path / "working")
+        calibration_of = known.calibration_of(lambda *_: footprint)
+        calibration = calibration_of(variant, config, device, dtype, False)
+        store.remove(name)
+        return calibration
+
+    calibration = calibrated(sha, "float16")
     assert calibration is not None
     assert calibration.points == 1
-    assert source_match(ours[0], variant) == "this source"
-    edited = replace(ours[0], source_sha256="ab" * 32)
-    assert source_match(edited, variant) == "another source"
-    assert calibrate_on([edited], variant, config, device, foot, "float16") is None
-    assert calibrate_on(ours, variant, config, device, foot, "bfloat16") is None
+    assert calibrated("ab" * 32, "float16") is None
+    assert calibrated(sha, "bfloat16") is None

@@ -176,10 +176,9 @@ def attend(
     return _divide(weights @ v, total)
 
 
-def segment_states(case: Case, starts: IntArray, scores: Float64Array | None = None) -> State:
+def segment_states(case: Case, starts: IntArray) -> State:
     """(m, l, acc) of the key segments that begin at `starts`, under the right mask."""
-    scores = case.scores if scores is None else scores
-    masked = np.where(case.visible, scores, -np.inf)
+    masked = np.where(case.visible, case.scores, -np.inf)
     ends = [*starts[1:], masked.shape[1]]
     m, l_, acc = [], [], []
     for a, b in zip(starts, ends, strict=True):
