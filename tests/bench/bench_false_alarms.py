@@ -2,10 +2,13 @@
 
     python tests/bench/bench_false_alarms.py                 # all variants, shapes up to 256
     python tests/bench/bench_false_alarms.py --max-seqlen 1024 --variants v08 --every 1
+    python tests/bench/bench_false_alarms.py --max-seqlen 2048 --one-each --min-seqlen 300
 
 Sequence lengths and head dimensions are those of tests/test_flash_attn.py (Dao-AILab), with and
 without causal, in both formats; of their product every `--every`-th is run per variant, by the
-check build with its harsh inputs. Prints each alarm, then how many runs there were.
+check build with its harsh inputs. With `--one-each` it is one run for each variant, lengths and
+causal, of one batch and head, whose head dimensions and formats take turns. Prints each alarm, then
+how many runs there were.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -36,17 +41,28 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--variants", nargs="*", default=[v.id for v in LADDER])
     p.add_argument("--max-seqlen", type=int, default=256)
+    p.add_argument("--min-seqlen", type=int, default=1, help="of queries or keys")
     p.add_argument("--every", type=int, default=7)
+    p.add_argument("--one-each", action="store_true", help="one run for all lengths and causal")
+    p.add_argument("-v", "--verbose", action="store_true", help="print each run")
     args = p.parse_args()
     runs = alarms = skipped = 0
     with Evaluator() as evaluator:
         for variant in (v for v in LADDER if v.id in args.variants):
-            for problem in problems(args.max_seqlen)[:: args.every]:
+            chosen = [
+                problem
+                for problem in problems(args.max_seqlen)
+                if max(problem.seqlen, problem.num_keys) >= args.min_seqlen
+            ]
+            chosen = one_each(variant, chosen) if args.one_each else chosen[:: args.every]
+            for problem in chosen:
                 if variant.unsupported(problem, variant.default_config()) is not None:
                     skipped += 1
                     continue
                 runs += 1
                 alarms += _alarm(variant, _evaluate(evaluator, variant, problem))
+                if args.verbose:
+                    print(variant.id, problem.label(), flush=True)
     print(f"{runs} runs, {alarms} alarms; {skipped} shapes that a variant does not take left out")
     sys.exit(1 if alarms else 0)
 
@@ -60,6 +76,21 @@ def problems(max_seqlen: int) -> list[Problem]:
         if max(seqlen, keys or 0) <= max_seqlen and not (causal and keys):
             made.append(Problem(2, 3, seqlen, head_dim, causal, dtype, seqlen_kv=keys))
     return made
+
+
+def one_each(variant: Variant, of: list[Problem]) -> list[Problem]:
+    """One problem for all lengths and causal; the others follow where the variant takes none."""
+    groups: dict[tuple[int, int, bool], list[Problem]] = defaultdict(list)
+    for problem in of:
+        group = groups[problem.seqlen, problem.num_keys, problem.causal]
+        group.append(replace(problem, batch=1, num_heads=1, num_heads_kv=1))
+    turn = LADDER.index(variant)
+    chosen = []
+    for number, group in enumerate(groups.values()):
+        config = variant.default_config()
+        taken = [p for p in group if variant.unsupported(p, config) is None] or group
+        chosen.append(taken[(turn + number) % len(taken)])
+    return chosen
 
 
 def _evaluate(evaluator: Evaluator, variant: Variant, problem: Problem) -> Evaluation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted_bugs.mutation import HOPPER, Mutation
+from planted_bugs.mutation import HOPPER, WARP_SPECIALIZED, Mutation
 
 _RACE = (
     "shared memory race",
@@ -13,6 +13,7 @@ _RACE = (
     "has not landed",
 )
 _REUSED = {"block_n": 64}  # more tiles than stages
+_TOO_MANY = ("too many mbarrier arrivals",)
 _LANDS = (*_RACE, "mbarrier", "copy")
 _WRONG = ("largest error", "copy not complete", "shared memory race")  # elements of other places
 
@@ -97,6 +98,26 @@ MUTATIONS: tuple[Mutation, ...] = (
         )
     ),
     *(
+        Mutation(name, variants, f"if (lane == 0) {arrival}", arrival, _TOO_MANY, config=_REUSED)
+        for name, variants, arrival in (
+            ("every lane gives K back", WARP_SPECIALIZED, "mbarrier_arrive(k_empty + stage);"),
+            ("every lane gives V back", ("v16",), "mbarrier_arrive(v_empty + stage);"),
+            (
+                "every lane gives V back",
+                ("v17", "v18"),
+                "mbarrier_arrive(v_empty + last_stage);",
+            ),
+        )
+    ),
+    Mutation(
+        "one consumer gives V back",
+        WARP_SPECIALIZED,
+        "mbarrier_init(v_empty + stage, 4 * CONSUMERS);",
+        "mbarrier_init(v_empty + stage, 4);",
+        (*_TOO_MANY, "copy not complete"),
+        config=_REUSED,
+    ),
+    *(
         Mutation(name, ("v17", "v18"), old, ";", ("barrier", "turn"), config=_REUSED)
         for name, old in (
             (
@@ -112,7 +133,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("S is used before it is there", ("v18",), "wgmma_wait<1>();", ";", ("wgmma", "NaN")),
     Mutation(
         "the producer keeps too many registers",
-        ("v16", "v17", "v18"),
+        WARP_SPECIALIZED,
         "CONSUMERS == 2 ? 24 : 32",
         "CONSUMERS == 2 ? 40 : 32",
         ("setmaxnreg",),

@@ -10,7 +10,8 @@ from engine.problem import Problem
 SCALAR = ("v01", "v02", "v05", "v06")
 TILED = ("v03", "v04")
 LOOPED = (*SCALAR, *TILED, "v08", "v09")  # over key tiles, K and V by load_tile
-HOPPER = ("v15", "v16", "v17", "v18")
+WARP_SPECIALIZED = ("v16", "v17", "v18")
+HOPPER = ("v15", *WARP_SPECIALIZED)
 ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v13", "v14", *HOPPER)
 SPLIT = ("v05", "v06")
 

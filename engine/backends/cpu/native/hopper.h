@@ -39,6 +39,7 @@ struct Mbarrier {
     long long bytes_missing;
     int phase;  // parity of the phase in progress
     Site site;
+    Site completed_by;  // the arrival that completed the last phase, if one did
     std::vector<MbarrierWaiter> waiting;
     std::vector<PendingTile> tiles;      // TMA loads that will complete here
     Handover handover;        // of the arrivals (check build)

@@ -98,6 +98,32 @@ static void hand_over_to(Mbarrier &mbarrier) {
     known = joined(known, w->orders[self->linear].fenced);
 }
 
+// An arrival that may as well come before the last phase was complete counts there in another run,
+// in the place of the thread that is still missing. Whoever arrives once in every phase knows of the
+// one before: it waited there, or for who did.
+static void require_known_phase(Worker *w, const Mbarrier &mbarrier, Site site) {
+    if (w->cluster || !mbarrier.completed_by.file) return;
+    const std::vector<uint32_t> &arrived = mbarrier.phase_handover.clock;
+    auto is_known_to = [&](unsigned thread) {
+        const uint32_t *known = clocks_of(w, thread);
+        for (unsigned t = 0; t < w->num_threads; t++) {
+            if (arrived[t] > std::max(known[t], w->floor_clock)) return false;
+        }
+        return true;
+    };
+    if (is_known_to(self->linear)) return;
+    // Lanes may have told each other without ordering their memory: by a shuffle or a vote.
+    const unsigned first = self->linear / WARP * WARP;
+    for (unsigned t = first; t < std::min(first + WARP, w->num_threads); t++) {
+        if (is_known_to(t)) return;
+    }
+    fail_at_two("too many mbarrier arrivals", site, mbarrier.completed_by,
+                "nothing orders this arrival after the last phase, which {other} completed: it may "
+                "come before and complete that phase in the place of another thread. The mbarrier "
+                "of line %d was initialised for %d arrivals a phase",
+                mbarrier.site.line, mbarrier.arrivals);
+}
+
 uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site site) {
     Worker *w = worker;
     Mbarrier &mbarrier = use_mbarrier(pointer, site);
@@ -106,6 +132,7 @@ uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site s
                     "%d arrivals and %d of the phase's %d are missing; it was initialised in "
                     "{other}", count, mbarrier.arrivals_missing, mbarrier.arrivals);
     }
+    if (w->settings->check) require_known_phase(w, mbarrier, site);
     const uint64_t state = (uint64_t)mbarrier.phase;
     mbarrier.arrivals_missing -= count;
     mbarrier.bytes_missing += transaction_bytes;
@@ -114,6 +141,7 @@ uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site s
         advance_clock(w, self->linear);
     }
     complete_phase_if_due(mbarrier);
+    if (state != (uint64_t)mbarrier.phase) mbarrier.completed_by = site;
     return state;
 }
 
