@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from engine.cli.options import add_config, add_problem, parse_config, problem_from
+from engine.cli.options import add_config, add_problem, given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import AttuneError, UnknownName
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.pipeline.request import target_device
 
     problem, device = problem_from(args), target_device(args.gpu)
-    given = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+    given = given_config(args)
     known = known_times()
     taken = known.taken_at(problem, device.name) if known is not None and device else ()
     choice = choose(problem, device, given, taken)

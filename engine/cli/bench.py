@@ -12,28 +12,17 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.options import kernel, parse_config, positive_float
 from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
+from engine.evaluation import baseline_label
 from engine.names import find_variant
 from engine.presets import BENCH_PROBLEMS
 from engine.records.encoding import encode
+from engine.table import Table
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     from engine.evaluation import Latency
     from engine.measure.verdict import Comparison
     from engine.pipeline.bench import BenchLine, BenchResult, Entrant
-
-_COLUMNS = (
-    "kernel",
-    "device µs",
-    "cold µs",
-    "end-to-end µs",
-    "TFLOP/s",
-    "% of peak",
-    "GB/s",
-    "speed-up",
-    "95 % interval",
-    "verdict",
-)
 
 
 def add_parser(commands: Any) -> None:
@@ -132,7 +121,7 @@ def _show_stage(quiet: bool) -> Any:
 def _print_result(result: BenchResult) -> None:
     timed = [line for line in result.lines if line.device is not None]
     title = f"{result.problem.label()} on {result.device}, measured; {result.stop_reason}"
-    print_table(title, _COLUMNS, [_row(line, result.best_baseline) for line in timed])
+    print_table(Table.of(title, (_record(line, result.best_baseline) for line in timed)))
     for line in result.lines:
         if line.device is None:
             print(f"{line.name}: {line.reason}")
@@ -142,21 +131,25 @@ def _print_result(result: BenchResult) -> None:
         print(f"THROTTLED: {result.throttled}")
 
 
-def _row(line: BenchLine, best: str | None) -> list[object]:
-    from engine.evaluation import baseline_label
-
-    name = baseline_label(line.name) if line.is_baseline else line.name
-    times = [_median(x) for x in (line.device, line.cold, line.end_to_end)]
-    rates = [line.tflops, None if line.peak_share is None else f"{line.peak_share:.1%}"]
-    rates.append(None if line.gb_per_s is None else round(line.gb_per_s))
-    if line.against_best is None:
-        beside: list[object] = ["best SDPA" if line.name == best else None, None, None]
-    elif isnan(line.against_best.ratio):
-        beside = [None, None, str(line.against_best.verdict)]
-    else:
-        c = line.against_best
-        beside = [f"{c.speedup:.3f}×", f"{1 / c.high:.3f} – {1 / c.low:.3f}", str(c.verdict)]
-    return [name, *times, *rates, *beside]
+def _record(line: BenchLine, best: str | None) -> dict[str, object]:
+    c = line.against_best
+    speedup = interval = None
+    if c is None:
+        speedup = "best SDPA" if line.name == best else None
+    elif not isnan(c.ratio):
+        speedup, interval = f"{c.speedup:.3f}×", f"{1 / c.high:.3f} – {1 / c.low:.3f}"
+    return {
+        "kernel": baseline_label(line.name) if line.is_baseline else line.name,
+        "device µs": _median(line.device),
+        "cold µs": _median(line.cold),
+        "end-to-end µs": _median(line.end_to_end),
+        "TFLOP/s": line.tflops,
+        "% of peak": None if line.peak_share is None else f"{line.peak_share:.1%}",
+        "GB/s": None if line.gb_per_s is None else round(line.gb_per_s),
+        "speed-up": speedup,
+        "95 % interval": interval,
+        "verdict": None if c is None else str(c.verdict),
+    }
 
 
 def _median(latency: Latency | None) -> float | None:
@@ -194,13 +187,10 @@ def _line_dict(line: BenchLine) -> dict[str, Any]:
 def _comparison_dict(comparison: Comparison | None) -> dict[str, Any] | None:
     if comparison is None:
         return None
-    speedup = {
+    return {
         "speedup": comparison.speedup,
         "low": 1 / comparison.high,
         "high": 1 / comparison.low,
-    }
-    return {
-        **speedup,
         "verdict": str(comparison.verdict),
         "floor": comparison.floor,
         "rounds": comparison.pairs,

@@ -111,7 +111,7 @@ def print_comparison(comparison: SessionComparison, args: argparse.Namespace) ->
             _print_differences(differences)
         print()
         for table in output.comparison_tables(comparison):
-            print_table(table.title, table.columns, table.rows)
+            print_table(table)
         if not comparison.rows:
             print("Nothing to compare: the sessions share no problem.")
 

@@ -6,9 +6,10 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from engine.cli.output import print_json, print_table
+from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import all_devices, find_device
 from engine.devices.detect import detect_local
+from engine.table import Table
 
 
 def add_parser(commands: Any) -> None:
@@ -24,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print_json(asdict(spec))
         else:
-            rows = [(k, v if v is not None else "unknown") for k, v in asdict(spec).items()]
-            print_table(spec.name, ("figure", "value"), rows)
+            rows = asdict(spec).items()
+            print_figures(spec.name, ((k, "unknown" if v is None else v) for k, v in rows))
         return 0
     local = detect_local()
     reason = local if isinstance(local, str) else ""
@@ -41,32 +42,19 @@ def run(args: argparse.Namespace) -> int:
     print(f"This machine: {reason or (local.spec.name if not isinstance(local, str) else '')}")
     for difference in () if isinstance(local, str) else local.differences:
         print(f"  {difference}")
-    print_table(
-        "Known GPUs (dense rates, FP32 accumulation)",
-        (
-            "GPU",
-            "arch",
-            "SMs",
-            "FP16 TFLOP/s",
-            "FP32 TFLOP/s",
-            "GB/s",
-            "memory",
-            "$/h",
-            "rented for it",
-        ),
-        (
-            (
-                d.name,
-                d.arch,
-                d.num_sms,
-                d.fp16_tensor_tflops,
-                d.fp32_tflops,
-                d.memory_gb_per_s,
-                d.memory,
-                d.price_usd_per_hour,
-                d.price_basis,
-            )
-            for d in all_devices()
-        ),
+    records = (
+        {
+            "GPU": d.name,
+            "arch": d.arch,
+            "SMs": d.num_sms,
+            "FP16 TFLOP/s": d.fp16_tensor_tflops,
+            "FP32 TFLOP/s": d.fp32_tflops,
+            "GB/s": d.memory_gb_per_s,
+            "memory": d.memory,
+            "$/h": d.price_usd_per_hour,
+            "rented for it": d.price_basis,
+        }
+        for d in all_devices()
     )
+    print_table(Table.of("Known GPUs (dense rates, FP32 accumulation)", records))
     return 0

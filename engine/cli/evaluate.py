@@ -12,16 +12,14 @@ from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import (
     add_config,
     add_defaults_only,
-    add_inputs,
     add_problem,
+    add_run,
     add_target,
     config_from,
     kernel,
-    positive_float,
     problem_from,
-    seed,
 )
-from engine.cli.output import print_json, print_table
+from engine.cli.output import print_figures, print_json, print_table
 from engine.errors import AttuneError
 from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_label
 from engine.model.estimate import compiled_footprint
@@ -31,6 +29,7 @@ from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
 from engine.pipeline.simulate import simulate
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
+from engine.table import Table
 from engine.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -44,11 +43,7 @@ def add_parser(commands: Any) -> None:
     add_config(p)
     add_defaults_only(p)
     add_target(p)
-    p.add_argument(
-        "--check",
-        action="store_true",
-        help="CPU backend: look for races, accesses out of bounds and uninitialised reads (slower)",
-    )
+    add_run(p)
     p.add_argument(
         "--coverage",
         action="store_true",
@@ -59,17 +54,6 @@ def add_parser(commands: Any) -> None:
         choices=("in_order", "random", "reverse"),
         default="in_order",
         help="CPU backend: the order in which threads run",
-    )
-    p.add_argument(
-        "--seed", type=seed, default=0, help="of the inputs and of the random order (default 0)"
-    )
-    add_inputs(p)
-    p.add_argument(
-        "--timeout",
-        type=positive_float,
-        default=60.0,
-        metavar="SECONDS",
-        help="of one run (default 60)",
     )
     p.add_argument(
         "--partial",
@@ -126,9 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if times:
             from engine.sessions.tables import known_times_table
 
-            table = known_times_table(times, find_variant(evaluation.variant))
-            print_table(table.title, table.columns, table.rows)
-            print(table.remark)
+            print_table(known_times_table(times, find_variant(evaluation.variant)))
     if args.save:
         from engine.sessions.session import save_outcome
 
@@ -184,7 +166,7 @@ def _print_human(e: Evaluation, config_says: str) -> None:
     if e.execution is not None and e.execution.cpu_execution_ms is not None:
         took = f"{e.execution.cpu_execution_ms:.1f} ms of CPU execution (not a GPU latency)"
         rows.append(("executed", f"{e.execution.partial}; {took}" if e.execution.partial else took))
-    print_table("Evaluation", ("figure", "value"), rows)
+    print_figures("Evaluation", rows)
     for warning in e.correctness.warnings if e.correctness is not None else ():
         print(f"Warning: {warning}")
     for note in e.notes:
@@ -202,16 +184,17 @@ def _print_coverage(e: Evaluation) -> None:
     if not e.line_coverage:
         print("Coverage is known only for a kernel that the CPU backend executed to its end.")
         return
-    columns = ("file", "lines", "never ran", "ran in part", "not compiled (#if)")
-    rows = [
-        (
-            c.file,
-            c.lines,
-            *(", ".join(format_ranges(r)) for r in (c.not_run, c.partly_run, c.not_compiled)),
-        )
+    records = (
+        {
+            "file": c.file,
+            "lines": c.lines,
+            "never ran": ", ".join(format_ranges(c.not_run)),
+            "ran in part": ", ".join(format_ranges(c.partly_run)),
+            "not compiled (#if)": ", ".join(format_ranges(c.not_compiled)),
+        }
         for c in e.line_coverage
-    ]
-    print_table("Lines of device code", columns, rows)
+    )
+    print_table(Table.of("Lines of device code", records))
 
 
 def _latency(latency: Latency) -> str:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from engine.cli.output import print_json, print_table
+from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
 from engine.evaluation import Occupancy
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"device": device.name, "threads": args.threads, **asdict(result)})
     else:
-        print_table(f"Occupancy on {device.name}", ("figure", "value"), occupancy_rows(result))
+        print_figures(f"Occupancy on {device.name}", occupancy_rows(result))
         print(result.reason)
     return 0 if result.ctas_per_sm > 0 else 1
 

@@ -122,6 +122,11 @@ def add_defaults_only(p: Options) -> None:
     )
 
 
+def given_config(args: argparse.Namespace) -> dict[str, int]:
+    """The tunables given by `--config`. InvalidProblem for an item that is not of its form."""
+    return parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+
+
 def config_from(args: argparse.Namespace) -> dict[str, int]:
     """The tunables given by `--config`; with `--defaults-only` all of them.
 
@@ -129,7 +134,7 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
         InvalidProblem: an item that is not name=whole number.
         UnknownName: no such variant.
     """
-    config = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+    config = given_config(args)
     if getattr(args, "defaults_only", False) and args.variant != AUTO:
         return default_config(find_variant(args.variant), config)
     return config
@@ -159,13 +164,29 @@ def add_target(p: Options, default: str = "the one in this machine") -> None:
     )
 
 
-def add_inputs(p: Options, default: str | None = NORMAL) -> None:
+def add_run(p: Options, inputs: str | None = NORMAL) -> None:
+    """How a run is made: `--check`, `--seed`, `--timeout` and `--inputs`."""
+    p.add_argument(
+        "--check",
+        action="store_true",
+        help="CPU backend: look for races, accesses out of bounds and uninitialised reads (slower)",
+    )
+    p.add_argument(
+        "--seed", type=seed, default=0, help="of the inputs and of a random order (default 0)"
+    )
+    p.add_argument(
+        "--timeout",
+        type=positive_float,
+        default=60.0,
+        metavar="SECONDS",
+        help="of one evaluation's run (default 60)",
+    )
     kinds = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
     p.add_argument(
         "--inputs",
         type=input_kind,
         metavar="KIND",
-        default=default,
+        default=inputs,
         help=f"what the input tensors hold (default: {NORMAL}). {kinds}",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from engine.table import Table
@@ -19,15 +19,26 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal; numbers right-aligned."""
+def print_figures(title: str, rows: Iterable[tuple[str, object]]) -> None:
+    """A table of named figures."""
+    print_table(Table(title, ("figure", "value"), tuple(rows)))
+
+
+def print_table(table: Table) -> None:
+    """A table that fits the terminal, numbers right-aligned, and its remark; no empty table."""
+    if table.rows:
+        _draw(table)
+    if table.remark:
+        print(table.remark)
+
+
+def _draw(table: Table) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    table = Table(title, tuple(columns), tuple(map(tuple, rows)))
-    drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, is_numeric in zip(columns, table.numeric, strict=True):
+    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, is_numeric in zip(table.columns, table.numeric, strict=True):
         drawn.add_column(name, justify="right" if is_numeric else "left")
     for row in table.texts:
         drawn.add_row(*row)

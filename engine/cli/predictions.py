@@ -47,7 +47,5 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         sys.stdout.write(csv_text(table.frame()))
     else:
-        if table.rows:
-            print_table(table.title, table.columns, table.rows)
-        print(ledger.reason)
+        print_table(table)
     return 0

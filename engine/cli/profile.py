@@ -67,9 +67,7 @@ def run(args: argparse.Namespace) -> int:
     )
     snapshot = import_measurements(read_file(path), name=path.name, options=options)
     print(f"Kept as {default_store().save(snapshot)}.")
-    table = counters_table(snapshot.opened())
-    print_table(table.title, table.columns, table.rows)
-    print(table.remark)
+    print_table(counters_table(snapshot.opened()))
     return 0
 
 

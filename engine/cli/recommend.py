@@ -17,6 +17,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
+from engine.table import Table
 from engine.units import format_bytes, format_us, format_usd
 from kernels.variant import AUTO
 
@@ -198,56 +199,44 @@ def _print_human(result: BatchResult) -> None:
     )
     for sentence in result.calibration_quality():
         print(sentence)
-    print_table(
-        "Recommended batches",
-        ("plateau", "batch", "between", "latency", "origin", "per unit", "thread fill", "memory"),
-        (
-            (
-                f"{r.target:.0%}",
-                r.batch,
-                _range(r.low_batch, r.high_batch),
-                format_us(r.latency_us),
-                r.origin,
-                format_us(r.per_unit_us),
-                f"{r.thread_fill:.0%}",
-                format_bytes(r.memory_bytes),
-            )
-            for r in result.recommendations
-        ),
+    recommended = (
+        {
+            "plateau": f"{r.target:.0%}",
+            "batch": r.batch,
+            "between": _range(r.low_batch, r.high_batch),
+            "latency": format_us(r.latency_us),
+            "origin": r.origin,
+            "per unit": format_us(r.per_unit_us),
+            "thread fill": f"{r.thread_fill:.0%}",
+            "memory": format_bytes(r.memory_bytes),
+        }
+        for r in result.recommendations
     )
+    print_table(Table.of("Recommended batches", recommended))
     for r in result.recommendations:
         print(f"{r.target:.0%}: {r.reason}")
     print(result.knee)
     if result.next_point is not None:
         print(result.next_point.reason)
-    if result.points:
-        print_table(
-            "Points",
-            ("B", "H", "S", "CTAs", "predicted", "90 % interval", "measured", "difference"),
-            (_point_row(p) for p in result.points),
-        )
+    print_table(Table.of("Points", map(_point_record, result.points)))
     if result.saving is not None:
         _print_saving(result.saving)
     if result.wait is not None:
         _print_wait(result.wait)
-    if result.options:
-        print_table(
-            "When the batch cannot grow",
-            ("option", "GPU", "latency", "per query", "10⁹ queries", "speed-up"),
-            (
-                (
-                    o.title,
-                    o.device,
-                    format_us(o.latency_us),
-                    format_us(o.per_query_us),
-                    _usd(o.usd_per_billion_queries),
-                    f"{o.speedup:.2f}×",
-                )
-                for o in result.options
-            ),
-        )
-        for o in result.options:
-            print(f"{o.title}: {o.reason}")
+    options = (
+        {
+            "option": o.title,
+            "GPU": o.device,
+            "latency": format_us(o.latency_us),
+            "per query": format_us(o.per_query_us),
+            "10⁹ queries": _usd(o.usd_per_billion_queries),
+            "speed-up": f"{o.speedup:.2f}×",
+        }
+        for o in result.options
+    )
+    print_table(Table.of("When the batch cannot grow", options))
+    for o in result.options:
+        print(f"{o.title}: {o.reason}")
     for warning in result.warnings:
         print(f"Warning: {warning}")
     for note in (*result.axis_notes, *result.notes):
@@ -263,57 +252,46 @@ def _usd(dollars: float | None) -> str | None:
 
 
 def _print_wait(wait: WaitPlan) -> None:
-    print_table(
-        "Waiting to collect requests",
-        ("batch", "added at the 95th percentile", "GPU time per request", ""),
-        (
-            (
-                p.batch,
-                format_us(p.added_p95_us),
-                format_us(p.per_request_us),
-                "chosen" if p.batch == wait.batch
-                else "too slow to keep up" if not p.keeps_up
-                else "" if p.in_budget
-                else "over the budget",
-            )
-            for p in wait.curve
-        ),
+    records = (
+        {
+            "batch": p.batch,
+            "added at the 95th percentile": format_us(p.added_p95_us),
+            "GPU time per request": format_us(p.per_request_us),
+            "": "chosen" if p.batch == wait.batch
+            else "too slow to keep up" if not p.keeps_up
+            else "" if p.in_budget
+            else "over the budget",
+        }
+        for p in wait.curve
     )  # fmt: skip
-    print(f"Waiting: {wait.reason}")
+    print_table(Table.of("Waiting to collect requests", records, f"Waiting: {wait.reason}"))
 
 
-def _point_row(p: Point) -> tuple[object, ...]:
-    return (
-        p.batch,
-        p.heads if p.heads_kv is None else f"{p.heads} (KV {p.heads_kv:,})",
-        p.seqlen if p.seqlen_kv is None else f"{p.seqlen} (KV {p.seqlen_kv:,})",
-        p.ctas,
-        format_us(p.predicted_us),
-        f"{format_us(p.low_us)} – {format_us(p.high_us)}",
-        None if p.measured_us is None else format_us(p.measured_us),
-        None if p.difference is None else f"{p.difference:+.1%}",
-    )
+def _point_record(p: Point) -> dict[str, object]:
+    return {
+        "B": p.batch,
+        "H": p.heads if p.heads_kv is None else f"{p.heads} (KV {p.heads_kv:,})",
+        "S": p.seqlen if p.seqlen_kv is None else f"{p.seqlen} (KV {p.seqlen_kv:,})",
+        "CTAs": p.ctas,
+        "predicted": format_us(p.predicted_us),
+        "90 % interval": f"{format_us(p.low_us)} – {format_us(p.high_us)}",
+        "measured": None if p.measured_us is None else format_us(p.measured_us),
+        "difference": None if p.difference is None else f"{p.difference:+.1%}",
+    }
 
 
 def _print_saving(saving: Saving) -> None:
-    print_table(
-        "Cost",
-        (
-            *("", "per query", "GPU-hours a day", "10⁶ requests", "10⁶ tokens"),
-            *("a day", "a year", "GPUs"),
-        ),
-        (
-            (
-                name,
-                format_us(c.per_query_us),
-                c.gpu_hours_per_day,
-                _usd(c.usd_per_million_requests),
-                _usd(c.usd_per_million_tokens),
-                _usd(c.usd_per_day),
-                _usd(c.usd_per_year),
-                c.gpus_needed,
-            )
-            for name, c in (("now", saving.now), ("recommended", saving.then))
-        ),
+    records = (
+        {
+            "": name,
+            "per query": format_us(c.per_query_us),
+            "GPU-hours a day": c.gpu_hours_per_day,
+            "10⁶ requests": _usd(c.usd_per_million_requests),
+            "10⁶ tokens": _usd(c.usd_per_million_tokens),
+            "a day": _usd(c.usd_per_day),
+            "a year": _usd(c.usd_per_year),
+            "GPUs": c.gpus_needed,
+        }
+        for name, c in (("now", saving.now), ("recommended", saving.then))
     )
-    print(saving.reason)
+    print_table(Table.of("Cost", records, saving.reason))

@@ -18,7 +18,6 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
-from engine.table import Table
 
 _MOST_ROWS = 40  # of a sweep, without --csv
 
@@ -102,7 +101,7 @@ def _of_variant(args: argparse.Namespace) -> int:
         return 0
     print(f"{variant.id} on {device.name}, {request.problem.label()}")
     for table in (roofs_table(roofs), work_table(work), points_table(points)):
-        _print(table)
+        print_table(table)
     return 0
 
 
@@ -126,15 +125,8 @@ def _of_sweep(args: argparse.Namespace) -> int:
         )
     else:
         for each in roofs:
-            _print(roofs_table(each))
-        _print(roofline_table(frame.head(_MOST_ROWS)))
+            print_table(roofs_table(each))
+        print_table(roofline_table(frame.head(_MOST_ROWS)))
         if len(frame) > _MOST_ROWS:
             print(f"The first {_MOST_ROWS} of {len(frame):,} lines: --csv prints them all.")
     return 0
-
-
-def _print(table: Table) -> None:
-    if table.rows:
-        print_table(table.title, table.columns, table.rows)
-    if table.remark:
-        print(table.remark)

@@ -13,7 +13,7 @@ from engine.cli.options import (
     add_config,
     add_defaults_only,
     add_problem,
-    parse_config,
+    given_config,
     problem_from,
 )
 from engine.cli.output import print_json
@@ -111,7 +111,7 @@ def _of_variant(
                     "is launched. Give the problem and --config instead."
                 )
         variant = find_variant(args.kernel) if args.kernel != AUTO else None
-    given = parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
+    given = given_config(args)
     problem = problem_from(args)
     if variant is None:
         choice = choose(problem, device, given)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.cli.output import print_table
+from engine.cli.output import print_figures, print_table
 from engine.devices import DeviceSpec
 from engine.pipeline.machine_code import TimedLaunch, advise_launch
 from engine.sass.advice import Advice
@@ -22,6 +22,7 @@ from engine.sass.summary import (
     outer_line,
     useful_math,
 )
+from engine.table import Table
 from engine.units import format_bytes, format_us
 
 
@@ -223,7 +224,7 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
         ("warps' cycles", ", ".join(f"{r.label.lower()} {s:.0%}" for s, r in shares[:6])),
     ]
     title = f"{result.analysis.program.entry} on {device.name}, simulated"
-    print_table(title, ("figure", "value"), rows)
+    print_figures(title, rows)
 
 
 def _print_counts(kernel: str, analysis: Analysis) -> None:
@@ -255,7 +256,7 @@ def _print_counts(kernel: str, analysis: Analysis) -> None:
     if figures.local_sectors:
         rows.append(("local sectors (spills, stack)", f"{figures.local_sectors:,}"))
     title = f"{kernel}: {program.entry} for {program.arch}, counted"
-    print_table(title, ("figure", "value"), rows)
+    print_figures(title, rows)
 
 
 def _against(actual: int, ideal: int) -> str:
@@ -266,38 +267,38 @@ def _against(actual: int, ideal: int) -> str:
 
 def _print_loops(analysis: Analysis) -> None:
     ctas = analysis.launch.ctas
-    rows = [
-        (
-            "  " * loop.loop.depth + _line(loop.source),
-            f"{loop.iterations / ctas:,.1f}",
-            f"{loop.instructions_per_iteration:,.1f}",
-            f"{loop.figures.executed / analysis.counts.executed:.1%}",
-            _ratio(loop.figures.shared_wavefronts, loop.figures.ideal_shared_wavefronts),
-            _ratio(loop.figures.global_sectors, loop.figures.ideal_global_sectors),
-        )
+    records = (
+        {
+            "loop at": "  " * loop.loop.depth + _line(loop.source),
+            "iterations a CTA": f"{loop.iterations / ctas:,.1f}",
+            "instructions an iteration": f"{loop.instructions_per_iteration:,.1f}",
+            "of all": f"{loop.figures.executed / analysis.counts.executed:.1%}",
+            **_memory(loop.figures),
+        }
         for loop in loop_figures(analysis.counts)
-    ]
-    if rows:
-        columns = ("loop at", "iterations a CTA", "instructions an iteration", "of all")
-        print_table("Loops", (*columns, "wavefronts", "sectors"), rows)
+    )
+    print_table(Table.of("Loops", records))
 
 
 def _print_lines(analysis: Analysis, most: int) -> None:
-    executed = analysis.counts.executed
-    rows = [
-        (
-            _line(line.source),
-            f"{line.figures.executed:,}",
-            f"{line.figures.executed / executed:.1%}",
-            _pipes(line.figures),
-            _ratio(line.figures.shared_wavefronts, line.figures.ideal_shared_wavefronts),
-            _ratio(line.figures.global_sectors, line.figures.ideal_global_sectors),
-        )
+    records = (
+        {
+            "line": _line(line.source),
+            "instructions": f"{line.figures.executed:,}",
+            "of all": f"{line.figures.executed / analysis.counts.executed:.1%}",
+            "pipes": _pipes(line.figures),
+            **_memory(line.figures),
+        }
         for line in line_figures(analysis.counts)[: max(0, most)]
-    ]
-    if rows:
-        columns = ("line", "instructions", "of all", "pipes", "wavefronts", "sectors")
-        print_table("Hottest lines", columns, rows)
+    )
+    print_table(Table.of("Hottest lines", records))
+
+
+def _memory(figures: Figures) -> dict[str, str | None]:
+    return {
+        "wavefronts": _ratio(figures.shared_wavefronts, figures.ideal_shared_wavefronts),
+        "sectors": _ratio(figures.global_sectors, figures.ideal_global_sectors),
+    }
 
 
 def _pipes(figures: Figures) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.options import DTYPES, add_config, add_dtype, add_sizes, config_from, day
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
+from engine.table import Table
 
 if TYPE_CHECKING:
     from engine.records.snapshot import Phase
@@ -164,7 +165,7 @@ def _run_spent(args: argparse.Namespace) -> int:
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
     elif table.rows:
-        print_table(table.title, table.columns, table.rows)
+        print_table(table)
     else:
         print("No session says what it cost: python -m engine sessions decide --help.")
     return 0
@@ -187,18 +188,20 @@ def _run_list(args: argparse.Namespace) -> int:
         )
         print(f"No snapshots in {store.url}: {filtered}.")
         return 0
-    columns = ("saved, UTC", "title", "GPU", "variants", "evaluations", "name")
-    print_table(f"Snapshots in {store.url}", columns, map(_row, matching))
+    print_table(Table.of(f"Snapshots in {store.url}", map(_record, matching)))
     return 0
 
 
-def _row(info: SnapshotInfo) -> tuple[object, ...]:
+def _record(info: SnapshotInfo) -> dict[str, object]:
     s = info.summary
-    if s is None:
-        return "", f"damaged: {info.damage}", "", "", None, info.name
-    when = s.updated[:16].replace("T", " ")
-    gpus, variants = ", ".join(s.devices), ", ".join(s.variants)
-    return when, s.title, gpus, variants, s.num_evaluations, info.name
+    return {
+        "saved, UTC": s.updated[:16].replace("T", " ") if s else "",
+        "title": s.title if s else f"damaged: {info.damage}",
+        "GPU": ", ".join(s.devices) if s else "",
+        "variants": ", ".join(s.variants) if s else "",
+        "evaluations": s.num_evaluations if s else None,
+        "name": info.name,
+    }
 
 
 def _info(info: SnapshotInfo) -> dict[str, Any]:
@@ -220,7 +223,7 @@ def _run_show(args: argparse.Namespace) -> int:
         print_json(snapshot.model_dump(mode="json"))
         return 0
     for table in session_tables(snapshot):
-        print_table(table.title, table.columns, table.rows)
+        print_table(table)
     if snapshot.notes:
         print(snapshot.notes)
     return 0

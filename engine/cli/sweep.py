@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.options import (
     DTYPES,
-    add_inputs,
     add_kv_sizes,
+    add_run,
     add_sizes,
     add_target,
     kernel,
     positive_float,
     positive_int,
-    seed,
 )
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
@@ -36,18 +35,8 @@ if TYPE_CHECKING:
 
 # The options that say which points a sweep has.
 _POINTS = (
-    *(
-        "variants",
-        "batch",
-        "heads",
-        "heads_kv",
-        "seqlen",
-        "seqlen_kv",
-        "head_dim",
-        "causal",
-        "dtype",
-    ),
-    *("preset", "tunable"),
+    *("variants", "batch", "heads", "heads_kv", "seqlen", "seqlen_kv", "head_dim"),
+    *("causal", "dtype", "preset", "tunable"),
 )
 _VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
 
@@ -87,9 +76,6 @@ def add_parser(commands: Any) -> None:
     )
     search.add_argument("--budget-evaluations", type=positive_int, metavar="N")
     search.add_argument("--budget-seconds", type=positive_float, metavar="SECONDS")
-    search.add_argument(
-        "--seed", type=seed, default=0, help="of the inputs and of the search (default 0)"
-    )
     run_options = p.add_argument_group("evaluation")
     add_target(run_options)
     run_options.add_argument(
@@ -100,19 +86,7 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="on a GPU: time baselines, cold L2 and end to end at every point too",
     )
-    add_inputs(run_options, default=None)
-    run_options.add_argument(
-        "--check",
-        action="store_true",
-        help="CPU backend: look for races, accesses out of bounds and uninitialised reads (slower)",
-    )
-    run_options.add_argument(
-        "--timeout",
-        type=positive_float,
-        default=60.0,
-        metavar="SECONDS",
-        help="of one point (default 60)",
-    )
+    add_run(run_options, inputs=None)
     run_options.add_argument(
         "--dask",
         metavar="ADDRESS",

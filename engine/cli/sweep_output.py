@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from engine.cli.output import print_table
+from engine.table import Table
 from engine.units import format_duration, format_us
 
 if TYPE_CHECKING:
@@ -97,29 +98,25 @@ def print_results(
     """A table of the best for every problem, and one of what has no time and why."""
     by_point = {row.point: row for row in rows}
     for result in results:
-        print_table(
-            f"{result.problem.label()} on {result.device}",
-            ("place", "variant and config", f"µs, {result.origin}", "interval", "ratio"),
-            (
-                (
-                    f"{p.place}{' (tie)' if p.tied else ''}",
-                    by_point[p.point].label(),
-                    p.interval.median,
-                    f"{p.interval.low:.4g} – {p.interval.high:.4g}",
-                    f"{p.ratio:.3f}",
-                )
-                for p in result.places[:SHOWN_PLACES]
-            ),
+        places = (
+            {
+                "place": f"{p.place}{' (tie)' if p.tied else ''}",
+                "variant and config": by_point[p.point].label(),
+                f"µs, {result.origin}": p.interval.median,
+                "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
+                "ratio": f"{p.ratio:.3f}",
+            }
+            for p in result.places[:SHOWN_PLACES]
         )
-        print(result.reason)
+        title = f"{result.problem.label()} on {result.device}"
+        print_table(Table.of(title, places, result.reason))
     failures = Counter((str(r.status), r.reason) for r in rows if r.interval is None)
     failures = Counter({k: n for k, n in failures.items() if k[0] != "PASSED"})
-    if failures:
-        print_table(
-            "Without a time",
-            ("points", "status", "reason"),
-            ((count, status, reason) for (status, reason), count in failures.most_common(12)),
-        )
+    lines = (
+        {"points": count, "status": status, "reason": reason}
+        for (status, reason), count in failures.most_common(12)
+    )
+    print_table(Table.of("Without a time", lines))
     if not results:
         print("No point has a latency: name a target GPU with --gpu to have one predicted.")
     how = {"finished": "Finished", "budget": "The budget is spent", "cancelled": "Cancelled"}

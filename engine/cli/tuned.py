@@ -11,6 +11,7 @@ from engine.devices import find_device
 from engine.errors import InvalidProblem
 from engine.names import find_variant
 from engine.records.encoding import encode
+from engine.table import Table
 from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
 
 
@@ -49,22 +50,19 @@ def run(args: argparse.Namespace) -> int:
         which = " like that" if args.variant or args.gpu or args.problem_class else ""
         print(f"No tuned config{which} is kept in {tuned_path()}: `sweep --keep` keeps the best.")
         return 0
-    print_table(
-        "Forgotten" if args.forget else "Tuned configs",
-        ("variant", "GPU", "class of problems", "config", "tuned for", "by", "when"),
-        (
-            (
-                entry.variant,
-                entry.gpu,
-                entry.problem_class,
-                entry.values(),
-                entry.describe(),
-                f"{entry.strategy}, {entry.evaluations:,} tried",
-                entry.when,
-            )
-            for entry in found
-        ),
+    records = (
+        {
+            "variant": entry.variant,
+            "GPU": entry.gpu,
+            "class of problems": entry.problem_class,
+            "config": entry.values(),
+            "tuned for": entry.describe(),
+            "by": f"{entry.strategy}, {entry.evaluations:,} tried",
+            "when": entry.when,
+        }
+        for entry in found
     )
+    print_table(Table.of("Forgotten" if args.forget else "Tuned configs", records))
     return 0
 
 

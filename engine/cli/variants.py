@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from engine.names import find_variant, unknown
 from engine.own_kernels.registry import OWN, all_variants, forget_kernel, keep_kernel, kept_kernels
 from engine.problem import Problem
 from engine.records import files
-from engine.table import as_markdown
+from engine.table import Table, as_markdown
 from kernels.ladder import LADDER, markdown_table
 from kernels.variant import Variant
 
@@ -80,33 +80,22 @@ def run(args: argparse.Namespace) -> int:
                     "dtypes": list(v.dtypes),
                     "min_compute_capability": list(v.min_compute_capability),
                     "passes": [p.entry for p in v.passes],
-                    "tunables": [
-                        {
-                            "name": t.name,
-                            "values": list(t.values),
-                            "default": t.default,
-                            "meaning": t.meaning,
-                        }
-                        for t in v.tunables
-                    ],
+                    "tunables": [asdict(t) for t in v.tunables],
                 }
                 for v in variants
             ]
         )
         return 1 if mistakes else 0
-    print_table(
-        "Variants",
-        ("variant", "idea", "head_dim", "tunables (default)"),
-        (
-            (
-                v.name,
-                v.idea,
-                " ".join(map(str, v.head_dims)),
-                ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
-            )
-            for v in variants
-        ),
+    records = (
+        {
+            "variant": v.name,
+            "idea": v.idea,
+            "head_dim": " ".join(map(str, v.head_dims)),
+            "tunables (default)": ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
+        }
+        for v in variants
     )
+    print_table(Table.of("Variants", records))
     return 1 if mistakes else 0
 
 
@@ -128,8 +117,7 @@ def _figures(args: argparse.Namespace) -> int:
     table = without_empty(ladder_table(possible, table.title))
     if args.markdown:
         return _markdown(args.into, "ladder figures", as_markdown(table))
-    print_table(table.title, table.columns, table.rows)
-    print(table.remark)
+    print_table(table)
     for rung in rungs:
         if rung.why_not:
             print(f"Not here: {rung.why_not}")
@@ -178,9 +166,7 @@ def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
         if rung.why_not:
             print(f"{rung.variant.id}: {rung.why_not}")
             return 1
-    counts = counts_diff(*pair)
-    print_table(counts.title, counts.columns, counts.rows)
-    print(counts.remark)
+    print_table(counts_diff(*pair))
     print(f"Machine code: {machine_code_diff(*pair).summary()}, registers not counted.")
     return 0
 
