@@ -20,7 +20,7 @@ from engine.problem import Problem
 from engine.records.codec import loads
 from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_error_map
-from engine.sessions.report.document import escape_markdown, to_html, to_markdown
+from engine.sessions.report.document import escape_markdown, html_templates, to_html, to_markdown
 from engine.sessions.report.figures import MAX_MAPS, MAX_POINTS, report_figures
 from engine.sessions.tables import session_tables
 from engine.table import Table
@@ -93,9 +93,9 @@ def test_everything_else_has_its_table() -> None:
 
 
 def test_charts() -> None:
-    titles = [figure.title for figure in report_figures(snapshot_maker())]
+    titles = [figure.title for figure in report_figures(snapshot_maker(), html_templates())]
     assert titles == ["Latency", "Occupancy of every pass"]  # it passed: no map unless asked for
-    *_, heat = report_figures(snapshot_maker(), maps=True)
+    *_, heat = report_figures(snapshot_maker(), html_templates(), maps=True)
     assert heat.title == "Error map by query row and column d, evaluation 0"
     assert heat.svg.count("<rect") <= 12
     passed = LIGHT.within[0]
@@ -114,7 +114,7 @@ def test_a_wrong_result_has_its_maps_in_warm_colours() -> None:
         correctness=replace(first.correctness, passed=False, tolerance=1.1e-4),
     )
     snapshot = snapshot_maker().model_copy(update={"evaluations": (wrong, *rest)})
-    *_, heat = report_figures(snapshot)
+    *_, heat = report_figures(snapshot, html_templates())
     assert heat.title.startswith("Error map")
     assert LIGHT.beyond[1] in heat.svg
 
@@ -127,7 +127,7 @@ def test_charts_of_a_large_session_are_cut_and_say_so() -> None:
         error_maps=[make_error_map(0, map_stub()) for _ in range(30)],
         timeline=[],
     )
-    figures = report_figures(snapshot, maps=True)
+    figures = report_figures(snapshot, html_templates(), maps=True)
     assert len(figures) == 2 + MAX_MAPS
     assert figures[0].svg.count("<circle") + figures[0].svg.count("<path") == MAX_POINTS
     assert "The first 200 of 258; the tables hold all of them." in figures[0].remark

@@ -37,16 +37,13 @@ def to_html(snapshot: Snapshot, advice: Sequence[Suggestion] = (), *, maps: bool
     Args:
         maps: error maps of results that passed, too; those of wrong ones are always there.
     """
-    return (
-        _html_templates()
-        .get_template("report.html")
-        .render(
-            snapshot=snapshot,
-            tables=session_tables(snapshot, advice),
-            figures=report_figures(snapshot, maps=maps),
-            light=LIGHT,
-            dark=DARK,
-        )
+    templates = html_templates()
+    return templates.get_template("report.html").render(
+        snapshot=snapshot,
+        tables=session_tables(snapshot, advice),
+        figures=report_figures(snapshot, templates, maps=maps),
+        light=LIGHT,
+        dark=DARK,
     )
 
 
@@ -61,8 +58,11 @@ def escape_markdown(text: str) -> str:
 
 
 @cache
-def _html_templates() -> Environment:
-    return Environment(autoescape=True, **_common())
+def html_templates() -> Environment:
+    """The templates that escape for HTML and SVG."""
+    templates = Environment(autoescape=True, **_common())
+    templates.filters["px"] = lambda value: f"{value:.1f}".removesuffix(".0")
+    return templates
 
 
 @cache

@@ -1,7 +1,7 @@
 """The charts of a session's report, as SVG that stands in the page: no script, nothing to fetch.
 
-Colours, markers, lines and scales are those of the app. Every text of the session passes through
-Markup's escaping.
+Colours, markers, lines and scales are those of the app. What is drawn is decided here, how in
+`templates/charts.svg`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 from engine.evaluation import Evaluation, Latency, Status, baseline_label
@@ -20,13 +23,8 @@ from kernels.ladder import LADDER
 
 MAX_POINTS = 200
 MAX_MAPS = 24
-_ROW_PX = 26
-_LABEL_PX = 330
-_PLOT_PX = 620
-_END_PX = 90  # room for the figure at a row's end
-_MAP_PX = 384
+_PLOT_PX = (330, 950)  # from left to right, as in `templates/charts.svg`
 _DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
-_DASH = {"measured": "", "recorded": "2 3", "predicted": "7 5"}
 _GRAYS = ("#7b8790", "#98a2a9", "#5f6b73", "#aeb6bb")
 
 
@@ -39,10 +37,13 @@ class Figure:
     remark: str = ""
 
 
-def report_figures(snapshot: Snapshot, *, maps: bool = False) -> list[Figure]:
+def report_figures(
+    snapshot: Snapshot, templates: Environment, *, maps: bool = False
+) -> list[Figure]:
     """Every chart that has something to show.
 
     Args:
+        templates: which escape every text of the session.
         maps: error maps of results that passed, too; those of wrong ones are always there.
     """
     evaluations = snapshot.opened()
@@ -51,11 +52,12 @@ def report_figures(snapshot: Snapshot, *, maps: bool = False) -> list[Figure]:
         for stored in snapshot.error_maps
         if maps or evaluations[stored.evaluation].status is Status.INCORRECT
     ]
-    drawn = [_map(stored, evaluations[stored.evaluation]) for stored in shown[:MAX_MAPS]]
-    return [*_latencies(evaluations), *_occupancies(evaluations), *drawn]
+    charts: Any = templates.get_template("charts.svg").module
+    drawn = [_map(charts, stored, evaluations[stored.evaluation]) for stored in shown[:MAX_MAPS]]
+    return [*_latencies(charts, evaluations), *_occupancies(charts, evaluations), *drawn]
 
 
-def _latencies(evaluations: Iterable[Evaluation]) -> list[Figure]:
+def _latencies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:
     """Medians with their intervals on a logarithmic axis, baselines beside the variants."""
     points: list[tuple[str, str, Latency]] = []
     for index, e in enumerate(evaluations):
@@ -72,32 +74,32 @@ def _latencies(evaluations: Iterable[Evaluation]) -> list[Figure]:
         return []
     low = min(x.low_us for _, _, x in shown) / 1.3
     high = max(x.high_us for _, _, x in shown) * 1.3
-    rows, lines = [], _grid(_ticks(low, high), low, high, len(shown))
-    for row, (label, color, latency) in enumerate(shown):
-        y = _ROW_PX * (row + 0.5)
-        x0, x, x1 = (
-            _x(us, low, high) for us in (latency.low_us, latency.median_us, latency.high_us)
-        )
-        rows.append(_label(label, y))
-        rows.append(
-            Markup(
-                '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{}" stroke-width="2" '
-                'stroke-dasharray="{}"></line>{}'
-            ).format(
-                _px(x0), y, _px(x1), y, color, _DASH[latency.origin], _mark(latency, x, y, color)
-            )
-        )
-        rows.append(
-            Markup('<text x="{}" y="{}" class="end">{}</text>').format(
-                _px(_LABEL_PX + _PLOT_PX + 6), y + 4, format_us(latency.median_us)
-            )
-        )
+
+    def x(us: float) -> float:
+        left, right = _PLOT_PX
+        return left + (right - left) * math.log(us / low) / math.log(high / low)
+
+    svg = charts.latencies(
+        [
+            {
+                "label": label,
+                "color": color,
+                "origin": latency.origin,
+                "low": x(latency.low_us),
+                "middle": x(latency.median_us),
+                "high": x(latency.high_us),
+                "text": format_us(latency.median_us),
+            }
+            for label, color, latency in shown
+        ],
+        [{"x": x(tick), "text": format_us(tick)} for tick in _ticks(low, high)],
+    )
     remark = "Filled circle and solid line: measured; diamond and dotted: recorded; open circle "
     remark += f"and dashed: predicted. Logarithmic. {_left_out(points, shown)}"
-    return [Figure("Latency", _svg(lines + Markup("").join(rows), len(shown)), remark.strip())]
+    return [Figure("Latency", svg, remark.strip())]
 
 
-def _occupancies(evaluations: Iterable[Evaluation]) -> list[Figure]:
+def _occupancies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:
     bars = [
         (f"{index}.{number} · {e.variant} · {p.resources.entry}", p.occupancy.occupancy)
         for index, e in enumerate(evaluations)
@@ -106,65 +108,27 @@ def _occupancies(evaluations: Iterable[Evaluation]) -> list[Figure]:
     shown = bars[:MAX_POINTS]
     if not shown:
         return []
-    rows = []
-    for row, (label, share) in enumerate(shown):
-        y = _ROW_PX * (row + 0.5)
-        rows.append(_label(label, y))
-        rows.append(
-            Markup(
-                '<rect x="{}" y="{}" width="{}" height="14" fill="{}"></rect>'
-                '<text x="{}" y="{}" class="end">{}</text>'
-            ).format(
-                _LABEL_PX,
-                y - 7,
-                _px(_PLOT_PX * share),
-                LIGHT.accent,
-                _px(_LABEL_PX + _PLOT_PX * share + 6),
-                y + 4,
-                f"{share:.0%}",
-            )
-        )
     remark = f"Active warps of the most that an SM holds. {_left_out(bars, shown)}".strip()
-    title = "Occupancy of every pass"
-    return [Figure(title, _svg(Markup("").join(rows), len(shown)), remark)]
+    return [Figure("Occupancy of every pass", charts.occupancies(shown, LIGHT.accent), remark)]
 
 
-def _map(stored: StoredErrorMap, evaluation: Evaluation) -> Figure:
+def _map(charts: Any, stored: StoredErrorMap, evaluation: Evaluation) -> Figure:
     """Errors as multiples of the tolerance: cool within it, warm beyond, as in the app."""
     known = evaluation.correctness
     largest = max((v for v in stored.values if v is not None), default=0.0)
     tolerance = known.tolerance if known is not None and known.tolerance else largest or 1.0
     above = max(1, math.ceil(math.log10(max(largest / tolerance, 1.0))))
-    width, height = _MAP_PX / stored.columns, _MAP_PX / stored.rows
     cells = []
     for row in range(stored.rows):
         values = stored.values[row * stored.columns : (row + 1) * stored.columns]
-        start = 0
-        colors = [_cell(value, tolerance, above) for value in values]
-        for column in range(1, stored.columns + 1):  # neighbours of one colour are one rectangle
-            if column < stored.columns and colors[column] == colors[start]:
-                continue
-            if colors[start]:
-                cells.append(
-                    Markup('<rect x="{}" y="{}" width="{}" height="{}" fill="{}"></rect>').format(
-                        _px(60 + start * width),
-                        _px(row * height),
-                        _px((column - start) * width + 0.3),
-                        _px(height + 0.3),
-                        colors[start],
-                    )
-                )
-            start = column
-    axes = Markup(
-        '<text x="{}" y="{}" class="mid">{}: {} cells of {}</text>'
-        '<text x="16" y="{}" class="mid" transform="rotate(-90 16 {})">{}: {} cells of {}</text>'
-    ).format(
-        60 + _MAP_PX / 2, _MAP_PX + 20, stored.column_axis, stored.columns, stored.columns_per_cell,
-        _MAP_PX / 2, _MAP_PX / 2, stored.row_axis, stored.rows, stored.rows_per_cell,
-    )  # fmt: skip
-    svg = Markup('<svg class="map" viewBox="0 0 {} {}">{}{}</svg>').format(
-        _MAP_PX + 70, _MAP_PX + 30, Markup("").join(cells), axes
-    )
+        column = 0
+        # Neighbours of one colour are one rectangle.
+        for color, same in groupby(_cell(value, tolerance, above) for value in values):
+            columns = len(list(same))
+            if color:
+                cells.append((column, row, columns, color))
+            column += columns
+    svg = charts.error_map(stored, cells)
     remark = (
         f"Largest error {largest:.3g}, tolerance {tolerance:.3g}: cool within the tolerance, warm "
         "beyond it, red where the output is NaN or infinite, empty where nothing was compared."
@@ -197,52 +161,11 @@ def _color(variant: str) -> str:
     return CATEGORICAL[index % len(CATEGORICAL)]
 
 
-def _mark(latency: Latency, x: float, y: float, color: str) -> Markup:
-    if latency.origin == "recorded":
-        return Markup('<path d="M{} {}l6 6l-6 6l-6 -6z" fill="{}"></path>').format(
-            _px(x), y - 6, color
-        )
-    fill = color if latency.origin == "measured" else "var(--paper)"
-    return Markup(
-        '<circle cx="{}" cy="{}" r="5" fill="{}" stroke="{}" stroke-width="2"></circle>'
-    ).format(_px(x), y, fill, color)
-
-
-def _x(us: float, low: float, high: float) -> float:
-    return _LABEL_PX + _PLOT_PX * math.log(us / low) / math.log(high / low)
-
-
 def _ticks(low: float, high: float) -> list[float]:
     """1, 2, 5 of every decade, or decades where there are many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < 300 else (1,)
     return [m * 10.0**d for d in decades for m in steps if low <= m * 10.0**d <= high]
-
-
-def _grid(ticks: Iterable[float], low: float, high: float, rows: int) -> Markup:
-    bottom = _ROW_PX * rows
-    return Markup("").join(
-        Markup(
-            '<line x1="{0}" y1="0" x2="{0}" y2="{1}" class="grid"></line>'
-            '<text x="{0}" y="{2}" class="mid">{3}</text>'
-        ).format(_px(_x(tick, low, high)), bottom, bottom + 16, format_us(tick))
-        for tick in ticks
-    )
-
-
-def _label(text: str, y: float) -> Markup:
-    short = text if len(text) <= 52 else f"{text[:51]}…"
-    return Markup('<text x="{}" y="{}" class="start">{}</text>').format(_LABEL_PX - 8, y + 4, short)
-
-
-def _svg(content: Markup, rows: int) -> Markup:
-    return Markup('<svg viewBox="0 0 {} {}">{}</svg>').format(
-        _LABEL_PX + _PLOT_PX + _END_PX, _ROW_PX * rows + 24, content
-    )
-
-
-def _px(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
 
 
 def _left_out(points: Sequence[object], shown: Sequence[object]) -> str:
