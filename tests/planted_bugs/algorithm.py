@@ -502,9 +502,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "shares leave out their last key tile",
         ("v13",),
+        "const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);",
+        "const int kv_end = min(seqlen_kv, (end_tile - (left == 0)) * BLOCK_N);",
+        ("leaving out",),
+        config={"num_ctas": 4},
+    ),
+    Mutation(
+        "shares end a key tile early and go on past their end",
+        ("v13",),
         "min(tiles_of(tile_index, seqlen_kv), begin_tile + left);\n",
         "min(tiles_of(tile_index, seqlen_kv), begin_tile + left - (begin_tile == 0));\n",
-        ("leaving out", "leaves out", "using", "in this launch", "ever written", "arrivals"),
+        ("leaving out", "in this launch", "ever written", "out of bounds"),
         config={"num_ctas": 4},
     ),
     Mutation(

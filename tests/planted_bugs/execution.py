@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from planted_bugs.mutation import HOPPER, LOOPED, SCALAR, Mutation
+from planted_bugs.mutation import HOPPER, LOOPED, SCALAR, SPLIT, Mutation
 
 _RACE = (
     "__syncthreads() or __syncwarp() is missing",
     "with no barrier since",
     "no barrier orders",
     "a barrier is missing",
+    "the wait or a barrier after it",
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- barriers and lanes ----
     Mutation("no barrier after the loads", LOOPED, "__syncthreads();", ";", _RACE, nth=0),
-    Mutation("no barrier before the next tile", LOOPED, "__syncthreads();", ";", _RACE, nth=1),
+    Mutation(
+        "no barrier before the next tile",
+        tuple(variant for variant in LOOPED if variant not in SPLIT),
+        "__syncthreads();",
+        ";",
+        _RACE,
+        nth=1,
+    ),
+    Mutation(
+        "no barrier before the next tile",
+        SPLIT,
+        "__syncthreads();",
+        ";",
+        _RACE,
+        nth=1,
+        config={"num_splits": 2},  # with four of them a chunk is one tile
+    ),
     Mutation("no barrier before the merge", ("v12",), "__syncthreads();", ";", _RACE),
     Mutation(
         "no warp barrier",
@@ -109,7 +126,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         Mutation(name, ("v13",), old, new, words, nth=nth, config={"num_ctas": 4})
         for name, old, new, nth, words in (
             ("no barrier after the wait", "__syncthreads();", ";", 0, _RACE),
-            ("no barrier before the arrival", "__syncthreads();", ";", 1, _RACE),
+            (
+                "no barrier before the arrival",
+                "__syncthreads();",
+                ";",
+                1,
+                (*_RACE, "in this launch"),
+            ),
             ("no barrier before O takes the ring", "__syncthreads();", ";", 2, _RACE),
             ("no barrier before the next piece", "__syncthreads();", ";", 3, _RACE),
             ("no release fence", "__threadfence();", ";", 0, ("fence", "in this launch")),

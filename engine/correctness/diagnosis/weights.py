@@ -5,7 +5,8 @@ maximum, a row sum or a rescale multiplies such parts by factors that cannot be 
 depend on which lane held what; but it leaves the row a mix of the same parts. So the wrong rows are
 fitted with the parts of several cuts of the keys, coarse ones first. The cut that explains the
 error says what went wrong: one part, the whole row, means the row sum; parts by lanes mean a
-maximum that they do not share; parts by tiles mean the rescale.
+maximum that they do not share; parts by tiles mean the rescale, or where some have the factor 0
+and the others one of their own, tiles that a query tile leaves out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _MAX_ROWS = 48
 _MAX_UNKNOWNS = 0.5
 _MIN_COLUMNS = 4  # of a group
 _WORTH_ALL_ROWS = 0.9
+# A tile's factor against the largest: below it is left out, between the two neither.
+_LEFT_OUT, _TAKEN = 0.1, 0.9
+_TELLING = 1e-3  # share of a row's weights that shows a tile's factor
+_MAX_PLACES = 3
 _HALF_STEP: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # at 1
 # Half steps by which a sum of some hundred terms in 16 bits may be off.
 _ROUNDED = 32
@@ -56,7 +61,10 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
                 continue
             explained, low, high = _explained(cases, rows, cut, groups)
             if explained >= MIN_EXPLAINED:
-                return Match(_bug(cases[0], cut, groups, low, high), explained, 1.0)
+                bug = _bug(cases[0], cut, groups, low, high)
+                if cut.pattern == "online_rescale" and len(groups) == 1:
+                    bug = _left_out(cases, rows, cut) or bug
+                return Match(bug, explained, 1.0)
     return None
 
 
@@ -77,6 +85,58 @@ def _bug(
                 "to it come from a sum in 16 bits"
             )
     return SuspectedBug(cut.pattern, what, look_at, lambda _: None)
+
+
+def _left_out(cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut) -> SuspectedBug | None:
+    """Key tiles that count in no row of a query tile, where the others of it weigh alike."""
+    keys: list[str] = []
+    places: list[str] = []
+    for case, wrong in zip(cases, rows, strict=True):
+        for query_tile, factors in _factors_by_query_tile(case, wrong, cut):
+            told = np.isfinite(factors).any(axis=0)
+            typical = np.nanmedian(factors[:, told], axis=0)
+            typical /= typical.max()
+            missing = np.flatnonzero(told)[typical < _LEFT_OUT]
+            if not len(missing) or np.any((typical >= _LEFT_OUT) & (typical < _TAKEN)):
+                return None
+            left_out = np.flatnonzero(np.isin(cut.segment_of_key, missing))
+            keys.append(span("key", left_out, case.problem.num_keys))
+            places.append(f"{keys[-1]} {_place(case, query_tile)}")
+    if not places:
+        return None
+    more = "" if len(places) <= _MAX_PLACES else ", and so on"
+    which = "; ".join(places[:_MAX_PLACES]) + more
+    return SuspectedBug(
+        "key_tile",
+        f"leaving out {keys[0]}"
+        if len(set(keys)) == 1
+        else f"leaving out key tiles, others in each query tile: {which}",
+        "look at where the key tiles that a CTA takes of a query tile begin and end",
+        lambda _: None,
+    )
+
+
+def _factors_by_query_tile(
+    case: Case, wrong: IntArray, cut: _Cut
+) -> Iterator[tuple[int, Float64Array]]:
+    """(query tile, factors `[its wrong rows, segments]`), NaN where a part weighs too little."""
+    if not len(wrong):
+        return
+    parts = _parts(case, wrong, cut.segment_of_key).transpose(1, 2, 0)
+    factors, _ = _fit(parts, case.out[wrong])
+    sizes = np.linalg.norm(parts, axis=1)
+    factors[sizes < _TELLING * sizes.max(axis=1, keepdims=True)] = np.nan
+    query_tiles = case.rows[wrong] // case.tiles.block_m
+    for query_tile in np.unique(query_tiles):
+        yield int(query_tile), factors[query_tiles == query_tile]
+
+
+def _place(case: Case, query_tile: int) -> str:
+    """`in rows 64–127 of batch 0, head 1`."""
+    problem, block_m = case.problem, case.tiles.block_m
+    rows = np.arange(query_tile * block_m, min((query_tile + 1) * block_m, problem.seqlen))
+    batch, head = divmod(case.slice_index, problem.num_heads)
+    return f"in {span('row', rows, -1)} of batch {batch}, head {head}"
 
 
 def _cuts(case: Case) -> Iterator[_Cut]:

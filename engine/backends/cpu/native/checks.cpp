@@ -124,7 +124,8 @@ static const char *verb(AccessKind kind) {
     describe_shared(pointer, where, sizeof where);
     if (shadow.initialised_by == COPY_PENDING) {
         fail_at_two("asynchronous copy not complete", place, shadow.write.place,
-                    "%s is read before anybody waited for the copy into it at {other}", where);
+                    "%s is read before anybody waited for the copy into it at {other}: the wait or "
+                    "a barrier after it is missing before this read", where);
     }
     fail_at("uninitialised shared memory", place,
             "%s is read, which no thread of this CTA has written yet: a barrier is missing before "
