@@ -160,7 +160,8 @@ def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
 def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
     """Every entry by what it is for; what the caller leaves in is what the file then holds."""
     path = path or tuned_path()
-    try:
+    remedy = "free some disk space or set ATTUNE_TUNED to a file that can be written"
+    with files.as_sentence(f"The tuned configs cannot be saved in {path}", remedy):
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.lock(path.with_name(f".{path.name}.lock")):
             before = {_key(e): e for e in load_tuned(path)}
@@ -170,11 +171,6 @@ def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
                 listed = [encode(entries[key]) for key in sorted(entries)]
                 text = json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n"
                 files.write(path, text.encode())
-    except OSError as error:
-        raise StoreError(
-            f"The tuned configs cannot be saved in {path} ({error.strerror}): free some disk "
-            "space or set ATTUNE_TUNED to a file that can be written."
-        ) from error
 
 
 def _key(entry: TunedConfig) -> _Key:

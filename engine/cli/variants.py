@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.options import add_problem, problem_from
 from engine.cli.output import print_json, print_table
-from engine.errors import AttuneError, InvalidProblem, StoreError
+from engine.errors import AttuneError, InvalidProblem
 from engine.names import find_variant, unknown
 from engine.own_kernels.registry import OWN, all_variants, forget_kernel, keep_kernel, kept_kernels
 from engine.problem import Problem
@@ -177,15 +177,13 @@ def _markdown(into: Path | None, mark: str, text: str) -> int:
         print(text)
         return 0
     begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
-    try:
+    with files.as_sentence(f"{into} cannot be rewritten"):
         whole = into.read_text(encoding="utf-8")
         before, _, rest = whole.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
             raise InvalidProblem(f"{into} lacks the marks {begin} and {end}.")
         files.write(into, f"{before}{begin}\n{text}\n{end}{after}".encode())
-    except OSError as error:
-        raise StoreError(f"{into} cannot be rewritten: {error.strerror}.") from None
     return 0
 
 

@@ -280,14 +280,10 @@ def _claim_slot(root: Path) -> tuple[RunDir, FileLock]:
     """The first folder below `root` that no other running server holds, and the lock on it."""
     for slot in range(64):
         run = RunDir(root / f"server{slot}")
-        try:
+        remedy = "point ATTUNE_CACHE_DIR at a folder that can"
+        with files.as_sentence(f"The jobs folder {run.root} cannot be written", remedy):
             run.create()
             lock = files.try_lock(run.manager_lock)
-        except OSError as error:
-            raise StoreError(
-                f"The jobs folder {run.root} cannot be written ({error.strerror}): point "
-                "ATTUNE_CACHE_DIR at a folder that can."
-            ) from error
         if lock is not None:
             return run, lock
     raise StoreError("64 Attune servers already run for this user: end some of them first.")

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 
 from engine.devices.nvml import GpuState
-from engine.evaluation import Latency, LatencyKind
+from engine.evaluation import Latency, LatencyKind, Origin
 from engine.measure.rounds import RoundTable, Sample
 from engine.measure.statistics import median_interval
 from engine.measure.verdict import Comparison, Verdict
@@ -123,18 +123,20 @@ class SamplingRun:
             f"{times.size} samples in {self.rounds} interleaved rounds, {self.settings.mode}; "
             f"{self.stop_reason}"
         )
-        return measured_latency(tuple(times.tolist()), kind, how)
+        return sampled_latency(tuple(times.tolist()), kind, how)
 
     def comparison(self, candidate: str, kind: LatencyKind | None = None) -> Comparison:
         """The candidate beside the incumbent; of the first kind when none is named."""
         return self.table.compare(candidate, self.incumbent, kind or self.settings.kinds[0])
 
 
-def measured_latency(samples_us: tuple[float, ...], kind: LatencyKind, how: str) -> Latency:
+def sampled_latency(
+    samples_us: tuple[float, ...], kind: LatencyKind, how: str, origin: Origin = "measured"
+) -> Latency:
     """Median and 95 % interval of the samples. `how` says how they were taken."""
     interval = median_interval(samples_us)
     return Latency(
-        origin="measured",
+        origin=origin,
         median_us=interval.median,
         low_us=interval.low,
         high_us=interval.high,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.errors import InvalidKernel, StoreError
+from engine.errors import InvalidKernel
 from engine.records import files
 from kernels.description import has_block, parse_variant, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
@@ -44,11 +44,7 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
     target, content = (
         (path, f"/* attune\n{toml}*/\n{text}") if where == "in the source" else (sidecar, toml)
     )
-    try:
+    remedy = "mend its permissions, or save the description elsewhere by hand"
+    with files.as_sentence(f"{target} cannot be written", remedy):
         files.write(target, content.encode())
-    except OSError as error:
-        raise StoreError(
-            f"{target} cannot be written ({error.strerror}): mend its permissions, or save the "
-            "description elsewhere by hand."
-        ) from error
     return target

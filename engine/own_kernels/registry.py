@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from engine.errors import InvalidKernel, StoreError
+from engine.errors import InvalidKernel
 from engine.records import files
 from engine.user_data import data_folder
 from kernels.description import MissingDescription
@@ -119,11 +119,7 @@ def forget_kernel(variant_id: str) -> None:
 def _write(paths: list[Path]) -> None:
     target = kept_path()
     text = json.dumps({"kernels": [str(path) for path in paths]}, indent=2) + "\n"
-    try:
+    remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
+    with files.as_sentence(f"The list of own kernels cannot be written to {target}", remedy):
         target.parent.mkdir(parents=True, exist_ok=True)
         files.write(target, text.encode())
-    except OSError as error:
-        raise StoreError(
-            f"The list of own kernels cannot be written to {target} ({error.strerror}): free some "
-            "disk space, or set ATTUNE_DATA_DIR to a folder that can be written."
-        ) from error

@@ -2,7 +2,7 @@
 
 A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
 moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
-as OSError; callers turn them into sentences.
+as OSError; `as_sentence` turns them into one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from engine.errors import StoreError
+
 if TYPE_CHECKING:
     from filelock import FileLock
 
@@ -26,6 +28,16 @@ TEMPORARY_MAX_AGE_S = 3_600.0
 
 # What file systems without hard links answer to link().
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+@contextlib.contextmanager
+def as_sentence(what: str, remedy: str = "") -> Iterator[None]:
+    """An OSError as a StoreError: `what (No space left on device): remedy.`"""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise StoreError(f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}.") from error
 
 
 def read(path: Path, most: int) -> bytes:

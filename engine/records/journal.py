@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.errors import StoreError
 from engine.records import files
 
 _MAX_READ = 1 << 30  # of one call; the next one goes on
@@ -28,18 +27,14 @@ def append(path: Path, event: Mapping[str, Any]) -> None:
         StoreError: the disk is full or the folder cannot be written.
     """
     line = ("\n" + json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n").encode()
-    try:
+    remedy = "free some disk space or point ATTUNE_CACHE_DIR at a folder that can be written"
+    with files.as_sentence(f"The journal {path.name} cannot be written", remedy):
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             if os.write(fd, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
-    except OSError as error:
-        raise StoreError(
-            f"The journal {path.name} cannot be written ({error.strerror}): free some disk space "
-            "or point ATTUNE_CACHE_DIR at a folder that can be written."
-        ) from error
 
 
 def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
@@ -50,14 +45,13 @@ def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     Raises:
         StoreError: it is no regular file, or cannot be read.
     """
-    try:
-        with files.open_regular(path) as file:
-            file.seek(offset)
-            data = file.read(_MAX_READ)
-    except FileNotFoundError:
-        return [], 0
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    with files.as_sentence(f"{path} cannot be read"):
+        try:
+            with files.open_regular(path) as file:
+                file.seek(offset)
+                data = file.read(_MAX_READ)
+        except FileNotFoundError:
+            return [], 0
     end = data.rfind(b"\n") + 1
     # Millions of live objects and no cycles: collecting takes three times as long as parsing does.
     collects = gc.isenabled()

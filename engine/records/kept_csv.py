@@ -41,13 +41,9 @@ def keep_csv(data: bytes) -> str:
     path = folder / f"{name}.csv"
     if path.is_file():
         return name
-    try:
+    with files.as_sentence(f"The table cannot be kept in {folder}", "a link will not carry it"):
         folder.mkdir(parents=True, exist_ok=True)
         files.write(path, data)
-    except OSError as error:
-        raise StoreError(
-            f"The table cannot be kept in {folder} ({error.strerror}): a link will not carry it."
-        ) from error
     _remove_oldest(folder)
     return name
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
@@ -118,21 +118,6 @@ class Phase(Record):
     decision: Decision | None = None
 
 
-class Source(Record):
-    """A kernel's source text as it was compiled, with its flags. Data: never run by opening it."""
-
-    name: ShortLine  # "v01_fa1_baseline.cu"
-    text: SourceText
-    sha256: Sha256  # of the text in UTF-8
-    flags: Annotated[tuple[Line, ...], Field(max_length=128), *AS_TUPLE] = ()
-
-    @model_validator(mode="after")
-    def _hash(self) -> Source:
-        if hashlib.sha256(self.text.encode()).hexdigest() != self.sha256:
-            raise ValueError("sha256 is not that of the text: one of the two was changed")
-        return self
-
-
 class Attachment(Record):
     """A file that belongs to the session, as a table of a batch recommendation. Only data."""
 
@@ -141,10 +126,16 @@ class Attachment(Record):
     sha256: Sha256  # of the text in UTF-8
 
     @model_validator(mode="after")
-    def _hash(self) -> Attachment:
+    def _hash(self) -> Self:
         if hashlib.sha256(self.text.encode()).hexdigest() != self.sha256:
             raise ValueError("sha256 is not that of the text: one of the two was changed")
         return self
+
+
+class Source(Attachment):
+    """A kernel's source text as it was compiled, with its flags. Data: never run by opening it."""
+
+    flags: Annotated[tuple[Line, ...], Field(max_length=128), *AS_TUPLE] = ()
 
 
 class StoredErrorMap(Record):

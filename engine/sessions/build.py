@@ -102,20 +102,19 @@ def make_snapshot(
 
 def make_attachment(name: str, text: str) -> Attachment:
     """A file with its hash. SnapshotError when it cannot be stored."""
-    sha256 = hashlib.sha256(text.encode()).hexdigest()
-    raw = {"name": clean_line(name, 120), "text": text, "sha256": sha256}
-    return decode(Attachment, raw, name="The attachment")
+    return decode(Attachment, _hashed(name, text), name="The attachment")
 
 
 def make_source(name: str, text: str, flags: Iterable[str] = ()) -> Source:
     """A source with its hash. `text` is kept as it is; SnapshotError when it cannot be stored."""
-    raw = {
-        "name": clean_line(name, 120),
-        "text": text if len(text) <= MAX_SOURCE else clean_lines(text, MAX_SOURCE),
-        "flags": [clean_line(flag) for flag in flags],
-    }
-    raw["sha256"] = hashlib.sha256(str(raw["text"]).encode()).hexdigest()
+    kept = text if len(text) <= MAX_SOURCE else clean_lines(text, MAX_SOURCE)
+    raw = _hashed(name, kept) | {"flags": [clean_line(flag) for flag in flags]}
     return decode(Source, raw, name="The source")
+
+
+def _hashed(name: str, text: str) -> dict[str, Any]:
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    return {"name": clean_line(name, 120), "text": text, "sha256": sha256}
 
 
 def missing_sources(evaluations: Iterable[Evaluation], sources: Iterable[Source]) -> str:

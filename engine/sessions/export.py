@@ -46,11 +46,8 @@ def exists_already(path: Path) -> StoreError:
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
-        files.create(path, data)
-    except FileExistsError:
-        raise exists_already(path) from None
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written ({error.strerror}): name another file."
-        ) from error
+    with files.as_sentence(f"{path} cannot be written", "name another file"):
+        try:
+            files.create(path, data)
+        except FileExistsError:
+            raise exists_already(path) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.errors import StoreError
 from engine.records.codec import MAX_BYTES, loads, text_of
 from engine.records.explain import file_label
-from engine.records.files import read, write
+from engine.records.files import as_sentence, read, write
 from engine.records.snapshot import FORMAT, Snapshot
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.store.naming import is_snapshot_name
@@ -21,18 +21,14 @@ def read_file(path: Path) -> bytes:
     Raises:
         StoreError: it is not there, cannot be read, or is a folder, pipe or device.
     """
-    try:
+    with as_sentence(f"{path} cannot be read"):
         return read(path, MAX_BYTES + 1)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a report. StoreError when the disk refuses."""
-    try:
+    with as_sentence(f"{path} cannot be written"):
         write(path, text.encode())
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def open_session(file: str, store: Store | None = None) -> Snapshot:

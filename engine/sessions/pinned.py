@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine.errors import AttuneError, StoreError
+from engine.errors import AttuneError
 from engine.evaluation import Correctness, Evaluation, Latency, PassReport
 from engine.problem import Problem
 from engine.records import files
@@ -23,19 +23,15 @@ def pinned_path() -> Path:
 def pin(evaluation: Evaluation) -> None:
     """Make this the baseline. StoreError when the disk refuses."""
     path = pinned_path()
-    try:
+    with files.as_sentence(f"{path} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, json.dumps(encode(evaluation)).encode())
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def unpin() -> None:
     """There is no baseline any more. StoreError when the disk refuses."""
-    try:
+    with files.as_sentence(f"{pinned_path()} cannot be deleted"):
         pinned_path().unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{pinned_path()} cannot be deleted: {error.strerror}.") from None
 
 
 def pinned() -> Evaluation | None:

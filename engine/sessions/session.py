@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.environment import collect_environment
 from engine.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
 from engine.evaluation import Evaluation
-from engine.records import journal
+from engine.records import files, journal
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import (
     Decision,
@@ -205,17 +205,12 @@ class Session:
 
     def discard(self) -> None:
         """Delete the journal. Snapshots saved from it stay."""
-        try:
+        with files.as_sentence(f"{self.path} cannot be deleted"):
             self.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be deleted: {error.strerror}.") from None
 
     def refresh(self) -> None:
         """Take in what this or another process has added to the journal."""
-        try:
-            events, self._offset = journal.read_from(self.path, self._offset)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be read: {error.strerror}.") from None
+        events, self._offset = journal.read_from(self.path, self._offset)
         for event in events:
             try:
                 self._apply(event)
@@ -312,12 +307,8 @@ def working_folder() -> Path:
 def start_session(title: str = "", *, folder: Path | None = None) -> Session:
     """A new session with its journal in `folder` (the user's data folder by default)."""
     folder = folder or working_folder()
-    try:
+    with files.as_sentence(f"The folder {folder} for sessions cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"The folder {folder} for sessions cannot be made: {error.strerror}."
-        ) from None
     session_id = uuid.uuid4().hex
     return begin_session(folder / f"{session_id}.jsonl", session_id=session_id, title=title)
 

@@ -19,7 +19,7 @@ from typing import Any
 from engine.evaluation import BaselineTiming, Evaluation
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
-from engine.measure.sampler import measured_latency
+from engine.measure.sampler import sampled_latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -41,7 +41,7 @@ def realistic() -> tuple[EvaluationRequest, Evaluation]:
     found = evaluate(request).evaluation
     samples = tuple(5.0 + 0.001 * i for i in range(60))
     warm, cold, end = (
-        measured_latency(samples, kind, "made up for this benchmark")
+        sampled_latency(samples, kind, "made up for this benchmark")
         for kind in ("device_warm", "device_cold", "end_to_end")
     )
     baselines = tuple(

@@ -16,7 +16,7 @@ from engine.errors import MeasureError
 from engine.evaluation import LatencyKind
 from engine.measure.replay import ReplayDevice
 from engine.measure.replay_plan import TARGET_REPLAY_US
-from engine.measure.sampler import measured_latency
+from engine.measure.sampler import sampled_latency
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
 EVENT_OVERHEAD_US = 5.0  # what events around anything add
@@ -186,6 +186,6 @@ def test_the_state_comes_from_the_gpu() -> None:
 
 def test_a_latency_is_the_samples_median() -> None:
     samples = (3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0)
-    found = measured_latency(samples, "device_cold", "said so")
+    found = sampled_latency(samples, "device_cold", "said so")
     assert (found.median_us, found.low_us, found.high_us) == (4.0, 1.0, 7.0)
     assert (found.kind, found.reason, found.samples_us) == ("device_cold", "said so", samples)

@@ -142,14 +142,10 @@ class SweepJournal:
         Raises:
             StoreError: another process runs it, or the file cannot be written.
         """
-        try:
+        remedy = "choose another file with --journal"
+        with files.as_sentence(f"The journal {self.path} cannot be written", remedy):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = files.try_lock(self.path)
-        except OSError as error:
-            raise StoreError(
-                f"The journal {self.path} cannot be written ({error.strerror}): choose another "
-                "file with --journal."
-            ) from error
         if lock is None:
             raise StoreError(
                 f"Another process runs the sweep in {self.path}: wait for it, or choose "

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from engine.devices import find_device
 from engine.errors import InvalidProblem, SnapshotError, UnknownName
-from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
-from engine.measure.statistics import median_interval
+from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind, Status
+from engine.measure.sampler import sampled_latency
 from engine.problem import Problem
 from engine.records.explain import file_label
 from engine.records.snapshot import MAX_EVALUATIONS, Environment, Goal, Gpu, Snapshot
@@ -170,7 +170,7 @@ def recorded(
     samples_us: Sequence[float],
     reason: str,
     *,
-    kind: Literal["device_warm", "device_cold", "end_to_end"] = "device_warm",
+    kind: LatencyKind = "device_warm",
 ) -> Latency:
     """A recorded latency. One sample has no interval, and the reason says so."""
     if len(samples_us) == 1:
@@ -182,16 +182,7 @@ def recorded(
             reason=f"{reason}; a single figure, its spread is not known",
             kind=kind,
         )
-    interval = median_interval(samples_us)
-    return Latency(
-        origin="recorded",
-        median_us=interval.median,
-        low_us=interval.low,
-        high_us=interval.high,
-        reason=reason,
-        kind=kind,
-        samples_us=tuple(samples_us),
-    )
+    return sampled_latency(tuple(samples_us), kind, reason, "recorded")
 
 
 def recorded_evaluation(
