@@ -43,6 +43,7 @@ class RunResult:
     guards_intact: bool = True
     execution_ms: float | None = None  # wall time of all passes of one run, inside the backend
     executed: ExecutedStatements | None = None  # what ran of the source, where the backend knows
+    warnings: tuple[str, ...] = ()  # sentences about what is suspicious, though it ran
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from engine.compile.cache import cache_root, read_entry, write_entry
 from engine.compile.ptxas import (
     PtxasInfo,
     first_error,
+    left_out_setmaxnreg,
     locate_ptx_errors,
+    locate_setmaxnreg,
     parse_ptxas,
     ptx_error_lines,
 )
@@ -265,6 +267,8 @@ class _Build:
         if cubin is None:
             raise self._failure(log)
         found = parse_ptxas(log)
+        if left_out_setmaxnreg(log) is not None:
+            log = locate_setmaxnreg(log, self._ptx())
         return CompiledKernel(
             arch=self.arch,
             cubin=cubin,

@@ -24,7 +24,18 @@ _PTXAS_ERROR = re.compile(r"^ptxas (?:error|fatal) *: (?P<what>.+)$")
 _OTHER_ERROR = re.compile(r"^(?:nvrtc: |At end of source: )?error: (?P<what>.+)$")
 
 _LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s")
+_INLINED_AT = re.compile(r"inlined_at\s+(?P<file>\d+)\s+(?P<line>\d+)")
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<path>[^"]+)"')
+
+_NO_SETMAXNREG = re.compile(
+    r"^(?:(?P<where>\S+\(\d+\)(?:, \S+\(\d+\))*): )?.*'setmaxnreg' ignored[; ]*(?P<why>[^.]*)", re.M
+)
+_WHY_NO_SETMAXNREG = {
+    "unable to determine register count at entry": "it has to know how many registers threads "
+    "begin with, so give the kernel __launch_bounds__(threads of a CTA, 1)",
+    "to maintain minimum register requirements": "the code behind one of them needs more registers "
+    "than it leaves, so raise that budget or let the code hold fewer values",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +116,31 @@ def _source_of(ptx_line: int, lines: list[str], files: dict[str, str]) -> str | 
         if match := _LOC.match(text):
             return f"{files.get(match['file'], 'PTX')}({match['line']})"
     return None
+
+
+def locate_setmaxnreg(log: str, ptx: str) -> str:
+    """The log, with the kernel's lines that ask for registers before ptxas' word on their end."""
+    lines = ptx.splitlines()
+    files = {m["number"]: PurePosixPath(m["path"]).name for x in lines if (m := _FILE.match(x))}
+    places: list[str] = []
+    for number, text in enumerate(lines):
+        if "setmaxnreg." not in text:
+            continue
+        loc = next((x for x in reversed(lines[:number]) if _LOC.match(x)), "")
+        match = _INLINED_AT.search(loc) or _LOC.match(loc)
+        place = f"{files.get(match['file'], 'PTX')}({match['line']})" if match else ""
+        if place and place not in places:
+            places.append(place)
+    found = _NO_SETMAXNREG.search(log)
+    if found is None or not places:
+        return log
+    return f"{log[: found.start()]}{', '.join(places)}: {log[found.start() :]}"
+
+
+def left_out_setmaxnreg(log: str) -> tuple[str, str] | None:
+    """Where and why ptxas left every `setmaxnreg` out, or None: "file.cu:7, 12", a clause."""
+    found = _NO_SETMAXNREG.search(log)
+    if found is None:
+        return None
+    where = re.sub(r"\((\d+)\)", r":\1", found["where"] or "")
+    return where, _WHY_NO_SETMAXNREG.get(found["why"].strip(), found["why"].strip())

@@ -114,7 +114,7 @@ def check_against(
         repeatable=result.repeatable,
         guards_intact=result.guards_intact,
         findings=(*diagnosis.findings, *_not_repeatable(result, plan)),
-        warnings=() if warning is None else (warning,),
+        warnings=(*result.warnings, *(() if warning is None else (warning,))),
     )
     return correctness, diagnosis.maps
 

@@ -222,8 +222,20 @@ class _Run:
             source_sha256=compiled.source_sha256,
             flags=compiled.flags,
         )
-        why = self.estimate.misfit
-        return self._stop(Status.SKIPPED, why) if why else None
+        if why := self.estimate.misfit:
+            return self._stop(Status.SKIPPED, why)
+        return self._check_register_budgets(plan, compiled)
+
+    def _check_register_budgets(
+        self, plan: LaunchPlan, compiled: CompiledKernel
+    ) -> Evaluation | None:
+        """A warpgroup that uses more registers than it holds ends the pipeline."""
+        if not any(launch.warpgroup_registers for launch in plan.passes):
+            return None
+        from engine.sass.register_budgets import plan_budget_mistake
+
+        why = plan_budget_mistake(plan, compiled)
+        return self._stop(Status.COMPILE_ERROR, why) if why is not None else None
 
     def _choose_backend(self) -> tuple[Literal["cpu", "cuda"], str | None]:
         """The backend, and the sentence why the one asked for cannot be used."""

@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from kernels.ladder import by_id
 from planted_bugs.mutation import HOPPER, WARP_SPECIALIZED, Mutation
 
-_RACE = (
+_REUSED = {"block_n": 64}  # more tiles than stages
+_TOO_MANY = ("too many mbarrier arrivals",)
+_LANDS = (
     "shared memory race",
     "with no barrier since",
     "no barrier orders",
     "a barrier is missing",
     "not arrived",
     "has not landed",
+    "mbarrier",
+    "copy",
 )
-_REUSED = {"block_n": 64}  # more tiles than stages
-_TOO_MANY = ("too many mbarrier arrivals",)
-_LANDS = (*_RACE, "mbarrier", "copy")
 _WRONG = ("largest error", "copy not complete", "shared memory race")  # elements of other places
 
+# ---- each statement that orders something, left out ----
+_ORDERS = re.compile(
+    r"\b(mbarrier_(?:wait|arrive|arrive_expect|init_fence)|named_barrier(?:_arrive)?"
+    r"|async_proxy_fence|wgmma_(?:fence|commit|wait)|tma_store_(?:commit|wait)|__syncthreads)"
+    r"(?:<\d+>)?\([^;]*\);"
+)
+_WORDS = {
+    "mbarrier_wait": _LANDS,
+    "mbarrier_arrive": _LANDS,
+    "mbarrier_arrive_expect": _LANDS,
+    "mbarrier_init_fence": ("fence.mbarrier_init",),
+    "named_barrier": (*_LANDS, "named barrier"),
+    "named_barrier_arrive": ("barrier",),
+    "async_proxy_fence": ("fence.proxy.async",),
+    "wgmma_fence": ("wgmma_fence",),
+    "wgmma_commit": ("wgmma", "NaN"),
+    "wgmma_wait": ("wgmma", "NaN"),
+    "tma_store_commit": ("TMA store",),
+    "tma_store_wait": ("TMA store",),
+    "__syncthreads": _LANDS,
+}
+
+
+def _left_out(variant: str) -> Iterator[Mutation]:
+    text = by_id(variant).source.read_text(encoding="utf-8")
+    for statement in _ORDERS.finditer(re.sub(r"//[^\n]*", lambda c: " " * len(c[0]), text)):
+        old, nth = statement[0], text.count(statement[0], 0, statement.start())
+        name = f"without {old}" + f", place {nth + 1}" * (text.count(old) > 1)
+        yield Mutation(name, (variant,), old, ";", _WORDS[statement[1]], nth=nth, config=_REUSED)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
+    *(mutation for variant in HOPPER for mutation in _left_out(variant)),
     # ---- mbarriers ----
-    Mutation("no wait for Q", HOPPER, "mbarrier_wait(q_full, 0);", ";", _LANDS),
-    Mutation(
-        "no wait for a tile",
-        ("v15",),
-        "mbarrier_wait(full + stage, tile / STAGES % 2);",
-        ";",
-        _LANDS,
-    ),
     Mutation(
         "the phase of every tile is its number's",
         ("v15",),
@@ -34,7 +63,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "mbarrier_wait(full + stage, tile % 2);",
         _LANDS,
     ),
-    Mutation("Q is not expected", HOPPER, "mbarrier_arrive_expect(q_full, Q_BYTES);", ";", _LANDS),
     Mutation(
         "Q arrives without its bytes",
         HOPPER,
@@ -42,60 +70,34 @@ MUTATIONS: tuple[Mutation, ...] = (
         "mbarrier_arrive(q_full);",
         _LANDS,
     ),
+    *(
+        Mutation(
+            name,
+            ("v15",),
+            "mbarrier_arrive_expect(full + stage, 2 * TILE_BYTES);",
+            f"mbarrier_arrive_expect(full + stage, {size});",
+            _LANDS,
+        )
+        for name, size in (
+            ("half of a tile is expected", "TILE_BYTES"),
+            ("more than a tile is expected", "2 * TILE_BYTES + 16"),
+        )
+    ),
     Mutation(
         "half of a tile is expected",
-        ("v15",),
-        "mbarrier_arrive_expect(full + stage, 2 * TILE_BYTES);",
+        WARP_SPECIALIZED,
         "mbarrier_arrive_expect(full + stage, TILE_BYTES);",
+        "mbarrier_arrive_expect(full + stage, TILE_BYTES / 2);",
         _LANDS,
+        config=_REUSED,
     ),
     Mutation(
-        "more than a tile is expected",
-        ("v15",),
-        "mbarrier_arrive_expect(full + stage, 2 * TILE_BYTES);",
-        "mbarrier_arrive_expect(full + stage, 2 * TILE_BYTES + 16);",
+        "the producer waits for the other phase",
+        WARP_SPECIALIZED,
+        "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
+        "mbarrier_wait(empty + stage, tile / STAGES % 2);",
         _LANDS,
-    ),
-    Mutation("no barrier before the next tile", ("v15",), "__syncthreads();", ";", _LANDS, nth=0),
-    *(
-        Mutation(name, ("v16",), old, new, _LANDS, config=_REUSED)
-        for name, old, new in (
-            ("no wait for K", "mbarrier_wait(k_full + stage, parity);", ";"),
-            ("no wait for V", "mbarrier_wait(v_full + stage, parity);", ";"),
-            ("K is not given back", "if (lane == 0) mbarrier_arrive(k_empty + stage);", ";"),
-            ("V is not given back", "if (lane == 0) mbarrier_arrive(v_empty + stage);", ";"),
-            (
-                "a stage is filled before it is read",
-                "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
-                ";",
-            ),
-            (
-                "the producer waits for the other phase",
-                "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
-                "mbarrier_wait(empty + stage, tile / STAGES % 2);",
-            ),
-            ("tiles are not expected", "mbarrier_arrive_expect(full + stage, TILE_BYTES);", ";"),
-            (
-                "half of a tile is expected",
-                "mbarrier_arrive_expect(full + stage, TILE_BYTES);",
-                "mbarrier_arrive_expect(full + stage, TILE_BYTES / 2);",
-            ),
-            ("barriers used before they are there", "__syncthreads();", ";"),
-        )
-    ),
-    *(
-        Mutation(name, ("v17", "v18"), old, ";", _LANDS, config=_REUSED)
-        for name, old in (
-            ("no wait for the first K", "mbarrier_wait(k_full, 0);"),
-            ("no wait for K", "mbarrier_wait(k_full + stage, parity_of(tile));"),
-            ("no wait for V", "mbarrier_wait(v_full + last_stage, parity_of(tile - 1));"),
-            (
-                "no wait for the last V",
-                "mbarrier_wait(v_full + (tiles - 1) % STAGES, parity_of(tiles - 1));",
-            ),
-            ("K is not given back", "if (lane == 0) mbarrier_arrive(k_empty + stage);"),
-            ("V is not given back", "if (lane == 0) mbarrier_arrive(v_empty + last_stage);"),
-        )
+        config=_REUSED,
     ),
     *(
         Mutation(name, variants, f"if (lane == 0) {arrival}", arrival, _TOO_MANY, config=_REUSED)
@@ -117,20 +119,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*_TOO_MANY, "copy not complete"),
         config=_REUSED,
     ),
-    *(
-        Mutation(name, ("v17", "v18"), old, ";", ("barrier", "turn"), config=_REUSED)
-        for name, old in (
-            (
-                "nobody has the first turn",
-                "if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
-            ),
-            (
-                "the last turn is kept",
-                "if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);",
-            ),
-        )
-    ),
-    Mutation("S is used before it is there", ("v18",), "wgmma_wait<1>();", ";", ("wgmma", "NaN")),
     Mutation(
         "the producer keeps too many registers",
         WARP_SPECIALIZED,
@@ -148,36 +136,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "gqa",
         nth=0,
     ),
-    Mutation("O stored before it is there", HOPPER, "async_proxy_fence();", ";", ("fence",)),
-    Mutation(
-        "O stored without a barrier",
-        HOPPER,
-        "named_barrier(1 + group, WARPGROUP);",
-        ";",
-        _RACE,
-    ),
-    Mutation("stores not waited for", HOPPER, "tma_store_wait();", ";", ("TMA store",)),
-    Mutation("stores not committed", HOPPER, "tma_store_commit();", ";", ("TMA store",)),
     # ---- wgmma ----
-    *(
-        Mutation(f"no fence before {what}", HOPPER, "wgmma_fence();", ";", ("fence",), nth=nth)
-        for nth, what in enumerate(("S", "O"))
-    ),
-    *(
-        Mutation(f"no commit of {what}", HOPPER, "wgmma_commit();", ";", ("wgmma", "NaN"), nth=nth)
-        for nth, what in enumerate(("S", "O"))
-    ),
-    *(
-        Mutation(
-            f"no wait for {what}",
-            ("v15", "v16"),
-            "wgmma_wait<0>();",
-            ";",
-            ("wgmma", "NaN"),
-            nth=nth,
-        )
-        for nth, what in enumerate(("S", "O"))
-    ),
     Mutation(
         "S adds to what was there", HOPPER, "wgmma<false>(", "wgmma<true>(", ("s_rmem", "NaN")
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -60,7 +62,7 @@ class CpuBackend:
                 lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
         return RunResult(
             status=result.status,
-            reason=result.reason,
+            reason=with_names(result.reason, plan.source),
             log=result.log,
             out=out,
             lse=lse,
@@ -69,6 +71,7 @@ class CpuBackend:
             guards_intact=result.guards_intact,
             execution_ms=result.execution_ms,
             executed=result.executed,
+            warnings=result.warnings,
         )
 
     def choose_part(
@@ -133,17 +136,36 @@ class CpuBackend:
             out[:, :, others] = 0
         return RunResult(
             result.status,
-            result.reason,
+            with_names(result.reason, plan.source),
             result.log,
             out,
             guards_intact=result.guards_intact,
             execution_ms=result.execution_ms,
             executed=result.executed,
+            warnings=result.warnings,
         )
 
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""
         self._client.close()
+
+
+_MBARRIER = re.compile(r"the mbarrier (?=of ([^\s:]+):(\d+))")
+_INITIALISED = re.compile(r"init\w*\s*\(\s*&?\s*([^,()]+?)\s*,")  # what the call is given first
+
+
+def with_names(reason: str, source: Path) -> str:
+    """With what the kernel calls an mbarrier, where the line that initialises it says so."""
+
+    def named(found: re.Match[str]) -> str:
+        file, line = found[1], int(found[2])
+        if file != source.name:
+            return found[0]
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+        call = _INITIALISED.search(lines[line - 1]) if line <= len(lines) else None
+        return f"the mbarrier {call[1]} " if call is not None else found[0]
+
+    return _MBARRIER.sub(named, reason)
 
 
 def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:

@@ -97,7 +97,7 @@ class _Child:
         try:
             return self._run(request)
         except _Failed as failure:
-            return {"failed": _describe(failure)}
+            return {"failed": _describe(failure.entry, failure.report)}
         except _Refused as refusal:
             return {"refused": str(refusal)}
         except MemoryError:
@@ -201,6 +201,7 @@ class _Child:
             "execution_ms": execution_ms,
             "repeatable": repeatable,
             "changed_inputs": changed,
+            "warnings": [launch.warning for launch in launches if launch.warning is not None],
         }
         if source_map is not None:
             answer |= {"source_map": source_map, "marks": library.marks()}
@@ -262,6 +263,7 @@ class _PreparedLaunch:
     ) -> None:
         self._library = library
         self._launch = launch
+        self.warning: dict[str, Any] | None = None  # of its last run
         try:
             self._function = library.entry(launch["export"])
         except AttributeError:
@@ -354,6 +356,8 @@ class _PreparedLaunch:
         )
         if failed:
             raise _Failed(self._launch["entry"], report)
+        if report.kind:
+            self.warning = _describe(self._launch["entry"], report)
 
 
 _PARAMETER_NAMES = {"p": "a pointer", "i": "an integer", "f": "a float", "s": "a structure"}
@@ -371,7 +375,7 @@ def _encode(argument: dict[str, Any], addresses: dict[str, int]) -> bytes:
     return bytes(data)
 
 
-def _describe(failure: _Failed) -> dict[str, Any]:
+def _describe(entry: str, report: Report) -> dict[str, Any]:
     def place(p: ReportedPlace) -> dict[str, Any]:
         return {
             "file": p.file.decode(errors="replace"),
@@ -379,9 +383,8 @@ def _describe(failure: _Failed) -> dict[str, Any]:
             "program_counter": p.program_counter,
         }
 
-    report = failure.report
     return {
-        "entry": failure.entry,
+        "entry": entry,
         "kind": report.kind.decode(),
         "message": report.message.decode(errors="replace"),
         "place": place(report.place),

@@ -190,6 +190,7 @@ class Client:
                 for index, offset in answer.get("touched", ())
             ),
             round_trip_ms=round_trip_ms,
+            warnings=tuple(_sentence(job.library, w) for w in answer.get("warnings", ())),
         )
 
     # ---- the child's life ----
@@ -245,19 +246,12 @@ class Client:
         process = self._process
         log = process.printed() if process is not None else ""
         self._stop()
-        where = _where(job.library, failure["place"])
         if failure["kind"] == "time limit":
+            where = _where(job.library, failure["place"])
             at = f", CTA {_triple(failure['cta'])}, thread {_triple(failure['thread'])}"
             prefix = f"{where}: kernel {failure['entry']}{at}: " if where else ""
             return self._timed_out(job, timeout_s, prefix)
-        other = _where(job.library, failure["other_place"]) or "an unknown line"
-        thread = ""
-        if failure["thread"] is not None:
-            thread = f", CTA {_triple(failure['cta'])}, thread {_triple(failure['thread'])}"
-        reason = (
-            f"{where or job.library.source}: {failure['kind']} in kernel {failure['entry']}{thread}"
-            f": {failure['message'].replace('{other}', other)}."
-        )
+        reason = _sentence(job.library, failure)
         guards_intact = failure["kind"] != "guard zone damaged"
         changed = tuple(b.name for b in job.buffers if b.read_only)
         return JobResult(
@@ -298,6 +292,17 @@ def _where(library: HostLibrary, place: dict[str, Any]) -> str:
         return ""
     found = _line_table(library.path).find(place["program_counter"], library.sources)
     return f"{found[0]}:{found[1]}" if found is not None else ""
+
+
+def _sentence(library: HostLibrary, failure: dict[str, Any]) -> str:
+    """An error, or a warning, with its line, CTA and thread where they are known."""
+    where = _where(library, failure["place"]) or library.source
+    other = _where(library, failure["other_place"]) or "an unknown line"
+    thread = ""
+    if failure["thread"] is not None:
+        thread = f", CTA {_triple(failure['cta'])}, thread {_triple(failure['thread'])}"
+    message = failure["message"].replace("{other}", other)
+    return f"{where}: {failure['kind']} in kernel {failure['entry']}{thread}: {message}."
 
 
 def _executed(answer: dict[str, Any]) -> ExecutedStatements | None:

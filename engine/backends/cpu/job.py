@@ -91,4 +91,5 @@ class JobResult:
     execution_ms: float | None = None  # all launches of the first run
     touched: tuple[tuple[str, int] | None, ...] = ()  # of a probe: (buffer, byte) of each CTA
     executed: ExecutedStatements | None = None  # in the check build
+    warnings: tuple[str, ...] = ()  # suspicious, though it ran; in the check build
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included

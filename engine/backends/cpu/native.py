@@ -29,7 +29,7 @@ class Report(ctypes.Structure):
         ("place", ReportedPlace),
         ("other_place", ReportedPlace),
         ("kind", ctypes.c_char * 64),
-        ("message", ctypes.c_char * 640),
+        ("message", ctypes.c_char * 1600),
     )
 
 

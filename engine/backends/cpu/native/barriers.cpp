@@ -34,6 +34,17 @@ void release_barriers_of_the_living(Worker *w) {
     }
 }
 
+// A CTA has ended. Nobody needs to wait for an arrival, but who arrives means somebody to.
+void warn_of_open_barriers(Worker *w) {
+    for (int id = 0; id < NUM_BARRIERS; id++) {
+        const Barrier &barrier = w->barriers[id];
+        if (!barrier.arrived) continue;
+        warn("arrivals that nobody waited for", barrier.site, "at the end of CTA %u barrier %d has "
+             "%d of %d arrivals, the first of them here: a bar.sync is missing, or one bar.arrive "
+             "is too many", w->cta, id, barrier.arrived, barrier.expected);
+    }
+}
+
 static inline void arrive(int id, int threads, Site site, bool wait) {
     Worker *w = worker;
     Fiber *me = current_fiber();

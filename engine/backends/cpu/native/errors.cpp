@@ -22,13 +22,10 @@ static void report_place(ReportedPlace &out, Place place) {
     }
 }
 
-void record_error(const char *kind, Place place, Place other, const char *format,
-                  va_list arguments) {
-    std::lock_guard<std::mutex> lock(launch.report_mutex);
-    if (launch.aborted.load()) return;
-    if (worker && worker->settings->touched) return;  // a probe only looks
+static void fill_report(const char *kind, Place place, Place other, const char *format,
+                        va_list arguments) {
     Report &report = launch.report;
-    report.failed = 1;
+    report = Report{};
     snprintf(report.kind, sizeof report.kind, "%s", kind);
     vsnprintf(report.message, sizeof report.message, format, arguments);
     report_place(report.place, place);
@@ -42,7 +39,26 @@ void record_error(const char *kind, Place place, Place other, const char *format
         report.thread[1] = self->thread_idx.y;
         report.thread[2] = self->thread_idx.z;
     }
+}
+
+void record_error(const char *kind, Place place, Place other, const char *format,
+                  va_list arguments) {
+    std::lock_guard<std::mutex> lock(launch.report_mutex);
+    if (launch.aborted.load()) return;
+    if (worker && worker->settings->touched) return;  // a probe only looks
+    fill_report(kind, place, other, format, arguments);
+    launch.report.failed = 1;
     launch.aborted.store(true);
+}
+
+// The launch goes on; its first warning is kept.
+void warn(const char *kind, Place place, const char *format, ...) {
+    std::lock_guard<std::mutex> lock(launch.report_mutex);
+    if (launch.report.kind[0] || worker->settings->touched) return;
+    va_list arguments;
+    va_start(arguments, format);
+    fill_report(kind, place, Place(), format, arguments);
+    va_end(arguments);
 }
 
 void fail_at(const char *kind, Place place, const char *format, ...) {

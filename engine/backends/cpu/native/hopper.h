@@ -32,14 +32,23 @@ struct MbarrierWaiter {
     bool *completed;  // what its try_wait returns
     Site site;
 };
+// Who arrived last, or asked for the last copy: a deadlock names both sides.
+struct MbarrierUse {
+    const Fiber *fiber;
+    Site site;
+};
 struct Mbarrier {
     Worker *owner;    // of its CTA
     uint32_t offset;  // in that one's window
     int arrivals, arrivals_missing;
     long long bytes_missing;
-    int phase;  // parity of the phase in progress
+    int phase;           // parity of the phase in progress
+    uint64_t completed;  // phases
     Site site;
     Site completed_by;  // the arrival that completed the last phase, if one did
+    unsigned thread;  // that initialised it, and its clock then
+    uint32_t clock;
+    MbarrierUse last_arrival, last_copy;
     std::vector<MbarrierWaiter> waiting;
     std::vector<PendingTile> tiles;      // TMA loads that will complete here
     Handover handover;        // of the arrivals (check build)
@@ -89,6 +98,7 @@ inline HopperState &hopper() { return hopper_of(worker); }
 void land_tiles(Mbarrier &mbarrier);
 // mbarrier.cpp
 void complete_phase_if_due(Mbarrier &mbarrier);
+void check_mbarrier_fence(const Mbarrier &mbarrier, Site site);
 // checks.cpp
 void record_async_write(const void *pointer, size_t bytes, uint16_t thread, uint32_t clock,
                         Site site);

@@ -6,6 +6,7 @@ namespace coh {
 
 // ---- mbarrier (a 64-bit word in shared memory) ----
 void mbarrier_init(void *mbarrier, int arrivals, Site site);
+void mbarrier_init_fence();  // fence.mbarrier_init
 void mbarrier_invalidate(void *mbarrier, Site site);
 // mbarrier.arrive of `count`, after expecting `transaction_bytes` more (arrive.expect_tx when not
 // 0). Returns the state: the parity of the phase that it arrived in.

@@ -181,7 +181,7 @@ static void start_cta(Worker *w, uint64_t index) {
         f.asks_for_active = Site{};
         f.copies.clear();
         f.copies_in_group.clear();
-        f.proxy_fence_clock = f.proxy_fence_floor = 0;
+        f.proxy_fence_clock = f.proxy_fence_floor = f.mbarrier_fence_clock = 0;
         f.cluster_arrivals = f.cluster_waits = 0;
         f.stack_pointer = first_frame(w->stacks + (t + 1) * FIBER_STACK_BYTES, fiber_main);
         make_ready(w, &f);
@@ -249,7 +249,9 @@ static void run_cluster(Worker *w, uint64_t index) {
     worker = w;
     self = nullptr;
     if (w->cluster) finish_cluster(w);
-    if (launch.aborted.load() || !w->settings->dynamic_smem_bytes) return;
+    if (launch.aborted.load()) return;
+    if (w->settings->check) each_of_cluster(w, warn_of_open_barriers);
+    if (!w->settings->dynamic_smem_bytes) return;
     each_of_cluster(w, [](Worker *of) { check_dynamic_smem_end(of, of->cta); });
 }
 

@@ -60,17 +60,40 @@ void mbarrier_init(void *pointer, int arrivals, Site site) {
     mbarrier.owner = w;
     mbarrier.arrivals = mbarrier.arrivals_missing = arrivals;
     mbarrier.site = site;
+    mbarrier.thread = self->linear;
     if (w->settings->check) {
+        mbarrier.clock = current_clock();
         reset(w, mbarrier.handover);
         reset(w, mbarrier.phase_handover);
     }
     hopper().mbarriers.push_back(mbarrier);
 }
 
+void mbarrier_init_fence() {
+    thread_fence(Scope::gpu, Order::release);
+    if (!checking()) return;
+    current_fiber()->mbarrier_fence_clock = current_clock();
+    advance_clock(worker, self->linear);
+}
+
+// What completes there is another proxy: it sees the initialisation behind a fence of the thread
+// that wrote it, or (after a barrier) behind a proxy fence of the one that issues.
+void check_mbarrier_fence(const Mbarrier &mbarrier, Site site) {
+    const Fiber &by = mbarrier.owner->fibers[mbarrier.thread];
+    if (mbarrier.clock <= by.mbarrier_fence_clock || mbarrier.clock <= by.proxy_fence_clock ||
+        mbarrier.clock <= current_fiber()->proxy_fence_floor) {
+        return;
+    }
+    fail_at_two("mbarrier fence missing", site, mbarrier.site, "the copy completes on the mbarrier "
+                "initialised at {other}, and that thread executed no fence.mbarrier_init (or "
+                "fence.proxy.async) since");
+}
+
 void complete_phase_if_due(Mbarrier &mbarrier) {
     if (mbarrier.arrivals_missing > 0 || mbarrier.bytes_missing != 0) return;
     Worker *w = mbarrier.owner;
     mbarrier.phase ^= 1;
+    mbarrier.completed++;
     mbarrier.arrivals_missing = mbarrier.arrivals;
     note_progress(w);
     if (w->settings->check) mbarrier.phase_handover = mbarrier.handover;
@@ -134,6 +157,7 @@ uint64_t mbarrier_arrive(void *pointer, int count, int transaction_bytes, Site s
     }
     if (w->settings->check) require_known_phase(w, mbarrier, site);
     const uint64_t state = (uint64_t)mbarrier.phase;
+    mbarrier.last_arrival = MbarrierUse{current_fiber(), site};
     mbarrier.arrivals_missing -= count;
     mbarrier.bytes_missing += transaction_bytes;
     if (w->settings->check) {
@@ -226,18 +250,78 @@ bool land_waited_copies(Worker *w) {
     return any;
 }
 
+// Where a thread waits; nowhere, if it can run or has returned.
+static Site waiting_place(const Fiber *fiber) {
+    const Worker *w = fiber->owner;
+    auto is_in = [&](const std::vector<Fiber *> &waiting) {
+        return std::find(waiting.begin(), waiting.end(), fiber) != waiting.end();
+    };
+    for (const Mbarrier &m : w->hopper->mbarriers) {
+        for (const MbarrierWaiter &waiter : m.waiting) {
+            if (waiter.fiber == fiber) return waiter.site;
+        }
+    }
+    for (const Barrier &barrier : w->barriers) {
+        if (is_in(barrier.waiting)) return barrier.site;
+    }
+    for (const GroupOperation &operation : w->group_operations) {
+        if (operation.in_use && is_in(operation.waiting)) return operation.site;
+    }
+    for (const WarpOperation &operation : w->warp_operations) {
+        if (operation.in_use && operation.arrived >> fiber->lane & 1 &&
+            operation.fiber[fiber->lane] == fiber) return operation.site;
+    }
+    if (w->cluster && is_in(w->cluster->waiting)) return fiber->cluster_site;
+    return Site{};
+}
+
+// Why nobody will complete the phase in progress.
+static void describe_missing(const Mbarrier &m, char *text, size_t size) {
+    size_t used = 0;
+    auto note = [&](const char *format, auto... values) {
+        if (used < size) used += snprintf(text + used, size - used, format, values...);
+    };
+    if (m.arrivals_missing > 0) {
+        note("%d of its %d arrivals %s missing", m.arrivals_missing, m.arrivals,
+             m.arrivals_missing == 1 ? "is" : "are");
+    } else {
+        const long long bytes = m.bytes_missing;
+        note("%lld bytes %s", std::abs(bytes),
+             bytes > 0 ? "that it expects never come" : "more came than it expects");
+    }
+    // A copy that counts on bytes nobody expects tells more than the arrival before it.
+    const bool copies_wait = m.arrivals_missing > 0 && !m.tiles.empty();
+    const MbarrierUse &last = copies_wait ? m.last_copy : m.last_arrival;
+    if (!last.fiber) return note(", and nobody has ever arrived");
+    const uint3 &thread = last.fiber->thread_idx;
+    note("; thread (%u,%u,%u), which %s at %s:%d", thread.x, thread.y, thread.z,
+         copies_wait ? "asked for a copy to it" : "arrived last", last.site.file, last.site.line);
+    const Site waits = waiting_place(last.fiber);
+    if (waits.file) note(", waits at %s:%d", waits.file, waits.line);
+    else if (last.fiber->finished) note(", has returned");
+}
+
 size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first) {
     size_t used = 0;
     if (!w->hopper) return used;
-    for (const Mbarrier &m : w->hopper->mbarriers) {
+    const auto &all = w->hopper->mbarriers;
+    for (const Mbarrier &m : all) {
         if (m.waiting.empty() || used >= size) continue;
         const Site at = m.waiting.front().site;
         if (!first.file) first = at;
+        // Several may come from one line, as those of a ring do: which of them, from 1.
+        auto same_line = [&](const Mbarrier &other) { return other.site == m.site; };
+        const auto count = std::count_if(all.begin(), all.end(), same_line);
+        const auto number = std::count_if(all.data(), &m + 1, same_line);
+        char of_them[48] = "", missing[320] = "";
+        if (count > 1) snprintf(of_them, sizeof of_them, " (number %td of %td)", number, count);
+        describe_missing(m, missing, sizeof missing);
+        const size_t threads = m.waiting.size();
         used += snprintf(text + used, size - used,
-                         " %zu threads wait at %s:%d for the mbarrier of %s:%d (phase %d, %d "
-                         "arrivals and %lld bytes missing);",
-                         m.waiting.size(), at.file, at.line, m.site.file, m.site.line, m.phase,
-                         m.arrivals_missing, m.bytes_missing);
+                         " %zu thread%s at %s:%d for phase %llu of the mbarrier of %s:%d%s, which "
+                         "nobody will complete: %s;", threads, threads == 1 ? " waits" : "s wait",
+                         at.file, at.line, (unsigned long long)m.completed, m.site.file,
+                         m.site.line, of_them, missing);
     }
     return std::min(used, size);
 }

@@ -39,12 +39,12 @@ struct ReportedPlace {
     uint64_t program_counter;  // relative to the kernel library's load address; 0: unknown
 };
 struct Report {
-    int32_t failed;
+    int32_t failed;  // 0: `message` is a warning, or empty
     int32_t has_thread;  // cta and thread are known
     uint32_t cta[3], thread[3];
     ReportedPlace place, other_place;  // `{other}` in the message stands for other_place
     char kind[64];
-    char message[640];
+    char message[1600];
 };
 enum Schedule : int32_t { in_order, random_order, reverse_order };
 struct LaunchSettings {
@@ -186,6 +186,7 @@ struct Fiber : Thread {
     std::vector<uint32_t> copies_in_group;  // of each committed group
     uint32_t proxy_fence_clock;  // its shared stores up to here are visible to TMA and wgmma
     uint32_t proxy_fence_floor;  // and so is what happened before this for everybody
+    uint32_t mbarrier_fence_clock;  // and the mbarriers that it initialised up to here
     uint64_t cluster_arrivals, cluster_waits;  // at barrier.cluster
     Site cluster_site;                         // of the last arrival
 };
@@ -323,6 +324,8 @@ extern void *argument_pointers[MAX_ARGUMENTS];
     __attribute__((format(printf, 3, 4)));
 [[noreturn]] void fail_at_two(const char *kind, Place place, Place other, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+void warn(const char *kind, Place place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void record_error(const char *kind, Place place, Place other, const char *format,
                   va_list arguments);
 [[noreturn]] void leave_cta();
@@ -343,6 +346,7 @@ bool is_on_heap(uintptr_t address, size_t bytes);  // that kernels have from mal
 // ---- barriers.cpp ----
 void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
 void release_barriers_of_the_living(Worker *w);
+void warn_of_open_barriers(Worker *w);
 
 // ---- checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };

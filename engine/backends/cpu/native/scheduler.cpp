@@ -81,11 +81,11 @@ static size_t describe_waiting(Worker *w, char *text, size_t size, Site &first) 
 }
 
 [[noreturn]] static void deadlock(Worker *w) {
-    char text[500] = "";
+    char text[1400] = "";
     size_t used = 0;
     Site first{};
     each_of_cluster(w, [&](Worker *of) {
-        char waiting[500] = "";
+        char waiting[1400] = "";
         if (!describe_waiting(of, waiting, sizeof waiting, first) || used >= sizeof text) return;
         if (w->cluster) used += snprintf(text + used, sizeof text - used, " CTA of rank %u:", of->rank);
         if (used < sizeof text) used += snprintf(text + used, sizeof text - used, "%s", waiting);

@@ -92,12 +92,35 @@ static void each_chunk(const PendingTile &tile, Visit visit) {
     }
 }
 
+// No product that is under way reads what a copy is about to overwrite. Where one begins to read is
+// enough to know: copies bring whole tiles.
+static void check_pending_products(const void *destination, size_t bytes, Site site) {
+    const uint64_t begin = shared_address(destination), end = begin + bytes;
+    for (const Warpgroup &group : hopper().warpgroups) {
+        for (const WgmmaOperation &operation : group.operations) {
+            auto reads = [&](uint64_t descriptor) {
+                const uint64_t first = (descriptor & 0x3fff) << 4;
+                return first >= begin && first < end;
+            };
+            const WgmmaOperands &operands = operation.operands;
+            if (!reads(operands.b_descriptor) &&
+                (operation.a_in_registers || !reads(operands.a_descriptor))) continue;
+            fail_at_two("wgmma not complete", operation.site, site, "the copy at {other} "
+                        "overwrites what it still reads: nobody waited for it (wgmma.wait_group) "
+                        "before the tile was given back");
+        }
+    }
+}
+
 static void load_tile(void *destination, const TensorMapOnHost &known, void *mbarrier,
                       const int *coordinates, Site site) {
     Worker *w = worker;
     Mbarrier &barrier = use_mbarrier(mbarrier, site);
     PendingTile tile = make_tile(known, destination, coordinates, site);
+    barrier.last_copy = MbarrierUse{current_fiber(), site};
     if (w->settings->check) {
+        check_mbarrier_fence(barrier, site);
+        if (barrier.owner == w) check_pending_products(destination, tile_bytes(known), site);
         if (barrier.owner != w) tile.known = known_clock(w);
         check_access(destination, (size_t)tile_bytes(known), AccessKind::write, site);
         mark_copy_pending(destination, (size_t)tile_bytes(known));

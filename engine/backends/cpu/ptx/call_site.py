@@ -2,8 +2,8 @@
 
 Kernels keep PTX in small functions. Such a function gets a last parameter whose default is the
 caller's line, as the runtime's own functions have one. Where that cannot be done (kernels, lambdas,
-variadic functions, functions that are declared twice or whose address is taken), errors name the
-statement itself.
+variadic and virtual functions, those that are declared before they are defined or whose address is
+taken), errors name the statement itself.
 """
 
 from __future__ import annotations
@@ -71,11 +71,13 @@ def _parameters(header: list[Token]) -> tuple[str, int, int] | None:
 
 
 def _can_change(tokens: list[Token], header: list[Token], name: str) -> bool:
-    if any(token.text in (".", "~") for token in header):  # variadic, or a destructor
+    words = {token.text for token in header}
+    if words & {".", "~", "virtual", "override"}:  # variadic, a destructor, another's to match
         return False
     uses = [n for n, token in enumerate(tokens) if token.text == name and token.kind == "word"]
     is_called = all(tokens[n + 1].text in ("(", "<") for n in uses if n + 1 < len(tokens))
-    return is_called and sum(_is_declared_at(tokens, n) for n in uses) == 1
+    declared = [n for n in uses if _is_declared_at(tokens, n)]
+    return is_called and bool(declared) and all(_is_defined_at(tokens, n) for n in declared)
 
 
 def _is_declared_at(tokens: list[Token], number: int) -> bool:
@@ -84,6 +86,22 @@ def _is_declared_at(tokens: list[Token], number: int) -> bool:
     if before.kind == "word":
         return before.text not in ("return", "else", "do", "case")
     return before.text in ("*", "&", ">")
+
+
+def _is_defined_at(tokens: list[Token], number: int) -> bool:
+    """Whether a body follows the parameters of the function whose name that is.
+
+    A specialization `f<3>(...)` has to keep the parameters of its template.
+    """
+    depth, at = 0, number + 1
+    if tokens[at].text != "(":
+        return False
+    while at < len(tokens):
+        depth += (tokens[at].text == "(") - (tokens[at].text == ")")
+        if depth == 0 and tokens[at].text in ("{", ";"):
+            return tokens[at].text == "{"
+        at += 1
+    return False
 
 
 def _is_lambda(tokens: list[Token], brace: int) -> bool:

@@ -79,8 +79,7 @@ FORMS = [
     Form("membar.<gl|sys>", "", "coh::thread_fence();"),
     Form("fence.proxy.async[.<global|shared::cta|shared::cluster>]", "", "coh::proxy_fence();"),
     Form("fence.proxy.alias", "", ";"),
-    Form("fence.mbarrier_init.release.cluster", "",
-         "coh::thread_fence(coh::Scope::gpu, coh::Order::release);"),
+    Form("fence.mbarrier_init.release.cluster", "", "coh::mbarrier_init_fence();"),
     # ---- other CTAs of the cluster ----
     Form("mapa.shared::cluster.<t:u32|u64>", "=d:t a:t rank:u32",
          "coh::cluster_address(a, rank, coh_here)"),

@@ -1,0 +1,109 @@
+"""setmaxnreg: the code behind each one holds no more registers than it leaves, or fails."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.compile import compile_plan
+from engine.evaluation import Evaluation, Status
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.sass.analysis import program_of
+from engine.sass.cubin import read_cubin
+from engine.sass.register_budgets import budget_mistake, register_budgets
+from kernels.description import parse_variant
+from kernels.ladder import by_id
+from kernels.variant import KERNELS_DIR
+from tests.slow_cases import one_in
+
+V16, PROBLEM = by_id("v16"), Problem(1, 1, 128, 64)
+TEXT = V16.source.read_text(encoding="utf-8")
+
+
+def line_of(text: str) -> int:
+    return TEXT[: TEXT.index(text)].count("\n") + 1
+
+
+PRODUCER, CONSUMER = map(line_of, ("fewer_registers<", "more_registers<"))
+# What is changed → what is said of it. The consumers' products alone need more than 24 registers.
+PLANTED = {
+    "__launch_bounds__(NUM_THREADS, 1)": (
+        "",
+        f"{V16.source.name}:{PRODUCER}, {V16.source.name}:{CONSUMER}: ptxas left setmaxnreg out, "
+        "so every thread of attention_forward keeps {registers} registers: it has to know how many "
+        "registers threads begin with, so give the kernel __launch_bounds__",
+    ),
+    "more_registers<CONSUMER_REGISTERS>": (
+        "fewer_registers<24>",
+        "needs more registers than it leaves, so raise that budget",
+    ),
+    "PRODUCER_REGISTERS = CONSUMERS == 2 ? 24": (
+        "PRODUCER_REGISTERS = CONSUMERS == 2 ? 32",
+        f"{V16.source.name}: warpgroup_registers are 24, 240, 240 a thread, and setmaxnreg asks "
+        "for 32, 240: make the two agree.",
+    ),
+}
+
+
+def evaluated(text: str, folder: Path) -> Evaluation:
+    for header in KERNELS_DIR.glob("*.cuh"):
+        shutil.copy(header, folder)
+    source = folder / V16.source.name
+    source.write_text(text, encoding="utf-8")
+    plan = make_plan(parse_variant(text, source), PROBLEM, V16.default_config())
+    assert plan.passes[0].warpgroup_registers
+    with Evaluator() as evaluator:
+        request = EvaluationRequest("v16", PROBLEM, gpu="H100 SXM", execute=False)
+        return evaluator.evaluate(request, source=source).evaluation
+
+
+@pytest.mark.parametrize("old", one_in(3, list(PLANTED)))
+def test_a_kernel_that_breaks_its_budgets_fails(old: str, tmp_path: Path) -> None:
+    new, words = PLANTED[old]
+    assert TEXT.count(old) == 1
+    evaluation = evaluated(TEXT.replace(old, new), tmp_path)
+    assert evaluation.status is Status.COMPILE_ERROR, evaluation.reason
+    registers = evaluation.passes[0].resources.registers_per_thread
+    assert words.format(registers=registers) in evaluation.reason
+
+
+def test_each_region_has_its_own_budget() -> None:
+    """ptxas makes no code that breaks one, so that an instruction is planted."""
+    plan = make_plan(V16, PROBLEM, V16.default_config())
+    (launch,) = plan.passes
+    program = program_of(read_cubin(compile_plan(plan, "sm_90").cubin), launch.entry)
+    budgets = {b.registers: b for b in register_budgets(program)}
+    assert {n: b.source.line for n, b in budgets.items() if b.source} == {
+        24: PRODUCER,
+        240: CONSUMER,
+    }
+    assert budgets[24].used <= 24 < 128 < budgets[240].used <= 240
+
+    def mistake_with(opcode: str, operand: str) -> str | None:
+        """With a register put in place of the first one of the first such instruction."""
+        number = next(n for n, i in enumerate(program.instructions) if i.opcode == opcode)
+        instructions = list(program.instructions)
+        old = instructions[number]
+        instructions[number] = replace(old, operands=(operand, *old.operands[1:]))
+        changed = replace(program, instructions=tuple(instructions))
+        return budget_mistake(launch, changed, program.registers, "", V16.source.name)
+
+    # Only the producer asks for tiles, only consumers multiply; S of 64 rows is 64 registers.
+    assert mistake_with("UTMALDG", "R23") is None
+    assert mistake_with("UTMALDG", "R24") == (
+        f"{V16.source.name}:{PRODUCER}: the code behind setmaxnreg 24 uses 25 registers a thread: "
+        "raise that budget, or let it hold fewer values."
+    )
+    assert mistake_with("HGMMA", "R176") is None
+    assert "setmaxnreg 240 uses 241 registers" in str(mistake_with("HGMMA", "R177"))
+
+    few = replace(launch, warpgroup_registers=(24, 240, 240, 240), threads=512)
+    assert "so that one waits for ever" in str(
+        budget_mistake(few, program, 128 - 8, "", V16.source.name)
+    )
