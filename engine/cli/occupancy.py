@@ -20,6 +20,7 @@ def add_parser(commands: Any) -> None:
         "--smem", type=int, default=0, metavar="BYTES", help="shared memory per CTA, in bytes"
     )
     p.add_argument("--ctas", type=int, default=1, help="CTAs of the launch (default 1)")
+    p.add_argument("--cluster", type=int, default=1, help="CTAs of a cluster (default 1: none)")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
 
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         args.threads,
         args.registers,
         args.smem,
+        cluster_size=args.cluster,
     )
     if args.json:
         print_json({"device": device.name, "threads": args.threads, **asdict(result)})

@@ -8,7 +8,8 @@ array of one. Curves over many launches go through the same equations (`engine.m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport, Resources
+from engine.model.clusters import FIRST_CAPABILITY, max_active_clusters, no_clusters
 from engine.model.equations import Calibration, CtaCurve, Terms, machine, predict_arrays
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
@@ -81,6 +83,9 @@ def launch_plan(
     plan = make_plan(variant, problem, config)
     if device is not None and (why := capability_reason(variant, device)) is not None:
         raise InvalidProblem(why)
+    has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
+    if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:
+        raise InvalidProblem(no_clusters(device.compute_capability))
     return plan
 
 
@@ -153,6 +158,7 @@ def estimate(
                 r.registers_per_thread,
                 r.static_smem_bytes + launch.dynamic_smem_bytes,
                 idle_ctas,
+                prod(launch.cluster),
             ),
         )
         for launch, r, idle_ctas in zip(plan.passes, resources, idle, strict=True)
@@ -165,6 +171,11 @@ def estimate(
         m = machine(device, variant, plan.problem.dtype)
     except InvalidProblem as error:
         return Estimate(variant, device, plan, passes, "", None, None, str(error))
+    if (size := prod(plan.passes[0].cluster)) > 1:
+        # What is left of a GPC that no further cluster fits on stays idle.
+        held = passes[0].occupancy.ctas_per_sm
+        clusters = max_active_clusters(device.compute_capability, m.num_sms, held, size)
+        m = replace(m, num_sms=clusters * size // held)
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     curve = None
     if simulated_of is not None and (calibration is None or calibration.by_machine_code):

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from engine.devices.spec import SmLimits
 from engine.errors import InvalidProblem
 from engine.evaluation import Limiter, Occupancy
+from engine.model.clusters import max_active_clusters, sms_of_gpcs
+from engine.plan import MAX_CLUSTER
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -120,6 +122,7 @@ def occupancy(
     registers: int,
     smem_bytes: int,
     idle_ctas: int = 0,
+    cluster_size: int = 1,
 ) -> Occupancy:
     """Occupancy of one launch.
 
@@ -132,13 +135,21 @@ def occupancy(
         smem_bytes: static + dynamic shared memory per CTA.
         idle_ctas: of those launched, the ones that find no key to visit and end at once. Waves and
             fills count the others.
+        cluster_size: CTAs of a cluster, which run on one GPC (`engine.model.clusters`).
 
     Raises:
-        InvalidProblem: a launch no CUDA device takes (see `check_launch`), no CTA, or no SM.
+        InvalidProblem: a launch no CUDA device takes (see `check_launch`), no CTA, no SM, or
+            clusters that it does not launch.
     """
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
         raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.")
+    if cluster_size < 1 or ctas % cluster_size:
+        raise InvalidProblem(
+            f"Clusters of {cluster_size:,} CTAs do not divide a launch of {ctas:,} CTAs."
+        )
+    if cluster_size > MAX_CLUSTER:
+        raise InvalidProblem(f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.")
     if num_sms is not None and num_sms < 1:
         raise InvalidProblem(f"A GPU has at least one SM, not {num_sms:,}.")
 
@@ -165,14 +176,18 @@ def occupancy(
         capacity = num_sms * limits.max_threads_per_sm
         thread_fill = useful * threads / capacity
         ctas_to_fill = -(-capacity // threads)
-        sm_fill = min(useful, num_sms) / num_sms if resident else 0.0
-        if resident:
-            per_wave = resident * num_sms
+        clusters = max_active_clusters(limits.compute_capability, num_sms, resident, cluster_size)
+        per_wave = clusters * cluster_size
+        sm_fill = min(useful, num_sms, per_wave) / num_sms
+        if per_wave:
             whole_waves = -(-useful // per_wave)
             waves = useful / per_wave
             tail = useful % per_wave
             wave_efficiency = useful / (whole_waves * per_wave)
 
+    reason = _reason(limits, binding, resident, warps_per_cta, registers, smem_bytes)
+    if resident and cluster_size > 1 and num_sms is not None:
+        reason += _cluster_sentence(limits, num_sms, resident, cluster_size)
     return Occupancy(
         ctas=int(ctas),
         ctas_per_sm=resident,
@@ -188,8 +203,20 @@ def occupancy(
         sm_fill=sm_fill,
         thread_fill=thread_fill,
         ctas_to_fill=ctas_to_fill,
-        reason=_reason(limits, binding, resident, warps_per_cta, registers, smem_bytes),
+        reason=reason,
         idle_ctas=int(idle_ctas),
+    )
+
+
+def _cluster_sentence(limits: SmLimits, num_sms: int, resident: int, cluster_size: int) -> str:
+    capability = limits.compute_capability
+    clusters = max_active_clusters(capability, num_sms, resident, cluster_size)
+    gpcs = len(sms_of_gpcs(capability, num_sms))
+    held, slots = clusters * cluster_size, num_sms * resident
+    return (
+        f" The {cluster_size} CTAs of a cluster stay on one GPC: {clusters:,} clusters, {held:,} "
+        f"CTAs in {slots:,} places, run at once if the {num_sms} SMs are spread evenly over {gpcs} "
+        "GPCs, which is assumed."
     )
 
 

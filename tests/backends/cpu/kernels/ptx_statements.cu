@@ -133,6 +133,7 @@ extern "C" __global__ void statements(int *ok, unsigned *data, unsigned *scratch
     if (t == 0) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(first), "r"(64) : "memory");
         asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(second) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     asm volatile("bar.sync 0;" ::: "memory");
     asm volatile("{ .reg .b64 state; .reg .pred p;\n mbarrier.arrive.shared.b64 state, [%1];\n"

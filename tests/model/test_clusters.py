@@ -1,0 +1,124 @@
+"""Clusters stay on one GPC: what runs at once, in waves and in the predicted time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.devices import find_device, limits_for
+from engine.errors import InvalidProblem
+from engine.evaluation import Resources
+from engine.model.clusters import max_active_clusters, sms_of_gpcs
+from engine.model.estimate import estimate, launch_plan
+from engine.model.occupancy import occupancy
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from kernels.description import parse_variant
+from kernels.variant import Variant
+
+HOPPER = limits_for((9, 0))
+TEXT = """\
+// v30 Clusters: a test.
+/* attune
+head_dims = [64]
+min_compute_capability = 9.0
+
+[[passes]]
+entry = "attention_forward"
+grid = [16, "num_heads", "batch"]
+threads = 384
+smem_bytes = 200000
+cluster = [CLUSTER, 1, 1]
+args = ["q", "k", "v", "out"]
+
+[work]
+math_unit = "tensor"
+math_threads = 256
+query_rows = 128
+kv_rows = "seqlen_kv"
+conflict_ways = 1
+*/
+"""
+PROBLEM = Problem(4, 16, 2048, 64)
+
+
+def plan_of(cluster: int, gpu: str) -> tuple[Variant, LaunchPlan]:
+    variant = parse_variant(TEXT.replace("CLUSTER", str(cluster)), Path("v30_clusters.cu"))
+    return variant, launch_plan(variant, PROBLEM, {}, find_device(gpu))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpcs"),
+    [
+        ("H100 SXM", (18, 18, *[16] * 6)),
+        ("H100 PCIe", (18, *[16] * 6)),
+        ("RTX 5090", (*[16] * 8, 14, 14, 14)),
+        ("L4", (58,)),  # nothing is known of it, and it has no clusters
+    ],
+)
+def test_sms_are_spread_evenly_in_pairs(gpu: str, gpcs: tuple[int, ...]) -> None:
+    device = find_device(gpu)
+    assert device.num_sms == sum(gpcs)
+    assert sorted(sms_of_gpcs(device.compute_capability, sum(gpcs)), reverse=True) == list(gpcs)
+
+
+@pytest.mark.parametrize(
+    ("ctas_per_sm", "size", "clusters"),
+    [(1, 1, 132), (1, 2, 66), (1, 4, 32), (1, 8, 16), (2, 4, 66), (2, 8, 32), (1, 3, 42)],
+)
+def test_clusters_do_not_cross_gpcs(ctas_per_sm: int, size: int, clusters: int) -> None:
+    assert max_active_clusters((9, 0), 132, ctas_per_sm, size) == clusters
+
+
+def test_waves_count_what_runs_at_once() -> None:
+    alone = occupancy(HOPPER, 132, 1056, 384, 168, 200_000)
+    found = occupancy(HOPPER, 132, 1056, 384, 168, 200_000, cluster_size=8)
+    assert (alone.waves, alone.ctas_per_sm) == (8.0, 1)
+    assert (found.waves, found.tail_ctas, found.ctas_per_sm) == (1056 / 128, 32, 1)
+    assert found.sm_fill == 128 / 132
+    assert found.reason.startswith(alone.reason)
+    assert (
+        "16 clusters, 128 CTAs in 132 places, run at once if the 132 SMs are spread evenly over 8 "
+        "GPCs, which is assumed." in found.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "ctas", "size", "words"),
+    [
+        ((8, 9), 64, 2, "Clusters of CTAs need compute capability 9.0 or newer"),
+        ((9, 0), 64, 3, "Clusters of 3 CTAs do not divide a launch of 64 CTAs."),
+        ((9, 0), 64, 16, "A cluster has 1 to 8 CTAs, not 16."),
+    ],
+)
+def test_what_cannot_be_launched(
+    capability: tuple[int, int], ctas: int, size: int, words: str
+) -> None:
+    with pytest.raises(InvalidProblem, match=words):
+        occupancy(limits_for(capability), 58, ctas, 128, 64, 0, cluster_size=size)
+
+
+def test_a_prediction_leaves_out_the_sms_that_no_cluster_fits_on() -> None:
+    """1,024 CTAs of one to an SM: 8 rounds on 132 SMs, and on the 128 of clusters of 8."""
+    resources = Resources("attention_forward", "sm_90", 384, 168, 0, 200_000, 0, 0, 0)
+    h100 = find_device("H100 SXM")
+
+    def predicted(cluster: int, num_sms: int = 132) -> float:
+        device = replace(h100, num_sms=num_sms)
+        variant, plan = plan_of(cluster, "H100 SXM")
+        latency = estimate(variant, plan, (resources,), device).latency
+        assert latency is not None
+        return latency.median_us
+
+    # Of 114 SMs clusters of 8 leave 2 idle: 1,024 CTAs take 10 rounds in place of 9.
+    assert predicted(8, 114) > 1.05 * predicted(1, 114)
+    assert predicted(8) == pytest.approx(predicted(1), rel=0.05)
+
+
+def test_a_gpu_without_clusters_is_a_sentence() -> None:
+    variant, _ = plan_of(2, "H100 SXM")
+    older = replace(variant, min_compute_capability=(8, 0))
+    with pytest.raises(InvalidProblem, match=r"need compute capability 9\.0 .* has 8\.9"):
+        launch_plan(older, PROBLEM, {}, find_device("L4"))
