@@ -62,7 +62,7 @@ def tile(
 
 
 def tile_row(key: str = "metrics") -> DeltaGenerator:
-    """A row for tiles, which wraps where the window is narrow. The key begins with `metrics`."""
+    """A row for tiles, which wraps where the window is narrow. `style.css` names the keys."""
     return st.container(horizontal=True, gap="small", key=key)
 
 
