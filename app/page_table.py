@@ -6,6 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.preparation import wait_for_imports
 from app.shared import style
 
 ASSETS = Path(__file__).resolve().parent / "assets"
@@ -18,6 +19,7 @@ def to_tune() -> None:
     st.switch_page(TUNE, query_params=params)
 
 
+wait_for_imports()
 st.set_page_config(
     page_title="Attune",
     page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline

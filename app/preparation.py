@@ -9,26 +9,45 @@ import threading
 
 from engine.errors import AttuneError, StoreError
 
+_imported = threading.Event()
+_imported.set()  # where nothing is prepared nobody waits
+
 
 def prepare() -> None:
     """Begin, without waiting for its end."""
+    _imported.clear()
     threading.Thread(target=_prepare, daemon=True).start()
+
+
+def wait_for_imports() -> None:
+    """Before a page is imported: two threads that import one package can lock each other out.
+
+    One holds the package and wants a module of it, the other the module and wants its package;
+    Python then ends the import of one of them with an error.
+    """
+    _imported.wait()
 
 
 def _prepare() -> None:
     """In the order in which others can go on by themselves: compilers, the worker, this process."""
-    threading.Thread(target=_build_cpu_runtime, daemon=True).start()
-    _start_worker()
-    _import_first_page()
+    try:
+        _start_cpu_runtime()
+        _start_worker()
+        _import_first_page()
+    finally:
+        _imported.set()
 
 
-def _build_cpu_runtime() -> None:
+def _start_cpu_runtime() -> None:
     """Built here, because the worker is seconds away; its own build waits for this one."""
     from engine.backends.cpu.build import build_runtime
     from engine.backends.cpu.toolchain import find_toolchain
 
-    with contextlib.suppress(AttuneError):  # the first Run says what is missing
-        build_runtime(find_toolchain())
+    def build() -> None:
+        with contextlib.suppress(AttuneError):  # the first Run says what is missing
+            build_runtime(find_toolchain())
+
+    threading.Thread(target=build, daemon=True).start()
 
 
 def _start_worker() -> None:

@@ -8,7 +8,7 @@ from app.evaluation import metrics, tabs
 from app.shared import pinned, saving, sidebar, url_state
 from app.shared.runs import collect
 from app.shared.selection import variant_label
-from app.shared.widgets import plain_markdown, problem
+from app.shared.widgets import let_paint, plain_markdown, problem
 from app.tune import (
     add_kernel,
     header,
@@ -43,6 +43,7 @@ def page() -> None:
             is_stale=state.is_stale,
             baseline=pinned.pinned(),
         )
+    let_paint()
     if sidebar.draw() != selection:  # a widget did not take its value
         st.rerun()
     with above:

@@ -8,6 +8,7 @@ from app.evaluation import charts, frames
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.palette import color_of
+from app.shared.terms import TERMS
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
 from engine.evaluation import Latency, baseline_label
 from engine.sessions.tables import known_times_table
@@ -51,16 +52,17 @@ def _known(view: EvaluationView) -> None:
 
 def _reason(latency: Latency) -> None:
     with st.container(border=True):
-        origin_badge(latency.origin)
-        st.markdown(plain_markdown(latency.reason))
+        st.markdown(f"{origin_badge(latency.origin)}\n\n{plain_markdown(latency.reason)}")
 
 
 def _terms(view: EvaluationView) -> None:
     if view.terms is None:
         return
-    st.markdown("**What the prediction is made of** :gray[in colour the term that binds]")
+    st.markdown(
+        "**What the prediction is made of** :gray[in colour the term that binds]",
+        help=TERMS["prediction"],
+    )
     plot.draw(charts.latency_terms(frames.terms(view.terms), theme()), key="terms", tools=False)
-    st.caption("Launch floor + the slowest of SMs, L2 and DRAM + the fusion pass, if there is one.")
 
 
 def _compare(view: EvaluationView) -> None:
@@ -74,7 +76,8 @@ def _compare(view: EvaluationView) -> None:
     frame = frames.latencies(view.variant, color_of(view.variant), own, baselines, shown)
     st.markdown(
         "**Side by side** :gray[filled and solid: measured; diamond and dotted: recorded; open and "
-        "dashed: predicted]"
+        "dashed: predicted]",
+        help=TERMS["side_by_side"],
     )
     chart, table = st.columns([5, 4], gap="medium")
     with chart:

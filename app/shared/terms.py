@@ -61,6 +61,10 @@ TERMS: dict[str, str] = {
     "latency": "Time of one launch on the target GPU. The badge says where it comes from: measured "
     "here, recorded in a snapshot, or predicted by a model. CPU execution time is never shown "
     "as a latency.",
+    "prediction": "Launch floor + the slowest of SMs, L2 and DRAM + the fusion pass, if there is "
+    "one.",
+    "side_by_side": "What is known of this problem on this GPU: this kernel, and PyTorch's SDPA "
+    "where it was timed. The line is its interval: 95 % of a median, 90 % of a prediction.",
     "registers": "Registers per thread and shared memory per CTA, as reported by the compiler for "
     "the target GPU. Spilled registers live in slow local memory.",
     "occupancy": "Warps resident on a full SM as a share of the most it can hold. The limiter is "

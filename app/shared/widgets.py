@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 import streamlit as st
+from streamlit import runtime
 from streamlit.delta_generator import DeltaGenerator
 
 from app.shared.palette import (
@@ -23,6 +25,8 @@ from app.shared.terms import next_step
 from engine.errors import AttuneError
 from engine.evaluation import Origin, Status
 
+_PAINT_S = 0.04
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -31,9 +35,9 @@ def theme() -> Theme:
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
-def origin_badge(origin: Origin) -> None:
-    """Where a latency comes from."""
-    st.badge(origin, icon=ORIGIN_ICON[origin], color=ORIGIN_COLOR[origin])
+def origin_badge(origin: Origin) -> str:
+    """Where a latency comes from, in Markdown."""
+    return f":{ORIGIN_COLOR[origin]}-badge[{ORIGIN_ICON[origin]} {origin}]"
 
 
 def tile(
@@ -64,6 +68,16 @@ def tile(
 def tile_row(key: str = "metrics") -> DeltaGenerator:
     """A row for tiles, which wraps where the window is narrow. `style.css` names the keys."""
     return st.container(horizontal=True, gap="small", key=key)
+
+
+def let_paint() -> None:
+    """Let the browser show what the page has sent so far, before more arrives.
+
+    Whatever arrives while it is at work it lays out in one go: six figures would wait for all of
+    the page. The pause is about as long as it needs to take up the beginning of a run.
+    """
+    if runtime.exists():
+        time.sleep(_PAINT_S)
 
 
 def busy(text: str) -> None:

@@ -148,7 +148,7 @@ def _origins(rows: FilteredRows) -> None:
     """Where the times come from; predicted is said in words."""
     assert rows.origin is not None  # there are times
     with st.container(horizontal=True, vertical_alignment="center"):
-        origin_badge(rows.origin)
+        st.markdown(origin_badge(rows.origin))
         if rows.origin == "predicted":
             st.caption("Times are predicted for the target GPU; none of them was measured.")
 

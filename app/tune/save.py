@@ -52,12 +52,25 @@ def button(state: RunState, placeholder: str) -> None:
         disabled=evaluation is None,
         help="Nothing to save yet: press Run first." if evaluation is None else None,
     ):
-        st.text_input("Title", key=_TITLE, placeholder=placeholder, max_chars=120)
-        st.text_area("Notes", key=_NOTES, height=80, placeholder="What was tried, and why")
+        if evaluation is None:  # cannot be opened, and costs a step of a slider nothing
+            return
+        st.text_input(
+            "Title",
+            key=_TITLE,
+            placeholder=placeholder,
+            max_chars=120,
+            persist_state="session",
+        )
+        st.text_area(
+            "Notes",
+            key=_NOTES,
+            height=80,
+            placeholder="What was tried, and why",
+            persist_state="session",
+        )
         st.button(
             "Save snapshot",
             key="save",
             type="primary",
             on_click=lambda: saving.save(lambda: _snapshot_of(state)),
-            disabled=evaluation is None,
         )
