@@ -92,6 +92,9 @@ class ArgumentReader:
         name = table.matching("name", _NAME, "a name as in C++")
         if "fields" in table.values:
             return Structure(name, self._list(table, "fields", "a list of arguments"))
+        if "ctype" not in table.values:
+            hint = f'write "{name}" alone' if name in self._pointers else "give it one, as in C++"
+            table.error("", f"args: {name} has no `ctype`: {hint}")
         ctype = table.choice("ctype", (*get_args(ScalarType), _NULL))
         if ctype == _NULL:
             return NullPointer(name)

@@ -1,7 +1,8 @@
 """Headers of the host's libraries in a kernel's source: NVRTC has none of them.
 
 Those of the C and C++ standard libraries become `headers/standard.h`, which holds what device code
-uses of them; those of libraries that only host code uses become empty.
+uses of them, the driver's `headers/driver.h`; those of libraries that only host code uses become
+empty.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-_TEXT: Final = Path(__file__).resolve().parent / "headers" / "standard.h"
+_FOLDER: Final = Path(__file__).resolve().parent / "headers"
 _NAME: Final = "attune/standard.h"
+_DRIVER: Final = "cuda.h"
 
 # Those whose contents device code may use.
 FOR_DEVICE: Final = frozenset(
@@ -53,13 +55,15 @@ def is_known(name: str) -> bool:
 
 def stand_ins(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """(name, text) of what NVRTC is given in place of these headers and what they lead to."""
-    wanted = {name for name in names if is_known(name)}
+    wanted = {name for name in names if is_known(name) or name == _DRIVER}
     if not wanted:
         return ()
     texts = {name: "" if is_for_host(name) else f'#include "{_NAME}"\n' for name in wanted}
-    return ((_NAME, _standard()), *sorted(texts.items()))
+    if _DRIVER in wanted:
+        texts[_DRIVER] = _text("driver.h")
+    return ((_NAME, _text("standard.h")), *sorted(texts.items()))
 
 
 @functools.cache
-def _standard() -> str:
-    return _TEXT.read_text(encoding="utf-8")
+def _text(file: str) -> str:
+    return (_FOLDER / file).read_text(encoding="utf-8")

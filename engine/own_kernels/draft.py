@@ -34,7 +34,8 @@ _SIZES: Final = {
     "lq",
     "head_dim": "d dim headdim hd hs dk dhead headsize dh",
     "causal": "causal iscausal",
-    "num_heads // num_heads_kv": "hhkratio group groupsize headgroup kvgroup queriesperkv gqagroup",
+    "num_heads // num_heads_kv": "hhkratio group groupsize headgroup kvgroup queriesperkv gqagroup "
+    "headspergroup",
 }  # fmt: skip
 _SCALES: Final = (
     "scale softmaxscale smscale scaling scalefactor attnscale qkscale sm attentionscale "
@@ -69,6 +70,7 @@ class Draft:
     layout: str = "bhsd"
     keeps_macros: bool = True  # whether the usual -D macros are given
     scratch: str = ""  # lines of the table
+    others: tuple[str, ...] = ()  # the file's other kernels
     is_checked: bool = False  # by a person: no reminders to look at a line
 
     def toml(self) -> str:
@@ -100,6 +102,8 @@ class Draft:
             *(f"    {line}".rstrip() for line in self.args.strip().splitlines()),
             "]",
         ]
+        if self.others and not self.is_checked:
+            lines.append(f"# Not in here: {', '.join(self.others)}. Each pass is a [[passes]].")
         return "\n".join(lines) + "\n"
 
     def block(self) -> str:
@@ -154,6 +158,7 @@ class _Guess:
             layout=self._layout(),
             keeps_macros=self._keeps_macros(),
             scratch="\n".join(self.scratch),
+            others=tuple(k.name for k in kernels_of(self.text) if k.name != kernel.name),
         )
 
     # ---- the template ----
@@ -194,8 +199,10 @@ class _Guess:
 
     # ---- the arguments ----
 
-    def _argument(self, parameter: Parameter) -> str:
-        return self._pointer(parameter) if parameter.is_pointer else self._value(parameter)
+    def _argument(self, parameter: Parameter, structure: str = "") -> str:
+        if parameter.is_pointer:
+            return self._pointer(parameter)
+        return self._value(parameter, structure)
 
     def _pointer(self, parameter: Parameter) -> str:
         words = [w for w in _words(parameter.name) if w not in _DROPPED] or _words(parameter.name)
@@ -217,13 +224,15 @@ class _Guess:
         )
         return f'"{name}"'
 
-    def _value(self, parameter: Parameter) -> str:
+    def _value(self, parameter: Parameter, structure: str) -> str:
         fields = fields_of(self.text, parameter.type)
         if fields:
-            inner = ",\n    ".join(self._argument(f) for f in fields)
+            inner = ",\n    ".join(self._argument(f, parameter.name) for f in fields)
             return f'{{name = "{parameter.name}", fields = [\n    {inner}]}}'
         ctype = _CTYPES.get(parameter.type, "int32")
-        value = self._meaning(parameter.name, is_float=ctype.startswith("float"))
+        # `row` of `q_strides` is what `q_strides_row` would be.
+        name = f"{structure}_{parameter.name}" if "stride" in structure else parameter.name
+        value = self._meaning(name, is_float=ctype.startswith("float"))
         plain = "float32" if value in ("softmax_scale", "softmax_scale_log2") else "int32"
         if value and ctype == plain and " " not in value:
             return f'"{value}"'

@@ -94,6 +94,8 @@ def _times(weights: Any) -> HeadBug:
             "counting the first key of every split but the first twice",
         ),
         (_times(KEYS <= ROWS), "causal_mask", "a causal mask that this problem does not have"),
+        (_times(KEYS // 64 != ROWS // 64), "key_tile", "keys 0–63 in rows 0–63 of batch 0, head"),
+        (_times((KEYS < 64) | (KEYS >= 192)), "key_tile", "leaving out keys 64–191 ("),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -148,6 +148,8 @@ def test_a_file_off_the_ladder_has_its_own_name() -> None:
         ("threads = 128", 'threads = "head_dim / 2"', 22, "threads: `/` yields fractions"),
         ('"batch", "softmax', '"batches", "softmax', 24, "there is no argument 'batches': did you"),
         ('ctype = "int32"', 'ctype = "int"', 24, "ctype: it is one of int32, uint32, int64, "),
+        ('ctype = "int32", ', "", 24, "args: stride has no `ctype`: give it one, as in C++."),
+        ('"batch", "softmax', '{name = "partial"}, "softmax', 24, 'write "partial" alone.'),
         ('"k", "v"', '"k"', 19, "no pass takes the argument `v`."),
         ('math_unit = "tensor"', 'math_unit = "fp8"', 34, "math_unit: it is one of fma, tensor"),
         ('kv_rows = "seqlen_kv"', 'kv_rows = "rows"', 36, "kv_rows: there is no rows"),

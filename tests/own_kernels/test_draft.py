@@ -44,18 +44,25 @@ def test_kernels_are_found_with_templates_namespaces_and_launch_bounds() -> None
     assert kernels_of("__global__ void declared(int a);\n// __global__ void commented() {}\n") == ()
 
 
-@pytest.mark.parametrize("name", ["naive_flash", "fa2_params", "split_decode"])
+@pytest.mark.parametrize("name", ["naive_flash", "fa2_params", "split_decode", "flash_split"])
 def test_every_guess_is_a_description_or_one_sentence_away(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.cu"
     path.write_text(source(name), encoding="utf-8")
     with pytest.raises(InvalidKernel) as caught:
         check_kernel(path)
     path.write_text(caught.value.block + source(name), encoding="utf-8")
-    if name == "split_decode":  # its second pass cannot be guessed, and is what is missing
+    if "split" in name:  # its second pass cannot be guessed, and is what is missing
+        assert "# Not in here: " in caught.value.block
         with pytest.raises(InvalidKernel, match="no pass takes the argument `out`"):
             check_kernel(path)
     else:
         assert check_kernel(path).id == name
+
+
+def test_a_structure_of_strides_is_guessed() -> None:
+    args = draft(source("flash_split")).args
+    assert '{name = "row", ctype = "int64", value = "k_stride_row"}' in args
+    assert 'ctype = "int32", value = "num_heads // num_heads_kv"' in args
 
 
 def test_what_is_guessed() -> None:

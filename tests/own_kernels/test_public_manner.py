@@ -28,6 +28,8 @@ CASES = [
     ("fa2_params", Problem(3, 2, 1, 64, seqlen_kv=203), {"num_warps": 2}),
     ("naive_flash", Problem(2, 1, 33, 128), {}),
     ("split_decode", Problem(1, 2, 30, 64), {"splits": 1}),
+    ("flash_split", Problem(2, 4, 77, 128, causal=True, num_heads_kv=2), {"num_splits": 4}),
+    ("flash_split", Problem(1, 2, 100, 64, dtype="bfloat16", seqlen_kv=203), {}),
 ]
 
 
@@ -52,7 +54,7 @@ def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fa2_params", "naive_flash", "split_decode"])
+@pytest.mark.parametrize("name", ["fa2_params", "naive_flash", "split_decode", "flash_split"])
 def test_the_check_build_finds_nothing(name: str) -> None:
     request = EvaluationRequest(
         name, Problem(1, 2, 65, 64), gpu="L4", backend="cpu", check=True, schedule="random"

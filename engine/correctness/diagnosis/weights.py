@@ -62,7 +62,7 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
             explained, low, high = _explained(cases, rows, cut, groups)
             if explained >= MIN_EXPLAINED:
                 bug = _bug(cases[0], cut, groups, low, high)
-                if cut.pattern == "online_rescale" and len(groups) == 1:
+                if cut.pattern in ("fusion_rescale", "online_rescale") and len(groups) == 1:
                     bug = _left_out(cases, rows, cut) or bug
                 return Match(bug, explained, 1.0)
     return None

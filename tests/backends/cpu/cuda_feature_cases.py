@@ -189,11 +189,13 @@ GROUPS = (
         "sizes and alignments": ("static_assert(sizeof(float3) == 12 && alignof(float4) == 16 && sizeof(char4) == 4 && alignof(double2) == 16, \"\"); r = sizeof(uint3) + alignof(longlong4);", 28),
         "dim3 and uint3": ("dim3 d(2, 3); uint3 u = threadIdx; d = dim3(u); uint3 v = d; r = v.x + blockDim.x + gridDim.y;", lambda t: t + 33),
         "reinterpret_cast<uint4 *>": ("__shared__ __align__(16) float s[128]; reinterpret_cast<uint4 *>(s)[t] = make_uint4(__float_as_uint(1.0f), 0, 0, 0); r = s[4 * t];", 1),
+        "CUtensorMap (cuda.h)": ("r = sizeof(CUtensorMap) + alignof(CUtensorMap);", 192),
         "unions": ("union { float f; unsigned u; } x; x.f = 1.0f; r = x.u >> 23;", 127),
         "lambdas, if constexpr, static_assert, constexpr functions": ("auto add = [&](float x) { return x + t; }; r = add(two<3>());", lambda t: 9 + t),
         "__device__ variables, __constant__ arrays, anonymous namespaces": ("if (t == 0) counter = 5; __syncwarp(); r = table[t % 4] + counter;", lambda t: t % 4 + 1 + 5),
         "__launch_bounds__ with 1 to 3 arguments, __grid_constant__, __restrict__": ("r = bounded;", 1),
-    }, top="namespace { __device__ int counter; __constant__ float table[4] = {1, 2, 3, 4}; const int bounded = 1; }\n"
+    }, top="#include <cuda.h>\n"
+           "namespace { __device__ int counter; __constant__ float table[4] = {1, 2, 3, 4}; const int bounded = 1; }\n"
            "template <int N> constexpr int two() { static_assert(N > 0, \"\"); if constexpr (N == 3) return 9; else return 2; }\n"
            "__global__ void __launch_bounds__(32) g1(const float *__restrict__) {}\n"
            "__global__ void __launch_bounds__(32, 2) g2(const __grid_constant__ int) {}\n"

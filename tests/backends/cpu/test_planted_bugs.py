@@ -153,6 +153,7 @@ REMOVALS = [
     ("fa_wgmma", "FENCE2", ""),
     ("fa_wgmma", "WAIT2", ""),
     ("fa_wgmma", "RELEASE", ""),
+    ("fa_wgmma", "READERS", "mbarrier_init(empty + i, 32);"),
 ]
 
 

@@ -22,7 +22,7 @@ fa_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Tensor
         mbarrier_init(q_full, 1);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(full + i, 1);
-            mbarrier_init(empty + i, 128);
+            mbarrier_init(empty + i, 128);  // READERS
         }
         mbarrier_fence_init();
     }

@@ -1,0 +1,10 @@
+// What kernels use of <cuda.h>, for NVRTC, which takes no declarations of host functions.
+#pragma once
+#include "attune/standard.h"
+
+typedef uint32_t cuuint32_t;
+typedef uint64_t cuuint64_t;
+typedef unsigned long long CUdeviceptr;
+typedef struct alignas(64) CUtensorMap_st {
+    cuuint64_t opaque[16];
+} CUtensorMap;
