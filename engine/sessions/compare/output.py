@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from engine.evaluation import baseline_label
+from engine.evaluation import Origin, baseline_label
 from engine.records.encoding import encode
 from engine.sessions.compare.comparison import ComparedRow, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.kernel_figures import (
     FIGURES,
+    ORIGINS,
     Change,
-    KernelFigures,
     changes,
 )
 from engine.sessions.compare.regressions import Regression
@@ -28,72 +28,52 @@ from engine.units import format_speedup, format_speedup_over, format_us
 _FEW = 3  # rows that have a table of their own
 
 
-def _of(
-    side: Callable[[ComparedRow], KernelFigures], get: Callable[[KernelFigures], Any]
-) -> Callable[[ComparedRow], Any]:
-    return lambda row: get(side(row))
+def _same(*names: str) -> dict[str, Callable[[Any], Any]]:
+    """Columns that are attributes of their own name."""
+    return {name: attrgetter(name) for name in names}
 
 
-# Figures that a row has twice: before and after.
-_BOTH: dict[str, Callable[[KernelFigures], Any]] = {
-    "status": lambda f: f.status,
-    "max_abs_err": lambda f: f.max_abs_err,
-    "error_share": lambda f: f.error_share,
-    "registers": lambda f: f.registers,
-    "spill_bytes": lambda f: f.spill_bytes,
-    "smem_bytes": lambda f: f.smem_bytes,
-    "occupancy": lambda f: f.occupancy,
-    "limiter": lambda f: f.limiter,
-    "waves": lambda f: f.waves,
-    "predicted_us": lambda f: f.time_us("predicted"),
-    "recorded_us": lambda f: f.time_us("recorded"),
-    "measured_us": lambda f: f.time_us("measured"),
-}
+def _figures(side: str) -> dict[str, Callable[[ComparedRow], Any]]:
+    """What a row has twice: of the kernel `before`, and of the one `after`."""
+
+    def time_us(origin: Origin) -> Callable[[ComparedRow], Any]:
+        return lambda row: getattr(row, side).time_us(origin)
+
+    names = ["status", "max_abs_err", "error_share", "registers", "spill_bytes", "smem_bytes"]
+    names += ["occupancy", "limiter", "waves"]
+    figures = {f"{name}_{side}": attrgetter(f"{side}.{name}") for name in names}
+    return figures | {f"{origin}_us_{side}": time_us(origin) for origin in ORIGINS}
+
+
 _ROW_COLUMNS: dict[str, Callable[[ComparedRow], Any]] = {
-    "session": lambda row: row.session,
-    "variant": lambda row: row.variant,
+    **_same("session", "variant"),
     "config": lambda row: config_label(row.config),
     "problem": lambda row: row.problem.label(),
-    "device": lambda row: row.device,
-    "baseline_session": lambda row: row.baseline_session,
-    "baseline_variant": lambda row: row.baseline_variant,
+    **_same("device", "baseline_session", "baseline_variant"),
     "baseline_config": lambda row: config_label(row.baseline_config),
-    "baseline_us": lambda row: row.baseline_us,
-    "time_us": lambda row: row.time_us,
-    "baseline_origin": lambda row: row.baseline_origin,
-    "origin": lambda row: row.origin,
-    "speedup": lambda row: row.speedup,
-    "speedup_low": lambda row: row.speedup_low,
-    "speedup_high": lambda row: row.speedup_high,
+    **_same("baseline_us", "time_us", "baseline_origin", "origin"),
+    **_same("speedup", "speedup_low", "speedup_high"),
     "verdict": lambda row: _verdict(row) or "",
-    "across": lambda row: row.across,
-    "regressed": lambda row: row.regressed,
-    **{f"{name}_before": _of(attrgetter("before"), get) for name, get in _BOTH.items()},
-    **{f"{name}_after": _of(attrgetter("after"), get) for name, get in _BOTH.items()},
+    **_same("across", "regressed"),
+    **_figures("before"),
+    **_figures("after"),
     "findings": lambda row: " ".join(f.sentence for f in row.findings),
-    "reason": lambda row: row.reason,
+    "reason": attrgetter("reason"),
 }
 _WINNER_COLUMNS: dict[str, Callable[[Winner], Any]] = {
     "problem": lambda w: w.problem.label(),
-    "device": lambda w: w.device,
-    "winner": lambda w: w.best.variant,
+    "device": attrgetter("device"),
+    "winner": attrgetter("best.variant"),
     "config": lambda w: config_label(w.best.config),
-    "session": lambda w: w.best.session,
-    "origin": lambda w: w.best.origin,
-    "median_us": lambda w: w.best.median_us,
+    **{name: attrgetter(f"best.{name}") for name in ("session", "origin", "median_us")},
     "tied": lambda w: ", ".join(_rival(w, e) for e in w.tied),
     "runner_up": lambda w: _rival(w, w.runner_up) if w.runner_up else "",
-    "speedup": lambda w: w.speedup,
-    "speedup_low": lambda w: w.speedup_low,
-    "speedup_high": lambda w: w.speedup_high,
-    "sdpa": lambda w: w.best.sdpa_name,
-    "speedup_over_sdpa": lambda w: w.speedup_over_sdpa,
-    "caveat": lambda w: w.caveat,
+    **_same("speedup", "speedup_low", "speedup_high"),
+    "sdpa": attrgetter("best.sdpa_name"),
+    **_same("speedup_over_sdpa", "caveat"),
 }
 _UNMATCHED_COLUMNS: dict[str, Callable[[Unmatched], Any]] = {
-    "session": lambda u: u.session,
-    "missing_in": lambda u: u.missing_in,
-    "variant": lambda u: u.variant,
+    **_same("session", "missing_in", "variant"),
     "config": lambda u: config_label(u.config),
     "problem": lambda u: u.problem.label(),
 }

@@ -35,15 +35,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowerBy:
-    """A ratio of times above 1, with its 95 % interval where both times have one."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Winner:
     """The fastest kernel for one problem on one GPU, and the next one.
 
@@ -143,7 +134,7 @@ def _winner(
     ranked = list(rivals.values()) or [e for e in others if dict(e.config) != dict(best.config)]
     tied = [e for e in ranked if not _is_slower(best, e, environments)]
     runner_up = next((e for e in ranked if e not in tied), ranked[0] if ranked else None)
-    ratio = _ratio(best, runner_up) if runner_up else None
+    speedup, low, high = _ratio(best, runner_up) if runner_up else (None, None, None)
     return Winner(
         problem=problem,
         device=device,
@@ -151,9 +142,9 @@ def _winner(
         best=best,
         tied=tuple(tied),
         runner_up=runner_up,
-        speedup=ratio.ratio if ratio else None,
-        speedup_low=ratio.low if ratio else None,
-        speedup_high=ratio.high if ratio else None,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
         caveat="; ".join(
             dict.fromkeys(why for e in ranked for why in _conditions(best, e, environments))
         ),
@@ -167,11 +158,12 @@ def _conditions(a: Entry, b: Entry, environments: Mapping[str, Environment]) -> 
     return environment_blockers(environments[a.session], environments[b.session])
 
 
-def _ratio(best: Entry, other: Entry) -> SlowerBy:
+def _ratio(best: Entry, other: Entry) -> tuple[float, float | None, float | None]:
+    """Times above 1, with the 95 % interval where both times have one."""
     if best.interval is None or other.interval is None:
-        return SlowerBy(other.median_us / best.median_us, None, None)
+        return other.median_us / best.median_us, None, None
     compared = interval_verdict(best.interval, other.interval)
-    return SlowerBy(compared.ratio, compared.low, compared.high)
+    return compared.ratio, compared.low, compared.high
 
 
 def _is_slower(best: Entry, other: Entry, environments: Mapping[str, Environment]) -> bool:
