@@ -514,11 +514,11 @@ def _include_folders(block: Table, path: Path) -> tuple[Path, ...]:
     folders = block.items("include", "a list of folders", [])
     if not all(isinstance(folder, str) for folder in folders):
         block.error("include", f"it is a list of folders in quotes, not {shown(folders)}")
-    found = tuple(path.parent / Path(folder).expanduser() for folder in folders)
-    for folder, written in zip(found, folders, strict=True):
+    paths = tuple(path.parent / Path(folder).expanduser() for folder in folders)
+    for folder, written in zip(paths, folders, strict=True):
         if not folder.is_dir():
             block.error("include", f"there is no folder {shown(written)} beside {path.name}")
-    return found
+    return paths
 
 
 def _compute_capability(block: Table) -> tuple[int, int]:

@@ -155,17 +155,17 @@ def load_block(path: Path, toml: str, first_line: int) -> Table:
 
 def _key_lines(toml: str, first_line: int) -> dict[_KeyPath, int]:
     """The line of each table and key that starts a line; `()` is the line before the block."""
-    found: dict[_KeyPath, int] = {(): first_line - 1}
+    lines: dict[_KeyPath, int] = {(): first_line - 1}
     counts: dict[_KeyPath, int] = {}
     table: _KeyPath = ()
     for line, text in enumerate(toml.split("\n"), start=first_line):
         if head := _TABLE_HEAD.match(text):
             table = tuple(re.split(r"\s*\.\s*", head["keys"]))
-            found.setdefault(table, line)
+            lines.setdefault(table, line)
             if head["open"] == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])
-            found.setdefault(table, line)
+            lines.setdefault(table, line)
         elif key := _KEY.match(text):
-            found.setdefault((*table, *re.split(r"\s*\.\s*", key["keys"])), line)
-    return found
+            lines.setdefault((*table, *re.split(r"\s*\.\s*", key["keys"])), line)
+    return lines

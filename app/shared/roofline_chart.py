@@ -125,15 +125,15 @@ def _names(
     roofs: Sequence[Roofs], levels: Sequence[Level], x: tuple[float, float], theme: Theme
 ) -> list[Part]:
     """What each roof is, written at it."""
-    found = []
+    labels = []
     for each in {r.math_name: r for r in roofs}.values():
         text = f"{each.math_name} {each.math_tflops:,.3g} TFLOP/s"
-        found.append((x[1], each.math_tflops, text, "right"))
+        labels.append((x[1], each.math_tflops, text, "right"))
     for level in levels:
         rate = roofs[0].gb_per_s(level)
         known = ", assumed" if level == "L2" else ""
         at = x[0] * 1.2
-        found.append((at, at * rate / 1e3, f"{level} {rate:,.0f} GB/s{known}", "left"))
+        labels.append((at, at * rate / 1e3, f"{level} {rate:,.0f} GB/s{known}", "left"))
     return [
         {
             "x": float(np.log10(at)),  # annotations of a logarithmic axis stand at exponents
@@ -145,7 +145,7 @@ def _names(
             "xshift": 0 if side == "right" else 14,
             "font": {"size": 11, "color": theme.text},
         }
-        for at, height, text, side in found
+        for at, height, text, side in labels
     ]
 
 

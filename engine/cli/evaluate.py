@@ -132,13 +132,13 @@ def _show_stage(stage: str) -> None:
     print(f"{stage} …", file=sys.stderr)
 
 
-def _print_human(e: Evaluation, config_says: str) -> None:
+def _print_human(e: Evaluation, config_origin: str) -> None:
     print(f"{e.status}: {e.reason}")
     rows: list[tuple[str, object]] = [
         ("variant", e.variant),
         ("problem", e.problem.label()),
         ("config", ", ".join(f"{k}={v}" for k, v in e.config.items()) or "none"),
-        ("config is", config_says),
+        ("config is", config_origin),
         ("device", e.device),
     ]
     if e.main_pass is not None:

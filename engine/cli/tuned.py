@@ -35,18 +35,18 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.variant is not None:
         find_variant(args.variant)  # an unknown one is a mistake, also where nothing is kept
-    found = [entry for entry in load_tuned() if _is_wanted(entry, args)]
+    entries = [entry for entry in load_tuned() if _is_wanted(entry, args)]
     if args.forget:
         if args.variant is None and args.gpu is None and args.problem_class is None:
             raise InvalidProblem(
                 "--forget takes a variant, --gpu or --class, so that nothing is deleted by "
                 f"accident; to delete everything remove {tuned_path()}."
             )
-        found = [entry for entry in found if forget_tuned(entry)]
+        entries = [entry for entry in entries if forget_tuned(entry)]
     if args.json:
-        print_json([encode(entry) for entry in found])
+        print_json([encode(entry) for entry in entries])
         return 0
-    if not found:
+    if not entries:
         which = " like that" if args.variant or args.gpu or args.problem_class else ""
         print(f"No tuned config{which} is kept in {tuned_path()}: `sweep --keep` keeps the best.")
         return 0
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             "by": f"{entry.strategy}, {entry.evaluations:,} tried",
             "when": entry.when,
         }
-        for entry in found
+        for entry in entries
     )
     print_table(Table.of("Forgotten" if args.forget else "Tuned configs", records))
     return 0

@@ -180,8 +180,8 @@ def _markdown(into: Path | None, mark: str, text: str) -> int:
     with files.as_sentence(f"{into} cannot be rewritten"):
         whole = into.read_text(encoding="utf-8")
         before, _, rest = whole.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
+        _, has_end, after = rest.partition(end)
+        if not has_end:
             raise InvalidProblem(f"{into} lacks the marks {begin} and {end}.")
         files.write(into, f"{before}{begin}\n{text}\n{end}{after}".encode())
     return 0

@@ -148,8 +148,8 @@ def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
         return api.nvmlDeviceGetHandleByIndex(int(first or 0))
     # CUDA takes any beginning of a UUID, NVML whole ones only.
     wanted = first.partition("/")[0].removeprefix("MIG-") if "MIG-GPU-" in first else first
-    found = [gpu for uuid, gpu in _uuids(api) if uuid.startswith(wanted)]
-    return found[0] if found else api.nvmlDeviceGetHandleByUUID(first)
+    handles = [gpu for uuid, gpu in _uuids(api) if uuid.startswith(wanted)]
+    return handles[0] if handles else api.nvmlDeviceGetHandleByUUID(first)
 
 
 def _uuids(api: Any) -> Iterator[tuple[str, Any]]:
@@ -209,12 +209,12 @@ def _cuda_device() -> _CudaDevice | None:
     try:
         import cupy
 
-        found = cupy.cuda.runtime.getDeviceProperties(0)
-        address = (found["pciDomainID"], found["pciBusID"], found["pciDeviceID"])
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+        address = (properties["pciDomainID"], properties["pciBusID"], properties["pciDeviceID"])
         return _CudaDevice(
             pci_bus_id="{:08X}:{:02X}:{:02X}.0".format(*address),
-            num_sms=int(found["multiProcessorCount"]) or None,
-            l2_bytes=int(found["l2CacheSize"]) or None,
+            num_sms=int(properties["multiProcessorCount"]) or None,
+            l2_bytes=int(properties["l2CacheSize"]) or None,
         )
     except Exception:
         # CuPy fails in many ways on a half-installed CUDA; unknown is the honest answer.

@@ -148,12 +148,12 @@ class RoundTable:
         if self.throttled:
             pairs = int((~np.isnan(a * b)).sum())
             return undecided(floor, pairs, f"No verdict on a throttled GPU: {self.throttled}")
-        found = paired_verdict(a, b, floor, confidence)
+        comparison = paired_verdict(a, b, floor, confidence)
         clocks = [self._clocks_mhz.get((name, kind)) for name in (candidate, against)]
         if None in clocks:
-            return found
+            return comparison
         beside = " beside ".join(f"{clock:,.0f} MHz" for clock in clocks)
-        return replace(found, reason=f"{found.reason} Median SM clock: {beside}.")
+        return replace(comparison, reason=f"{comparison.reason} Median SM clock: {beside}.")
 
     def _placement_floor(self, candidate: str, against: str, kind: LatencyKind) -> float:
         """|ln ratio| that the placements of two identical kernels would rarely exceed."""

@@ -95,8 +95,8 @@ def simulated_of(
     known = known_simulated_of(variant, plan, compiled, device)
 
     def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        if (found := known(resident, launches)) is not None:
-            return found
+        if (curve := known(resident, launches)) is not None:
+            return curve
         try:
             simulated = _simulate(variant, plan, compiled, device, resident)
         except AttuneError:
@@ -115,11 +115,11 @@ def known_simulated_of(
     """`simulated_of` of what was simulated before, for a page that follows a slider."""
 
     def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        found = known_ctas(variant, plan, compiled, device, resident)
-        if found is None:
+        ctas = known_ctas(variant, plan, compiled, device, resident)
+        if ctas is None:
             return None
         moved = traffic_by_order(variant, plan, device, resident)
-        return found.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
+        return ctas.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
 
     return curve
 
@@ -197,9 +197,9 @@ def _dram_bytes(
     at = []
     for batch in launches.batch[looked_at].tolist():
         plan = make_plan(variant, replace(problem, batch=int(batch)), config)
-        if (found := traffic_by_order(variant, plan, device, held)) is None:
+        if (traffic := traffic_by_order(variant, plan, device, held)) is None:
             return None
-        at.append(found.dram_bytes)
+        at.append(traffic.dram_bytes)
     batches = launches.batch[looked_at]
     moved[beyond] = np.interp(launches.batch[beyond], batches, np.array(at))
     return moved
@@ -232,10 +232,10 @@ def known_curve(
         if compiled is None:
             return None
         known = known_simulated_of(variant, plan, compiled, device)
-        found = known(ctas, collect(variant, config, [problem]))
-        if found is None:
+        curve = known(ctas, collect(variant, config, [problem]))
+        if curve is None:
             return None
-        curves.append(found)
+        curves.append(curve)
     return CtaCurve.joined(curves) if curves else None
 
 
@@ -330,9 +330,9 @@ def _lengths(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
 ) -> tuple[LaunchPlan, ...]:
     """Plans whose CTAs visit about so many K/V rows; the problem's own where that is fixed."""
-    found = tuple(_plans(variant, problem, config, rows))
-    if len({variant.work.kv_rows(p.problem, config) for p in found}) > 1:
-        return found
+    plans = tuple(_plans(variant, problem, config, rows))
+    if len({variant.work.kv_rows(p.problem, config) for p in plans}) > 1:
+        return plans
     return (make_plan(variant, problem, config),)
 
 

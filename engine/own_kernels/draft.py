@@ -298,8 +298,10 @@ class _Guess:
 
     def _constant(self, names: str) -> int | None:
         """A number that the file gives one of these names."""
-        found = _constants(self.text)
-        return next((int(number) for name, number in found if _key(name) in names.split()), None)
+        constants = _constants(self.text)
+        return next(
+            (int(number) for name, number in constants if _key(name) in names.split()), None
+        )
 
     # ---- what it takes ----
 
@@ -307,8 +309,8 @@ class _Guess:
         if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
             given = any(number.isdigit() for number in self.kernel.launched_with)
             return (64,) if given else (32, 64, 128)
-        found = [int(n) for name, n in _constants(self.text) if _is_head_dim(_key(name))]
-        return (found[0],) if found and 1 <= found[0] <= 1024 else (64,)
+        sizes = [int(n) for name, n in _constants(self.text) if _is_head_dim(_key(name))]
+        return (sizes[0],) if sizes and 1 <= sizes[0] <= 1024 else (64,)
 
     def _dtypes(self) -> tuple[str, ...]:
         pointed = {p.type for p in self.kernel.parameters if p.is_pointer}
@@ -336,10 +338,10 @@ class _Guess:
 
 def _constants(text: str) -> list[tuple[str, str]]:
     one = r"(\w+)\s*=?\s*\(?(\d+)\b"
-    found = re.findall(rf"(?:#[ \t]*define[ \t]+|constexpr\s+\w+\s+|const\s+int\s+){one}", text)
+    parts = re.findall(rf"(?:#[ \t]*define[ \t]+|constexpr\s+\w+\s+|const\s+int\s+){one}", text)
     for more in re.findall(r"\bconstexpr\s+\w+\s+\w+\s*=[^;,]*,([^;]*);", text):
-        found += re.findall(one, more)
-    return found
+        parts += re.findall(one, more)
+    return parts
 
 
 def _size_of(name: str) -> str:

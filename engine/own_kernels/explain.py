@@ -105,8 +105,8 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
     problem = plan.problem
     scratch = {s.name: s for s in plan.scratch}
     if name in scratch:
-        found = scratch[name]
-        return f"{_shape(found.shape)} {found.dtype}, scratch, {found.fill}"
+        buffer = scratch[name]
+        return f"{_shape(buffer.shape)} {buffer.dtype}, scratch, {buffer.fill}"
     if name == "lse" and plan.lse is not None:
         b, h, s, _ = problem.shape
         shape = (b, h, s) if plan.lse.layout == "bhs" else (b, s, h)

@@ -95,8 +95,8 @@ class _Reader:
         """Three formulas of a `dim3` or a number; none where one of them is unknown."""
         written = re.match(r"dim3\s*[({](.*)[)}]$", text, re.DOTALL)
         items = split_list(written[1]) if written else self.dim3s.get(text, [text])
-        found = tuple(map(self.formula, items))
-        return (*found, *["1"] * (3 - len(found))) if all(found) else ()
+        formulas = tuple(map(self.formula, items))
+        return (*formulas, *["1"] * (3 - len(formulas))) if all(formulas) else ()
 
     def formula(self, text: str, depth: int = 0) -> str:
         """The text as a formula; empty where it holds what is unknown."""

@@ -48,11 +48,11 @@ def without_comments(text: str) -> str:
 def kernels_of(text: str) -> tuple[Signature, ...]:
     """The file's kernels that have a body, in its order."""
     code = without_comments(text)
-    found: dict[str, Signature] = {}
+    signatures: dict[str, Signature] = {}
     for start in re.finditer(r"\b__global__\b", code):
         if (signature := _signature(code, start.start())) is not None:
-            found.setdefault(signature.name, signature)
-    return tuple(found.values())
+            signatures.setdefault(signature.name, signature)
+    return tuple(signatures.values())
 
 
 def fields_of(text: str, structure: str) -> tuple[Parameter, ...]:

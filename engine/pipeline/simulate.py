@@ -33,10 +33,10 @@ def simulated_us(request: EvaluationRequest) -> float | None:
         if device is None:
             return None
         plan = launch_plan(variant, request.problem, resolved.config, device)
-        found = predict_simulated(variant, plan, device)
+        predicted = predict_simulated(variant, plan, device)
     except AttuneError:  # evaluating the request says what is wrong with it
         return None
-    return found.latency.median_us if found.by_machine_code and found.latency else None
+    return predicted.latency.median_us if predicted.by_machine_code and predicted.latency else None
 
 
 def predict_simulated(
@@ -57,11 +57,11 @@ def predict_simulated(
     from engine.model.simulated import simulated_of
 
     compiled = compile_plan(plan, device.arch)
-    found = estimate_compiled(variant, plan, compiled, device, calibration_of)
-    if found.by_machine_code or found.latency is None:
-        return found
+    predicted = estimate_compiled(variant, plan, compiled, device, calibration_of)
+    if predicted.by_machine_code or predicted.latency is None:
+        return predicted
     simulated = simulated_of(variant, plan, compiled, device)
     launches = collect(variant, plan.config, [plan.problem])
-    if simulated(found.passes[0].occupancy.ctas_per_sm, launches) is None:
-        return found
+    if simulated(predicted.passes[0].occupancy.ctas_per_sm, launches) is None:
+        return predicted
     return estimate_compiled(variant, plan, compiled, device, calibration_of)

@@ -26,15 +26,15 @@ COLUMNS = (
 
 def sweep_roofs(rows: Iterable[SweepRow]) -> tuple[Roofs, ...]:
     """The roofs over a sweep's points: one for each GPU, math unit and number format."""
-    found: dict[Roofs, None] = {}
+    roofs: dict[Roofs, None] = {}
     for device, name, dtype in dict.fromkeys(
         (row.device, row.variant, row.problem.dtype) for row in rows
     ):
         try:
-            found[roofs_of(find_device(device), find_variant(name), dtype)] = None
+            roofs[roofs_of(find_device(device), find_variant(name), dtype)] = None
         except AttuneError:  # a kernel that is not here, or a GPU without figures
             continue
-    return tuple(found)
+    return tuple(roofs)
 
 
 def roofline_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:

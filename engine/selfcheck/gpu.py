@@ -58,10 +58,10 @@ def checked(backend: CudaBackend, plan: LaunchPlan) -> Correctness:
     result = backend.run(plan, inputs, RunOptions())
     if result.status is not Status.PASSED:
         raise CheckFailed(f"{plan.variant} is {result.status}: {result.reason}")
-    found = check_output(inputs, result, plan=plan)
-    if not found.passed:
-        raise CheckFailed(f"{plan.variant} is wrong on this GPU: {found.reason}")
-    return found
+    correctness = check_output(inputs, result, plan=plan)
+    if not correctness.passed:
+        raise CheckFailed(f"{plan.variant} is wrong on this GPU: {correctness.reason}")
+    return correctness
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def occupancy_model(backend: CudaBackend) -> str:
         kernels = calls.load(compiled.cubin, smem, compiled.symbols)
         try:
             for each, used in zip(plan.passes, resources(plan, compiled), strict=True):
-                driver_says = calls.ctas_per_sm(
+                by_driver = calls.ctas_per_sm(
                     kernels[each.entry], each.threads, each.dynamic_smem_bytes
                 )
                 model = occupancy(
@@ -129,9 +129,9 @@ def occupancy_model(backend: CudaBackend) -> str:
                     used.registers_per_thread,
                     used.smem_bytes,
                 ).ctas_per_sm
-                if model != driver_says:
+                if model != by_driver:
                     raise CheckFailed(
-                        f"{each.entry} of {variant.id} has {driver_says} CTAs per SM by the driver "
+                        f"{each.entry} of {variant.id} has {by_driver} CTAs per SM by the driver "
                         f"and {model} by Attune's model: occupancy is wrong on this GPU; send this "
                         "report."
                     )

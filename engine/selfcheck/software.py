@@ -25,9 +25,9 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def versions() -> str:
-    found = collect_environment()
-    packages = [f"{name} {found[name] or 'not installed'}" for name in _PACKAGES]
-    return f"Python {found['python']}, {', '.join(packages)}."
+    environment = collect_environment()
+    packages = [f"{name} {environment[name] or 'not installed'}" for name in _PACKAGES]
+    return f"Python {environment['python']}, {', '.join(packages)}."
 
 
 def gpu_compiler(device: DeviceSpec) -> str:
@@ -58,10 +58,10 @@ def cpu_execution(device: DeviceSpec) -> str:
     """The first variant, compiled for the host, executed and compared with the reference."""
     find_toolchain()
     request = EvaluationRequest(LADDER[0].id, PROBLEM, gpu=device.name, backend="cpu")
-    found = evaluate(request).evaluation
-    if found.status is not Status.PASSED:
+    evaluation = evaluate(request).evaluation
+    if evaluation.status is not Status.PASSED:
         raise CheckFailed(
-            f"{request.variant} on the CPU is {found.status}: {found.reason} See "
+            f"{request.variant} on the CPU is {evaluation.status}: {evaluation.reason} See "
             f"`python -m engine evaluate {request.variant} --backend cpu`."
         )
     return f"{request.variant} was executed on the CPU and agrees with the float64 reference."

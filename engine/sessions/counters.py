@@ -67,7 +67,7 @@ def counters_of(evaluation: Evaluation) -> Mapping[str, Counter]:
     latency = evaluation.latency
     if latency is None or not latency.reason.startswith("Nsight Compute"):
         return {}
-    found = {}
+    counters = {}
     for note in evaluation.notes:
         match = _NOTE.fullmatch(note)
         if match is not None:
@@ -75,8 +75,8 @@ def counters_of(evaluation: Evaluation) -> Mapping[str, Counter]:
                 value = float(match["value"].replace(",", ""))
             except ValueError:
                 continue
-            found[match["name"]] = Counter(value, match["unit"] or "")
-    return found
+            counters[match["name"]] = Counter(value, match["unit"] or "")
+    return counters
 
 
 def counters_table(
@@ -129,14 +129,14 @@ def _rows(
         (ACHIEVED, "achieved occupancy"),
         (THEORETICAL, "theoretical occupancy"),
     ):
-        if (found := counter(metric)) is not None:
-            yield _row(figure, f"{found.value:.0f}%", occupancy, "of a full SM")
-    if (found := counter(REGISTERS)) is not None:
+        if (counted := counter(metric)) is not None:
+            yield _row(figure, f"{counted.value:.0f}%", occupancy, "of a full SM")
+    if (counted := counter(REGISTERS)) is not None:
         registers = main.resources.registers_per_thread if main is not None else None
-        yield _row("registers per thread", f"{found.value:.0f}", registers, "as compiled here")
-    if (found := counter(WAVES)) is not None:
+        yield _row("registers per thread", f"{counted.value:.0f}", registers, "as compiled here")
+    if (counted := counter(WAVES)) is not None:
         waves = main.occupancy.waves if main is not None else None
-        yield _row("waves", f"{found.value:.3g}", None if waves is None else f"{waves:.3g}", "")
+        yield _row("waves", f"{counted.value:.3g}", None if waves is None else f"{waves:.3g}", "")
     moved = [counter(metric) for metric in (DRAM_READ, DRAM_WRITTEN)]
     sizes = [c.size_bytes for c in moved if c is not None and c.size_bytes is not None]
     if sizes:
@@ -147,8 +147,8 @@ def _rows(
         yield _row(
             "bytes from and to DRAM", format_bytes(round(sum(sizes))), once, "every byte once"
         )
-    if (found := counter(L2_BYTES)) is not None and found.size_bytes is not None:
-        yield _row("bytes through L2", format_bytes(round(found.size_bytes)), None, "")
+    if (counted := counter(L2_BYTES)) is not None and counted.size_bytes is not None:
+        yield _row("bytes through L2", format_bytes(round(counted.size_bytes)), None, "")
 
 
 def _row(figure: str, counted: str, estimated: object, basis: str) -> dict[str, object]:

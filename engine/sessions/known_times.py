@@ -155,16 +155,16 @@ class KnownTimes:
         return of
 
     def _times(self, infos: Iterable[SnapshotInfo]) -> tuple[KnownTime, ...]:
-        found: list[KnownTime] = []
+        known: list[KnownTime] = []
         for info in infos:
             if info.summary is None or info.summary.origins in ((), ("predicted",)):
                 continue
             if info.name not in self._snapshots:
                 self._snapshots[info.name] = self._read(info)
-            found += self._snapshots[info.name]
+            known += self._snapshots[info.name]
         for _, times in self._sessions.values():
-            found += times
-        return tuple(found)
+            known += times
+        return tuple(known)
 
     def _read(self, info: SnapshotInfo) -> tuple[KnownTime, ...]:
         try:
@@ -208,7 +208,7 @@ def times_of(
     Args:
         since: when they became known here, for those that do not say when they were taken.
     """
-    found = []
+    known = []
     for e in evaluations:
         if e.status is Status.INCORRECT:
             continue
@@ -218,7 +218,7 @@ def times_of(
                 (f"sdpa {baseline.name}", True, x)
                 for x in (baseline.latency, *baseline.other_latencies)
             ]
-        found += [
+        known += [
             KnownTime(
                 name=name,
                 is_sdpa=is_sdpa,
@@ -236,7 +236,7 @@ def times_of(
             for name, is_sdpa, latency in timed
             if latency is not None and latency.origin != "predicted"
         ]
-    return tuple(found)
+    return tuple(known)
 
 
 def _is_of_this_source(time: KnownTime) -> bool:

@@ -134,5 +134,5 @@ def ledger_table(ledger: Ledger) -> Table:
     )
 
 
-def _fitness(found: Score) -> tuple[bool, bool, str]:
-    return found.is_same_source, found.came_first, found.prediction.when
+def _fitness(scored: Score) -> tuple[bool, bool, str]:
+    return scored.is_same_source, scored.came_first, scored.prediction.when

@@ -114,7 +114,7 @@ class Session:
             key=key,
             job=job_id,
             evaluation=encode(evaluation),
-            maps=[make_error_map(0, found).model_dump(mode="json") for found in maps],
+            maps=[make_error_map(0, error_map).model_dump(mode="json") for error_map in maps],
             sources=[
                 source.model_dump(mode="json")
                 for source in sources_of(evaluation)
@@ -378,7 +378,7 @@ def save_outcome(outcome: EvaluationOutcome, *, store: Store | None = None) -> s
         [evaluation],
         title=_default_title([evaluation]),
         environment=collect_environment(),
-        error_maps=[make_error_map(0, found) for found in outcome.maps],
+        error_maps=[make_error_map(0, error_map) for error_map in outcome.maps],
         sources=sources_of(evaluation),
     )
     return (store or default_store()).save(snapshot)

@@ -98,19 +98,19 @@ class CpuBackend:
 
         try:
             return choose_part(plan, probe, max_flops)
-        except WrongOffsetError as found:
-            return self._explain(plan, found, library, options.timeout_s)
+        except WrongOffsetError as mistake:
+            return self._explain(plan, mistake, library, options.timeout_s)
 
     def _explain(
-        self, plan: LaunchPlan, found: WrongOffsetError, library: HostLibrary, timeout_s: float
+        self, plan: LaunchPlan, mistake: WrongOffsetError, library: HostLibrary, timeout_s: float
     ) -> RunResult:
         """With the line of the access where there is one: that CTA runs again, to its error."""
-        if found.cta is not None:
-            job = replace(_probe_job(plan, found.launch, (found.cta,), library), probe=False)
+        if mistake.cta is not None:
+            job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
             if result.status is Status.LAUNCH_ERROR:
                 return RunResult(result.status, result.reason, result.log)
-        return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {found}.")
+        return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {mistake}.")
 
     def run_part(
         self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions

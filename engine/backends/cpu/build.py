@@ -417,9 +417,9 @@ def _run_compiler(
 
 
 def _first_error(log: str, source: str, files: Sequence[TranslatedFile]) -> str:
-    found = re.search(r"^([^\s:][^:\n]*:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", log, re.MULTILINE)
-    if found is not None:
-        where, message = found[1], found[2]
+    match = re.search(r"^([^\s:][^:\n]*:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", log, re.MULTILINE)
+    if match is not None:
+        where, message = match[1], match[2]
         names = "|".join(re.escape(file.name) for file in files)
         # An error in a header of the CPU backend is due to the line that uses it.
         if files and not re.match(rf"(?:{names}):", where):
@@ -468,12 +468,12 @@ def _find_or_build(
             processes may both build the same thing.
     """
     with _building(name), contextlib.ExitStack() as stack:
-        if (found := _find_anywhere(name)) is not None:
-            return found, 0.0
+        if (built := _find_anywhere(name)) is not None:
+            return built, 0.0
         if alone:
             stack.enter_context(_building_alone(name))
-            if (found := _find_anywhere(name)) is not None:
-                return found, 0.0
+            if (built := _find_anywhere(name)) is not None:
+                return built, 0.0
         if changed():
             raise CompileError(f"The kernel cannot be compiled for the CPU: {CHANGED}.")
         begin = time.perf_counter()
@@ -495,7 +495,7 @@ def _find_anywhere(name: str) -> Path | None:
     folders = [cache_root() / "cpu"]
     if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
         folders.append(_private_folder())
-    return next((found for folder in folders if (found := _find(folder, name)) is not None), None)
+    return next((path for folder in folders if (path := _find(folder, name)) is not None), None)
 
 
 def _find(folder: Path, name: str) -> Path | None:

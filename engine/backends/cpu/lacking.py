@@ -86,16 +86,16 @@ def explain(where: str, message: str, sources: Mapping[str, str]) -> str:
     for pattern, what, instead in _KNOWN:
         if re.search(pattern, f"{message}\n{source_line}"):
             return f"{where}: the CPU backend lacks {what}: {instead}."
-    if found := _OWN_WORDS.search(message):
-        return f"{where}: {found[1]}."
-    if found := _NO_FILE.search(message):
-        name = found["file"] or found["clang"]
+    if match := _OWN_WORDS.search(message):
+        return f"{where}: {match[1]}."
+    if match := _NO_FILE.search(message):
+        name = match["file"] or match["clang"]
         return (
             f"{where}: the header {name} is neither beside the kernel nor among those of the CUDA "
             f"toolkit that the CPU backend has: put it there, or leave it out."
         )
-    found = _UNKNOWN_NAME.search(message)
-    name = (found["name"] or found["clang"]) if found else ""
+    match = _UNKNOWN_NAME.search(message)
+    name = (match["name"] or match["clang"]) if match else ""
     if name and _OF_CUDA.match(name):
         return f"{where}: the CPU backend does not know {name}: if CUDA has it, {CPU_VERSION}."
     return f"{where}: {message}"

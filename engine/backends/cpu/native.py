@@ -141,6 +141,6 @@ class KernelLibrary:
 
     def parameters(self, number: int) -> Sequence[tuple[int, str]]:
         """(size in bytes, kind: p pointer, i integer, f floating, s structure) of each one."""
-        found = (Parameter * MAX_ARGUMENTS)()
-        count = self._library[f"coh_describe_{number}"](found)
-        return [(p.size, chr(p.kind)) for p in found[:count]]
+        parameters = (Parameter * MAX_ARGUMENTS)()
+        count = self._library[f"coh_describe_{number}"](parameters)
+        return [(p.size, chr(p.kind)) for p in parameters[:count]]

@@ -204,15 +204,15 @@ class _Look:
     def along_axes(self) -> tuple[Axes, Axes] | None:
         """Slices and rows by axis; None where they are no sums of what the axes contribute."""
         x, y, z = self._launch.grid
-        found = [self.at(np.arange(n) * s) for n, s in ((x, 1), (y, x), (z, x * y))]
+        along = [self.at(np.arange(n) * s) for n, s in ((x, 1), (y, x), (z, x * y))]
         some = np.random.default_rng(0).integers(0, self._launch.ctas, _CHECKED_CTAS)
         seen = self.at(some)
-        if seen is None or any(axis is None for axis in found):
+        if seen is None or any(axis is None for axis in along):
             return None
         at = (some % x, some // x % y, some // (x * y))
         of_axes: list[Axes] = []
         for which in (0, 1):  # slices, rows
-            ax, ay, az = (axis[which] for axis in found if axis is not None)
+            ax, ay, az = (axis[which] for axis in along if axis is not None)
             axes = (ax, ay - ay[0], az - az[0])
             if not np.array_equal(sum(a[i] for a, i in zip(axes, at, strict=True)), seen[which]):
                 return None

@@ -111,8 +111,8 @@ def _find(forced: str, search_path: str) -> Toolchain:
             )
         return toolchain
     for name in ("g++", "clang++", "c++"):
-        found = shutil.which(name, path=search_path)
-        if found is not None and (toolchain := _probe((found,))) is not None:
+        program = shutil.which(name, path=search_path)
+        if program is not None and (toolchain := _probe((program,))) is not None:
             return toolchain
     if importlib.util.find_spec("ziglang") is not None:
         toolchain = _probe((sys.executable, "-m", "ziglang", "c++"))

@@ -146,8 +146,8 @@ class Buffers:
         return None
 
     def _damaged_bytes(self, guard: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        found = self._calls.read(guard, GUARD_BYTES)
-        return np.flatnonzero(found != np.full(GUARD_BYTES // 2, POISON_BITS).view(np.uint8))
+        content = self._calls.read(guard, GUARD_BYTES)
+        return np.flatnonzero(content != np.full(GUARD_BYTES // 2, POISON_BITS).view(np.uint8))
 
 
 def kernel_arguments(

@@ -150,8 +150,8 @@ class CupyCalls:
                 args = (np.uint64(address), np.uint64(words), np.uint64(totals + 8 * i))
                 block = (_FINGERPRINT_THREADS, 1, 1)
                 self.launch(self._fingerprint, (ctas, 1, 1), block, 0, args)
-            found: list[int] = self.read(totals, 8 * len(areas)).view(np.uint64).tolist()
-            return found
+            counts: list[int] = self.read(totals, 8 * len(areas)).view(np.uint64).tolist()
+            return counts
         finally:
             self.free(totals)
 

@@ -101,8 +101,8 @@ def rank_options(
         answers = list(
             pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base, curve_of), others)
         )
-    found = [answer for answer in answers if not isinstance(answer, str)]
-    if curve_of is not None and any(not each.by_machine_code for each in (base, *found)):
+    estimates = [answer for answer in answers if not isinstance(answer, str)]
+    if curve_of is not None and any(not each.by_machine_code for each in (base, *estimates)):
         if now.calibration is not None and now.calibration.by_machine_code:
             now = replace(now, calibration=None)
         by_roofline, unjudged = rank_options(now, variants, devices, footprint_of, wait)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from engine.sass.advice.kinds import Advice
-from engine.sass.advice.lines import Chosen, Finding, by_line, executed, hottest, mask_of
+from engine.sass.advice.lines import Finding, LineInstructions, by_line, executed, hottest, mask_of
 from engine.sass.advice.rerun import (
     Mask,
     dense_sectors,
@@ -86,7 +86,7 @@ def _sectors(analysis: Analysis) -> Iterator[Finding]:
             yield Finding(advice, (dense_sectors(line.mask),))
 
 
-def _filled_together(analysis: Analysis, line: Chosen) -> bool:
+def _filled_together(analysis: Analysis, line: LineInstructions) -> bool:
     """Whether the line's accesses fill their sectors between them, as halves of rows do."""
     emulator = Emulator(analysis.program, analysis.entry, analysis.launch)
     trace, _ = emulator.trace(analysis.counts.longest_cta)

@@ -29,7 +29,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class LineInstructions:
     """Instructions of one line that ran."""
 
     source: SourceLine | None
@@ -53,7 +53,7 @@ def mask_of(analysis: Analysis, wanted: Test) -> Mask:
     return np.asarray(chosen & (analysis.counts.totals[:, EXECUTED] > 0), np.bool_)
 
 
-def by_line(analysis: Analysis, wanted: Test | Mask) -> list[Chosen]:
+def by_line(analysis: Analysis, wanted: Test | Mask) -> list[LineInstructions]:
     """The wanted instructions that ran, by line of the kernel."""
     mask = mask_of(analysis, wanted) if callable(wanted) else wanted
     indices: dict[SourceLine | None, list[int]] = {}
@@ -65,7 +65,7 @@ def by_line(analysis: Analysis, wanted: Test | Mask) -> list[Chosen]:
         own = np.zeros(len(mask), np.bool_)
         own[chosen] = True
         totals = analysis.counts.totals[chosen]
-        result.append(Chosen(source, own, totals, tuple(instructions[n] for n in chosen)))
+        result.append(LineInstructions(source, own, totals, tuple(instructions[n] for n in chosen)))
     return result
 
 

@@ -109,8 +109,8 @@ class SessionComparison:
     @property
     def findings(self) -> tuple[tuple[ComparedRow, Regression], ...]:
         """Everything that got worse, failures first."""
-        found = [(row, finding) for row in self.rows for finding in row.findings]
-        return tuple(sorted(found, key=lambda pair: not pair[1].is_failure))
+        findings = [(row, finding) for row in self.rows for finding in row.findings]
+        return tuple(sorted(findings, key=lambda pair: not pair[1].is_failure))
 
     @property
     def exit_code(self) -> int:

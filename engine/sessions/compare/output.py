@@ -131,7 +131,7 @@ def comparison_tables(comparison: SessionComparison) -> list[Table]:
 
 def findings_table(comparison: SessionComparison) -> Table:
     """Everything that got worse, failures first."""
-    return Table.of("What got worse", (_finding_record(*found) for found in comparison.findings))
+    return Table.of("What got worse", (_finding_record(*pair) for pair in comparison.findings))
 
 
 def winners_table(comparison: SessionComparison) -> Table:
@@ -272,8 +272,8 @@ def _row_record(row: ComparedRow) -> dict[str, object]:
 def figure_records(rows: Sequence[ComparedRow]) -> list[dict[str, object]]:
     """Every figure as `before → after` under its name, a record per row; figures that none of the
     rows has are left out."""
-    found = [{c.figure: c for c in changes(row.before, row.after)} for row in rows]
-    names = [name for name in FIGURES if any(name in known for known in found)]
+    figures = [{c.figure: c for c in changes(row.before, row.after)} for row in rows]
+    names = [name for name in FIGURES if any(name in known for known in figures)]
     return [
         {
             "problem": row.problem.label(),
@@ -281,7 +281,7 @@ def figure_records(rows: Sequence[ComparedRow]) -> list[dict[str, object]]:
             "after": after_label(row),
             **{name: arrow(known[name]) if name in known else None for name in names},
         }
-        for row, known in zip(rows, found, strict=True)
+        for row, known in zip(rows, figures, strict=True)
     ]
 
 

@@ -146,14 +146,14 @@ def _found(
     evaluations: Mapping[str, Sequence[Evaluation]], pick: Pick, order: Sequence[str], kind: str
 ) -> dict[Problem, dict[str, tuple[str, Evaluation]]]:
     """Problem → device → the session that has the pick first in `order`, and its best one."""
-    found: dict[Problem, dict[str, tuple[str, Evaluation]]] = {}
+    picked: dict[Problem, dict[str, tuple[str, Evaluation]]] = {}
     for session in [pick.session] if pick.session else order:
         newest = newest_by_question(e for e in evaluations[session] if pick.fits(e))
         for problem, devices in _by_problem(newest).items():
             for device, candidates in devices.items():
                 best = session, _best(candidates, kind)
-                found.setdefault(problem, {}).setdefault(device, best)
-    if not found:
+                picked.setdefault(problem, {}).setdefault(device, best)
+    if not picked:
         known = dict.fromkeys(
             f"{e.variant} ({config_label(e.config)})" if e.config else e.variant
             for session in evaluations.values()
@@ -162,7 +162,7 @@ def _found(
         raise UnknownName(
             f"No session here has {pick.label}: known are {', '.join(list(known)[:12])}."
         )
-    return found
+    return picked
 
 
 def _by_problem(newest: Mapping[Key, Mapping[str, Evaluation]]) -> ByProblem:

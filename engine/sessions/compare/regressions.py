@@ -44,12 +44,12 @@ def regressions_of(
             another design.
         why: the sentence of the verdict, or of the status.
     """
-    found = list(_correctness(before, after, why))
+    findings = list(_correctness(before, after, why))
     if verdict is Verdict.SLOWER:
-        found.append(Regression("time", why))
+        findings.append(Regression("time", why))
     if same_kernel and before.arch == after.arch:
-        found += _resources(before, after)
-    return tuple(found)
+        findings += _resources(before, after)
+    return tuple(findings)
 
 
 def is_broken(before: KernelFigures, after: KernelFigures) -> bool:

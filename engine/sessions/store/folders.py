@@ -124,12 +124,12 @@ class FsspecFolder:
         try:
             with _os_errors():
                 self._fs.invalidate_cache(self._root)
-                found: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
+                listed: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
         except FileNotFoundError:
             return []
         return [
             Entry(info["name"].rsplit("/", 1)[-1], int(info.get("size") or 0), _stamp(info))
-            for info in found
+            for info in listed
             if info.get("type") == "file"
         ]
 

@@ -39,9 +39,9 @@ class Index:
             self._discard()
             return {}
 
-    def update(self, found: Mapping[Entry, str], gone: Iterable[str]) -> None:
+    def update(self, fresh: Mapping[Entry, str], gone: Iterable[str]) -> None:
         """Add what was read anew and drop what is no longer there."""
-        rows = [(entry.name, key_of(entry), text) for entry, text in found.items()]
+        rows = [(entry.name, key_of(entry), text) for entry, text in fresh.items()]
         try:
             with contextlib.closing(self._connect()) as db, db:
                 db.executemany("DELETE FROM info WHERE name = ?", ((name,) for name in gone))

@@ -115,15 +115,15 @@ class Form:
         return (first["choices"] or first["only"]).split("|")
 
     def match(self, name: str) -> Match | None:
-        found = self._pattern.fullmatch(name)
-        if found is None:
+        match = self._pattern.fullmatch(name)
+        if match is None:
             return None
         flags = {m[1] for m in re.finditer(_FLAG, self.syntax)}
         groups = {
             key: ("false" if value is None else "true")
             if key in flags
             else ("none" if value is None else value)
-            for key, value in found.groupdict().items()
+            for key, value in match.groupdict().items()
         }
         return Match(self, groups)
 
