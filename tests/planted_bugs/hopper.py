@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from kernels.ladder import by_id
-from planted_bugs.mutation import HOPPER, WARP_SPECIALIZED, Mutation
+from planted_bugs.mutation import HOPPER, ONE_TILE, PERSISTENT, WARP_SPECIALIZED, Mutation
 
 _REUSED = {"block_n": 64}  # more tiles than stages
+_SEVERAL = {"num_ctas": 4, "block_n": 64}  # more query tiles than CTAs, too
 _TOO_MANY = ("too many mbarrier arrivals",)
 _LANDS = (
     "shared memory race",
@@ -25,7 +26,7 @@ _WRONG = ("largest error", "copy not complete", "shared memory race")  # element
 # ---- each statement that orders something, left out ----
 _ORDERS = re.compile(
     r"\b(mbarrier_(?:wait|arrive|arrive_expect|init_fence)|named_barrier(?:_arrive)?"
-    r"|async_proxy_fence|wgmma_(?:fence|commit|wait)|tma_store_(?:commit|wait)|__syncthreads)"
+    r"|async_proxy_fence|wgmma_(?:fence|commit|wait)|tma_store_(?:commit|wait)|__sync(?:threads|warp))"
     r"(?:<\d+>)?\([^;]*\);"
 )
 _WORDS = {
@@ -42,15 +43,17 @@ _WORDS = {
     "tma_store_commit": ("TMA store",),
     "tma_store_wait": ("TMA store",),
     "__syncthreads": _LANDS,
+    "__syncwarp": _LANDS,
 }
 
 
 def _left_out(variant: str) -> Iterator[Mutation]:
     text = by_id(variant).source.read_text(encoding="utf-8")
+    config = _SEVERAL if variant in PERSISTENT else _REUSED
     for statement in _ORDERS.finditer(re.sub(r"//[^\n]*", lambda c: " " * len(c[0]), text)):
         old, nth = statement[0], text.count(statement[0], 0, statement.start())
         name = f"without {old}" + f", place {nth + 1}" * (text.count(old) > 1)
-        yield Mutation(name, (variant,), old, ";", _WORDS[statement[1]], nth=nth, config=_REUSED)
+        yield Mutation(name, (variant,), old, ";", _WORDS[statement[1]], nth=nth, config=config)
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -65,7 +68,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "Q arrives without its bytes",
-        HOPPER,
+        ONE_TILE,
         "mbarrier_arrive_expect(q_full, Q_BYTES);",
         "mbarrier_arrive(q_full);",
         _LANDS,
@@ -125,6 +128,43 @@ MUTATIONS: tuple[Mutation, ...] = (
         "CONSUMERS == 2 ? 24 : 32",
         "CONSUMERS == 2 ? 40 : 32",
         ("setmaxnreg",),
+    ),
+    # ---- CTAs that stay for several query tiles ----
+    *(
+        Mutation(name, PERSISTENT, old, new, words, config=_SEVERAL)
+        for name, old, new, words in (
+            (
+                "the next Q in the phase of the last",
+                "mbarrier_wait(q_full + round % 2, round / 2 % 2);",
+                "mbarrier_wait(q_full + round % 2, round / 2 % 2 ^ 1);",
+                _LANDS,
+            ),
+            (
+                "the producer waits for the other phase",
+                "mbarrier_wait(empty + stage, count / STAGES % 2 ^ 1);",
+                "mbarrier_wait(empty + stage, count / STAGES % 2);",
+                _LANDS,
+            ),
+            *(
+                (name, f"if (lane == 0) {arrival}", arrival, _TOO_MANY)
+                for name, arrival in (
+                    ("every lane gives V back", "mbarrier_arrive(v_empty + last_stage);"),
+                    ("every lane says that O is there", "mbarrier_arrive(o_full + round % 2);"),
+                )
+            ),
+            (
+                "rows start with what the last query tile left",
+                "        start_rows();\n        softmax(next.m0, 0);",
+                "        softmax(next.m0, 0);",
+                ("largest error",),
+            ),
+            (
+                "the producer keeps too many registers",
+                "CONSUMERS == 2 ? 40 : 32",
+                "CONSUMERS == 2 ? 56 : 32",
+                ("setmaxnreg",),
+            ),
+        )
     ),
     # ---- TMA ----
     Mutation(

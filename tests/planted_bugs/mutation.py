@@ -11,7 +11,9 @@ SCALAR = ("v01", "v02", "v05", "v06")
 TILED = ("v03", "v04")
 LOOPED = (*SCALAR, *TILED, "v08", "v09")  # over key tiles, K and V by load_tile
 WARP_SPECIALIZED = ("v16", "v17", "v18")
-HOPPER = ("v15", *WARP_SPECIALIZED)
+ONE_TILE = ("v15", *WARP_SPECIALIZED)  # a CTA has one query tile
+PERSISTENT = ("v19",)  # on Hopper
+HOPPER = (*ONE_TILE, *PERSISTENT)
 ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v13", "v14", *HOPPER)
 SPLIT = ("v05", "v06")
 

@@ -34,7 +34,8 @@ def test_products_run_on_and_registers_move_as_planned(
     program = disassembled(read_cubin(compiled.cubin)).program(launch.entry)
     opcodes = [i.opcode for i in program.instructions]
     products = (head_dim + plan.config["block_n"]) // 16
-    assert opcodes.count("HGMMA") in (products, 2 * products)  # also of the first and last tile
+    # Also of the first and last key tile, and of those where one query tile follows another.
+    assert opcodes.count("HGMMA") in (products, 2 * products, 3 * products)
     assert "UTMALDG" in opcodes
     assert "UTMASTG" in opcodes
     moved = {
