@@ -1,18 +1,15 @@
 // v19 Persistent on Hopper: CTAs stay; between query tiles no pipe of the SM runs dry.
-// Idea: the next Q is there and the last O leaves while products run: a tile's end costs nothing.
-// Changed: against v17, one CTA an SM for all of its query tiles, two places for Q, a warp for Q, O;
-//   a product's descriptor is the first one's plus a constant.
+// Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
+// Changed: against v17, CTAs stay, Q has two places and a warp; descriptors are a sum, 1st + step.
 // Limiter: as v17 in the steady state, from the first key of a CTA to its last.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
-// Weakness: who gets which tile is fixed: an SM that falls behind is not helped by the others.
-// Counted: 1,706 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts; causal,
-//   the SM with most key tiles has at most 3 % over the mean in twelve problems of 1 to 16 rounds.
-// Simulated: busy tensor pipes of an H200, ends of query tiles included, not causal: at S = 1024
-//   82 % at D = 128 and 58 % at D = 64 (v17 67 % and 46 %), at S = 4096 85 % and 60 % (v17 80 % and
-//   56 %); three consumers at D = 64, S = 3072 74 %. Foreseen at D = 128, S = 1024 was v17's time
-//   but for its ends, 22 % less; it is 18 % less: O is divided and written in front of the softmax.
+// Weakness: who gets which tile is fixed; O is divided and written in front of a softmax.
+// Counted: 1,706 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
+// Causal: in twelve problems the SM with most key tiles has at most 3 % more than the mean.
+// Simulated, H200, tiles' ends included: tensor pipe busy at S = 1024 82 % with D = 128, 58 % with
+//   64 (v17 67 %, 46 %: its ends take 22 % of its time); S = 4096 85 %, 60 % (v17 80 %, 56 %).
 /* attune
 idea = "CTAs stay: the next Q comes and the last O leaves while the products of keys run on."
 head_dims = [32, 64, 96, 128]
@@ -37,8 +34,8 @@ kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causa
 
 [[constraints]]
 condition = "2 * (64 * consumers + stages * block_n) * head_dim * element_bytes <= 232000"
-sentence = """v19 keeps two tiles of Q and {stages} of K and V in shared memory, and 227 KB hold no \
-              more: lower stages, block_n or consumers."""
+sentence = """v19 keeps two tiles of Q and {stages} of K and V in shared memory, and 227 KB hold \
+              no more: lower stages, block_n or consumers."""
 
 [[constraints]]
 condition = "consumers == 2 or head_dim + block_n <= 192"
@@ -129,10 +126,10 @@ struct QueryTile {
 };
 
 // A CTA's query tile of one round. All of them stand in a line, heads that share K/V beside each
-// other, and CTAs take them in turn, every other round backwards. Causal: a section of as many heads
-// as L2 keeps K and V of; in every other section, and in the last, from the longest tile to the
-// shortest, in those between the other way. So neighbours in the line are of about one length, what
-// a CTA has more in one round it has less in the next, and the shortest tiles are left for the end.
+// other, and CTAs take them in turn, every other round backwards. Causal: sections of as many heads
+// as L2 keeps K and V of, from the longest tile to the shortest in the last section, the other way
+// in the one before, and so on. So neighbours in the line are of about one length, what a CTA has
+// more in one round it has less in the next, and the shortest tiles are left for the end.
 __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num_heads,
                                                    int heads_at_once, int seqlen, int seqlen_kv) {
     // Hides from the compiler that these stay: it would keep their reciprocals in registers.
