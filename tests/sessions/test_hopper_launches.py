@@ -1,0 +1,52 @@
+"""A snapshot keeps what a launch on Hopper needs: tensor maps, clusters, register budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sessions_data import evaluation_maker, snapshot_maker
+
+from engine.arguments import TensorMapArg, encode_argument
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.records.codec import dumps, loads
+from engine.sessions.build import make_source
+from engine.sessions.rerun import their_source
+from kernels.description import parse_variant
+from kernels.ladder import LADDER
+from kernels.variant import Variant
+
+HOPPER = [v for v in LADDER if v.arch_specific]
+
+
+@pytest.mark.parametrize("variant", HOPPER, ids=lambda v: v.id)
+def test_the_launch_of_a_loaded_snapshot_is_equal(variant: Variant, tmp_path: Path) -> None:
+    problem = Problem(2, 4, 300, 96, causal=True, num_heads_kv=2)
+    text = variant.source.read_text(encoding="utf-8")
+    cluster = (1, 2, 1) if variant.id == "v16" else (1, 1, 1)  # of v16 two heads
+    text = text.replace("[[passes]]\n", f"[[passes]]\ncluster = {list(cluster)}\n", 1)
+    plan = make_plan(parse_variant(text, variant.source), problem, variant.default_config())
+    source = make_source(variant.source.name, text, ("-DHEAD_DIM=96",))
+    evaluation = evaluation_maker(
+        variant=variant.id,
+        problem=problem,
+        config=variant.default_config(),
+        source_sha256=source.sha256,
+    )
+    made = snapshot_maker(evaluations=(evaluation,), sources=(source,))
+    loaded = loads(dumps(made), name="test data")
+    assert loaded == made
+    path = their_source(loaded, loaded.opened()[0], tmp_path)
+    read = parse_variant(path.read_text(encoding="utf-8"), path)
+    again = make_plan(read, problem, variant.default_config())
+    assert again == replace(plan, source=path)
+    (launch,) = again.passes
+    maps = [a for a in launch.args if isinstance(a, TensorMapArg)]
+    assert launch.cluster == cluster
+    assert len(maps) >= 3
+    assert [encode_argument(m) for m in maps] == [
+        encode_argument(a) for a in plan.passes[0].args if isinstance(a, TensorMapArg)
+    ]
+    assert bool(launch.warpgroup_registers) == ("warpgroup_registers" in text)
