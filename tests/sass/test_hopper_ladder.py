@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from engine.compile import compile_plan
@@ -9,28 +11,53 @@ from engine.plan import make_plan
 from engine.problem import Problem
 from engine.sass.analysis import disassembled
 from engine.sass.cubin import read_cubin
+from engine.sass.register_budgets import plan_budget_mistake
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.slow_cases import one_in
 
 HOPPER = [v for v in LADDER if v.arch_specific and v.min_compute_capability == (9, 0)]
-CASES = [(v, d, causal) for v in HOPPER for causal in (False, True) for d in v.head_dims]
+DEFAULTS = [
+    (v, d, causal, v.default_config())
+    for v in HOPPER
+    for causal in (False, True)
+    for d in v.head_dims
+]
+
+
+def others() -> list[tuple[Variant, int, bool, dict[str, int]]]:
+    """Every other config that a kernel takes."""
+    found = []
+    for v, d, causal, default in DEFAULTS:
+        for values in product(*(t.values for t in v.tunables)):
+            config = {t.name: value for t, value in zip(v.tunables, values, strict=True)}
+            if config != default and v.unsupported(problem_of(d, causal), config) is None:
+                found.append((v, d, causal, config))
+    return found
+
+
+def problem_of(head_dim: int, causal: bool) -> Problem:
+    return Problem(1, 1, 512, head_dim, causal)
 
 
 @pytest.mark.parametrize(
-    ("variant", "head_dim", "causal"),
-    one_in(len(CASES), CASES, offset=2, slow=5),
+    ("variant", "head_dim", "causal", "config"),
+    [
+        *one_in(len(DEFAULTS), DEFAULTS, offset=2, slow=5),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in others()),
+    ],
     ids=lambda value: getattr(value, "id", str(value)),
 )
 def test_products_run_on_and_registers_move_as_planned(
-    variant: Variant, head_dim: int, causal: bool
+    variant: Variant, head_dim: int, causal: bool, config: dict[str, int]
 ) -> None:
-    plan = make_plan(variant, Problem(1, 1, 512, head_dim, causal), variant.default_config())
+    plan = make_plan(variant, problem_of(head_dim, causal), config)
     (launch,) = plan.passes
     compiled = compile_plan(plan, "sm_90")
     assert "serialized" not in compiled.log, compiled.log
     info = compiled.entries[launch.entry]
     assert info.spill_store_bytes == info.spill_load_bytes == info.stack_bytes == 0
+    assert plan_budget_mistake(plan, compiled) is None
     program = disassembled(read_cubin(compiled.cubin)).program(launch.entry)
     opcodes = [i.opcode for i in program.instructions]
     products = (head_dim + plan.config["block_n"]) // 16
@@ -38,10 +65,3 @@ def test_products_run_on_and_registers_move_as_planned(
     assert opcodes.count("HGMMA") in (products, 2 * products, 3 * products)
     assert "UTMALDG" in opcodes
     assert "UTMASTG" in opcodes
-    moved = {
-        int(i.operands[-1], 0) for i in program.instructions if i.opcode.startswith("USETMAXREG")
-    }
-    assert moved == set(launch.warpgroup_registers)
-    # What the CTA starts with covers what its warpgroups ask for: none waits for ever.
-    started = program.registers * launch.threads
-    assert 128 * sum(launch.warpgroup_registers) <= started <= 65536
