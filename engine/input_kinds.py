@@ -40,7 +40,7 @@ MEANINGS: Mapping[str, str] = {
     "scaled": f"Q and K times {DEFAULT_FACTOR:g}, or scaled:FACTOR for any other factor",
     "huge_v": f"V times {_HUGE_V:g}: unnormalised sums leave FP16's range",
     "huge_key": f"one key of every head times {_HUGE_KEY:g}, which decides half of the rows",
-    "negative_scores": f"every score about −{_FAR:g}: exp of it is 0 unless the maximum is out",
+    "negative_scores": f"every score about −{_FAR:g}: exp of it, without its maximum, is 0",
     "constant_rows": "all K rows of a head equal: softmax is uniform",
     HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, and spread {_HARSH_SCALE:g} times as "
     "far, in no order",

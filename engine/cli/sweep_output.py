@@ -122,7 +122,7 @@ def print_results(
     how = {"finished": "Finished", "budget": "The budget is spent", "cancelled": "Cancelled"}
     print(
         f"{how[state]}: {counts['passed']:,} passed, {counts['failed']:,} failed, "
-        f"{counts['skipped']:,} skipped, {counts['resumed']:,} taken over."
+        f"{counts['skipped']:,} skipped, {counts['resumed']:,} from an earlier run."
     )
 
 

@@ -124,7 +124,7 @@ def _with_driver_figures(row: DeviceSpec, num_sms: int | None, l2_bytes: int | N
     """The row with SMs and L2 as the driver reports them; the row itself where nothing differs."""
     source = row.source
     if num_sms not in (None, row.num_sms):
-        source += "; SMs as the driver counts"
+        source += "; SMs as the driver counts them"
     if l2_bytes not in (None, row.l2_bytes):
         source += "; L2 as the driver reports it"
     if source == row.source:

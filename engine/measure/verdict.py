@@ -233,7 +233,7 @@ def _compare(interval: MedianInterval, floor: float, pairs: int, unit: str) -> C
     elif verdict is not Verdict.UNDECIDED:
         reason = f"{abs(interval.median - 1):.1%} {verdict.lower()} ({span})."
     elif low <= 0 <= high:
-        reason = f"The interval includes no difference ({span})."
+        reason = f"The interval includes equal times ({span})."
     elif math.isinf(floor):
         reason = f"How far identical kernels differ here was not measured often enough ({span})."
     else:

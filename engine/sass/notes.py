@@ -16,8 +16,8 @@ def notes(analysis: Analysis) -> Iterator[str]:
     if counts.data_branch.any():
         lines = _lines(analysis, counts.data_branch)
         yield (
-            f"Loaded data decides what is executed at {lines}: counted is the side that inputs "
-            "which are all 1 take."
+            f"Loaded data decides what is executed at {lines}: the counts are those of inputs "
+            "that are all 1."
         )
     if counts.data_address.any():
         lines = _lines(analysis, counts.data_address)

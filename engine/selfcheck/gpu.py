@@ -159,6 +159,6 @@ def nvml_readings() -> str:
     if each_ms > MAX_READING_MS:
         raise CheckFailed(
             f"One NVML reading takes {each_ms:.2f} ms, more than {MAX_READING_MS} ms: clocks may "
-            "be those of after a sample. Look for other programs that poll the GPU."
+            "be read after the sample has ended. Look for other programs that poll the GPU."
         )
     return f"SM clock {state.sm_clock_mhz:,} MHz; one reading takes {each_ms:.3f} ms."

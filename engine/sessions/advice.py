@@ -183,7 +183,11 @@ def _ladder(
 def _of_option(now: _Predicted, option: Option, footprint_of: FootprintOf) -> Suggestion:
     variant = find_variant(option.variant)
     then = _predict(variant, now.problem, option.config, now.device, footprint_of)
-    idea = variant.idea if variant.id != now.variant.id else "The same kernel, cut differently."
+    idea = (
+        variant.idea
+        if variant.id != now.variant.id
+        else "The same kernel with other tiles or splits."
+    )
     parts = [idea]
     if then is not None:
         parts.append(_launched(now.main, then.main))

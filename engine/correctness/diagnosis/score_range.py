@@ -1,4 +1,4 @@
-"""Whether only rows with scores far from 0 are wrong: then it is the maximum that is taken out."""
+"""Whether only rows with scores far from 0 are wrong: then it is the maximum that is subtracted."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def far_scores_words(inputs: Inputs, compared: ComparedOutput, wrong: BoolArray)
     if low[bad].all():
         return (
             f"these rows alone have all their scores below {-_FAR:g} ({top[bad].max():.3g} at "
-            "most), where exp is 0 unless the row's own maximum is taken out: look at whether the "
+            "most), where exp is 0 unless the row's own maximum is subtracted: look at whether the "
             "maximum begins at −inf (not at 0) and is that of the row"
         )
     if (top[bad] > _FAR).all():
         return (
             f"these rows alone have scores above {_FAR:g} (up to {top[bad].max():.3g}), where exp "
-            "overflows unless the row's maximum is taken out: look at where it is"
+            "overflows unless the row's maximum is subtracted: look at where it is"
         )
     return (
         "these rows alone have scores far from 0, where a wrong maximum shows: look at whether "
-        "the maximum that is taken out is over all keys of the row, and of no other row"
+        "the maximum that is subtracted is over all keys of the row, and of no other row"
     )
 
 

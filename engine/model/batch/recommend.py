@@ -179,8 +179,8 @@ def recommend_batch(
     if batch_now < request.batch_now:
         why = limit or f"a curve has at most {MOST_BATCHES:,} batches."
         impossible = (
-            f"B={request.batch_now:,} cannot be run now: {why} What is said of now is of "
-            f"B={batch_now:,}, the largest."
+            f"B={request.batch_now:,} cannot be run: {why} The figures of the batch run now are "
+            f"those of B={batch_now:,}, the largest."
         )
     now = replace(problem, batch=batch_now)
     price = request.prices.get(device.name, device.price_usd_per_hour)
@@ -257,8 +257,8 @@ def problem_now(request: BatchRequest) -> Problem:
 def _problem(request: BatchRequest) -> Problem:
     if request.heads_free and request.heads_kv not in (None, request.heads):
         raise InvalidProblem(
-            "B · H cannot be the axis where query heads share K/V heads: a head more is not the "
-            "same work as a sequence more. Vary the batch alone, or leave the K/V heads out."
+            "B · H cannot be the axis where query heads share K/V heads: one more head is not the "
+            "same work as one more sequence. Vary the batch alone, or leave the K/V heads out."
         )
     return Problem(
         batch=1,
