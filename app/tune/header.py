@@ -57,14 +57,14 @@ def banner(selection: Selection) -> None:
     """What the figures are on a machine without a GPU."""
     if local_gpu().spec is not None or st.session_state.get("banner_dismissed"):
         return
-    row = st.container(horizontal=True, vertical_alignment="center")
-    row.info(
+    sentence, dismiss = st.columns([9, 1], vertical_alignment="center")
+    sentence.info(
         "No NVIDIA GPU on this machine. Kernels execute on the CPU, so correctness is real. "
         f"Registers and occupancy come from the real compiler, for {selection.gpu_name}. Latency "
         "is predicted or recorded.",
         icon=":material/info:",
     )
-    row.button(
+    dismiss.button(
         "Dismiss",
         key="banner_dismiss",
         type="tertiary",
