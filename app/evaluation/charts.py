@@ -58,7 +58,8 @@ def _bars(
         56 + ROW_PX * max(len(names), 1),
         [bars],
         margin={"r": 72},
-        xaxis=axis(theme, title, rangemode="tozero"),
+        minreducedwidth=10,  # of the bars, where the window is narrow: names are not cut
+        xaxis=axis(theme, title, rangemode="tozero", nticks=5),
         yaxis=axis(theme, autorange="reversed", showgrid=False),
     )
 
