@@ -59,7 +59,8 @@ def _bars(
         [bars],
         margin={"r": 72},
         minreducedwidth=10,  # of the bars, where the window is narrow: names are not cut
-        xaxis=axis(theme, title, rangemode="tozero", nticks=5),
+        # Each bar has its value: a scale besides would only take the room of narrow charts.
+        xaxis=axis(theme, title, rangemode="tozero", showticklabels=False, showgrid=False),
         yaxis=axis(theme, autorange="reversed", showgrid=False),
     )
 
