@@ -179,7 +179,7 @@ def recommend_batch(
     if batch_now < request.batch_now:
         why = limit or f"a curve has at most {MOST_BATCHES:,} batches."
         impossible = (
-            f"B={request.batch_now:,} cannot be run: {why} The figures of the batch run now are "
+            f"B={request.batch_now:,} cannot be run now: {why} The figures given for it are "
             f"those of B={batch_now:,}, the largest."
         )
     now = replace(problem, batch=batch_now)
