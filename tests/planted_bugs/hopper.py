@@ -34,7 +34,7 @@ _WORDS = {
     "mbarrier_arrive": _LANDS,
     "mbarrier_arrive_expect": _LANDS,
     "mbarrier_init_fence": ("fence.mbarrier_init",),
-    "named_barrier": (*_LANDS, "named barrier"),
+    "named_barrier": (*_LANDS, "barrier"),
     "named_barrier_arrive": ("barrier",),
     "async_proxy_fence": ("fence.proxy.async",),
     "wgmma_fence": ("wgmma_fence",),

@@ -76,3 +76,28 @@ def test_a_wait_for_the_phase_before_the_first_one_does_not_block() -> None:
     phases = trace.amount[trace.access[trace.access >= 0][waits]]
     assert phases.min() == -1  # the ring is empty when the producer begins
     assert timed(program, trace, ctas=2).cycles > 0
+
+
+def cluster_of(size: int) -> tuple[Program, CtaTrace]:
+    """One CTA that needs 16 tiles of 16 KB, of which each of its cluster copies a share."""
+    defines = (("CLUSTER", str(size)),)
+    compiled = compile_kernel(KERNELS / "cluster_tiles.cu", defines, "sm_90a", ("tiles",))
+    cubin = read_cubin(compiled.cubin)
+    pointers = (struct.pack("<Q", buffer_address(n)) for n in range(2))
+    launch = Launch((8, 1, 1), (128, 1, 1), 2 * 16384 + 32, (*pointers, struct.pack("<i", 16)))
+    program = disassemble(cubin).program("tiles")
+    return program, emulate(program, cubin.entries["tiles"], launch)
+
+
+@pytest.mark.slow
+def test_a_multicast_is_read_once_and_arrives_at_every_cta_of_the_cluster() -> None:
+    cycles = {}
+    for size in (1, 2, 4):
+        program, trace = cluster_of(size)
+        rows = trace.access[trace.access >= 0]
+        copied = rows[trace.kind[rows] == AccessKind.BULK_LOAD]
+        assert trace.size_bytes[copied].tolist() == [16384 // size] * 16
+        assert trace.amount[copied].tolist() == [size] * 16
+        cycles[size] = timed(program, trace).cycles
+    # An SM takes fewer bytes from L2 for the same tiles.
+    assert cycles[4] <= cycles[2] <= cycles[1]

@@ -115,8 +115,14 @@ int Warp::barriers(const Instruction& i, bool& moves) {
             row.address = U[o.ureg + 1] & (SHARED_WINDOW - 1);
             cta.begin_bulk_load(row.address);
         }
-        // The size of a bulk copy is given in units of 16 bytes.
-        if (i.op == OP_UBLKCP && i.s.size() > 2) row.size_bytes = (number(2, 0) & 0xfffff) * 16;
+        // The size of a bulk copy is given in units of 16 bytes. A multicast says which CTAs of the
+        // cluster get one: above the size, or where a tensor map has it, in its place. What this
+        // CTA brings to others, others bring to it.
+        const uint32_t last = i.s.size() > 2 ? number(2, 0) : 0;
+        const bool multicast = i.has(MOD_MULTICAST);
+        if (i.op == OP_UBLKCP) row.size_bytes = (last & (multicast ? 0xffff : 0xfffff)) * 16;
+        if (multicast) row.amount = __builtin_popcount(i.op == OP_UBLKCP ? last >> 16 : last & 0xffff);
+        row.amount = std::max(1, row.amount);
         if (i.op == OP_UTMALDG && o.ureg >= 0) touch_box(i, row, U + o.ureg + 2);
         return cta.push(row);
     }

@@ -358,7 +358,8 @@ struct Cta {
     }
     void share_bulk_bytes() {  // a driver's tensor map hides a copy's size: the barrier expects the sum
         std::map<std::pair<uint64_t, size_t>, uint32_t> copies;
-        for (const BulkLoad& load : bulk_loads) copies[load.expectation]++;
+        for (const BulkLoad& load : bulk_loads)
+            copies[load.expectation] += static_cast<uint32_t>(rows[static_cast<size_t>(load.row)].amount);
         for (const BulkLoad& load : bulk_loads) {
             Row& r = rows[static_cast<size_t>(load.row)];
             const auto& expected = expected_bytes[load.expectation.first];

@@ -419,11 +419,15 @@ private:
         if (kind == BULK_LOAD || kind == BULK_STORE) {
             const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
                                   m.bulk_copy_cycles + m.l2_cycles;
-            const double writes = trace.size_bytes[row] / m.shared_bytes_per_cycle;
+            // Of a multicast each CTA of the cluster brings its part to all: read once, it arrives
+            // as often as there are CTAs.
+            const int64_t arriving = trace.size_bytes[row] *
+                                     (kind == BULK_LOAD ? std::max(1, trace.amount[row]) : 1);
+            const double writes = arriving / m.shared_bytes_per_cycle;
             bulk_writes += writes;
             out.busy[NUM_PIPES + SHARED_PORT] += writes;
             if (kind == BULK_LOAD)
-                mbarrier_landed(w, trace.address[row], trace.size_bytes[row], landed);
+                mbarrier_landed(w, trace.address[row], arriving, landed);
             else
                 w.bulk_stores = w.stores = std::max(w.stores, landed);
             return;
