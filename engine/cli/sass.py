@@ -19,6 +19,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json
 from engine.errors import CompileError, InvalidProblem, UnknownName
 from engine.names import find_variant, has_description, variant_from
+from engine.own_kernels.registry import use_kernel
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:
@@ -157,10 +158,14 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
     from engine.sass.analysis import analyse
     from engine.sass.arguments import parse_arguments
     from engine.sass.launch import Launch
+    from kernels.description import sidecar_of
 
     path = Path(args.kernel)
-    if path.suffix != ".cubin" and args.grid is None and has_description(path):
-        return _of_variant(args, device, variant_from(path, path.stem))
+    if path.suffix != ".cubin" and args.grid is None:
+        if sidecar_of(path).is_file():
+            return _of_variant(args, device, use_kernel(path))
+        if has_description(path):
+            return _of_variant(args, device, variant_from(path, path.stem))
     for flag in ("grid", "block"):
         if getattr(args, flag) is None:
             raise InvalidProblem(

@@ -119,7 +119,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         WARP_SPECIALIZED,
         "mbarrier_init(v_empty + stage, 4 * CONSUMERS);",
         "mbarrier_init(v_empty + stage, 4);",
-        (*_TOO_MANY, "copy not complete"),
+        (*_TOO_MANY, "copy not complete", "overwrites what it still reads"),
         config=_REUSED,
     ),
     Mutation(
