@@ -107,6 +107,16 @@ def test_a_cubin_is_counted_like_its_source(
 
 
 @pytest.mark.slow
+def test_a_kernel_may_be_described_beside_its_source(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_KERNELS", "")
+    kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "naive_flash.cu"
+    result = printed(capsys, str(kernel), "-S", "32", "-D", "32", "--arch", "sm_80")
+    assert sum(result["instructions"].values()) > 0
+
+
+@pytest.mark.slow
 def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(capsys, "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--defaults-only")
     first, second = result["passes"]
