@@ -158,12 +158,13 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        softmax(next.m0, 0);",
                 ("largest error",),
             ),
-            (
-                "the producer keeps too many registers",
-                "CONSUMERS == 2 ? 40 : 32",
-                "CONSUMERS == 2 ? 56 : 32",
-                ("setmaxnreg",),
-            ),
+        )
+    ),
+    *(
+        Mutation("the producer keeps too many registers", (variant,), old, new, ("setmaxnreg",))
+        for variant, old, new in (
+            ("v19", "CONSUMERS == 2 ? 40 : 32", "CONSUMERS == 2 ? 56 : 32"),
+            ("v20", "PRODUCER_REGISTERS = 32;", "PRODUCER_REGISTERS = 40;"),
         )
     ),
     # ---- TMA ----

@@ -1,0 +1,475 @@
+// v20 Tuned for D = 64: three warpgroups, and O is rescaled only where its maximum grew by much.
+// Idea: at D = 64 exp2 takes as long as both products: whatever else a score costs has to go.
+// Changed: against v19, 192 rows, a rescale beyond 2^8 alone, some exp2 by FFMA where asked for.
+// Limiter: exp2 and the tensor cores alike, each at 512 cycles for 64 rows and 128 keys.
+// Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
+// Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 512 threads.
+// Source: FlashAttention-4's conditional rescale and polynomial exp2 (Cody and Waite); v19.
+// Weakness: with polynomial > 0 a NaN among the scores that it takes does not reach O.
+// Counted: 1,567 instructions for 64 keys on sm_90 and 128 rows (v19 1,706), no conflicts.
+// Simulated, H200, D = 64, tiles' ends included: tensor pipe busy 73 % at S = 768, 78 % at S = 3072
+//   (v19 of three consumers 69 %, 74 %; v17, v18 without ends 69 %, 72 %). 2 of 16 exp2 by FFMA
+//   76 %, 4 of 16 73 %: seven instructions more each, and others wait for the longer softmax.
+/* attune
+idea = "Three warpgroups at D = 64; O is rescaled where its maximum grew by much, and not else."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 9.0
+arch_specific = true
+gqa = true
+let.block_m = 192
+let.query_tiles = "ceil_div(seqlen, block_m)"
+let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
+# A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 three of half the width.
+let.columns = "64 if head_dim % 64 == 0 else 32"
+# Causal: so many K/V heads at a time as kv_mib holds, with all query heads of each.
+let.kv_heads_at_once = "max(1, kv_mib * 262144 // (seqlen_kv * head_dim))"
+let.heads_at_once = "kv_heads_at_once * (num_heads // num_heads_kv) if causal else 1"
+
+[tunables]
+block_n = {values = [64, 128], default = 128, meaning = "K/V rows per tile"}
+stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
+polynomial = {values = [0, 1, 2, 4], default = 0, meaning = "of 16 exp2, those on the FMA pipe"}
+num_ctas = {values = [4, 78, 114, 132], default = 132, meaning = "CTAs that stay: the GPU's SMs"}
+kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
+
+[[constraints]]
+condition = "2 * (block_m + stages * block_n) * head_dim * element_bytes <= 232000"
+sentence = """v20 keeps two tiles of Q and {stages} of K and V in shared memory, and 227 KB hold \
+              no more: lower stages or block_n."""
+
+[[constraints]]
+condition = "head_dim + block_n <= 192"
+sentence = """v20 has 160 registers a thread, too few for block_n={block_n} with D={head_dim}: \
+              lower block_n."""
+
+[tensor_maps]
+q_map = {tensor = "q", box = ["columns", "block_m", 1, 1], swizzle = "2 * columns"}
+k_map = {tensor = "k", box = ["columns", "block_n", 1, 1], swizzle = "2 * columns"}
+v_map = {tensor = "v", box = ["columns", "block_n", 1, 1], swizzle = "2 * columns"}
+out_map = {tensor = "out", box = ["columns", "block_m", 1, 1], swizzle = "2 * columns"}
+
+[[passes]]
+entry = "attention_forward"
+grid = ["ctas", "1", "1"]
+threads = 512
+warpgroup_registers = [32, 160, 160, 160]  # the producer gives back what the consumers take
+# Two tiles of Q, the ring of K and V, four barriers for Q and O, and four for each stage.
+smem_bytes = "2 * (block_m + stages * block_n) * head_dim * element_bytes + 8 * (4 + 4 * stages)"
+args = ["q_map", "k_map", "v_map", "out_map", "batch", "num_heads", "num_heads_kv", "seqlen",
+        "seqlen_kv", {name = "heads_at_once", ctype = "int32", value = "heads_at_once"},
+        "softmax_scale"]
+
+[work]
+math_unit = "tensor"
+math_threads = 384
+query_rows = "block_m"
+kv_rows = """ceil_div(query_tiles * num_heads * batch * round_up(min(seqlen_kv, ceil_div(seqlen \
+             + block_m, 2)) if causal else seqlen_kv, block_n), ctas)"""
+conflict_ways = 1
+*/
+#include "exp2.cuh"
+#include "hopper.cuh"
+
+constexpr int CONSUMERS = 3;                        // warpgroups that compute
+constexpr int GROUP_ROWS = 64;                      // query rows of each
+constexpr int BLOCK_M = GROUP_ROWS * CONSUMERS;     // and of a CTA
+constexpr int WARPGROUP = 128;                      // threads
+constexpr int NUM_THREADS = WARPGROUP * (CONSUMERS + 1);
+constexpr int PRODUCER_REGISTERS = 32;  // per thread; a CTA has 65,536
+constexpr int CONSUMER_REGISTERS = 160;
+constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
+constexpr int ROW_BYTES = 2 * COLUMNS;
+constexpr int BOXES = HEAD_DIM / COLUMNS;           // beside each other make a tile
+constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
+constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
+constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
+constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
+constexpr int TURNS = 1;  // the first barrier of those in front of the softmax
+constexpr float MOST_GROWTH = 8.0f;  // of a maximum, as a power of 2: P is at most 256
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+static_assert(BLOCK_N == 64 || BLOCK_N == 128,
+              "block_n must be 64 or 128: S of a tile stays in the registers of a warpgroup");
+static_assert(STAGES == 2 || STAGES == 3,
+              "stages must be 2 or 3: one tile is computed while the others arrive");
+static_assert(POLYNOMIAL >= 0 && POLYNOMIAL <= 8,
+              "polynomial must be 0 to 8: of two neighbours one at most is on the FMA pipe");
+static_assert(NUM_CTAS >= 1 && KV_MIB >= 1,
+              "num_ctas and kv_mib must be at least 1: someone has to visit some head");
+static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
+              "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
+
+// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+// 2^x for x up to 2^20, within 7.5e-5 of it, without the special function unit: x is a whole number
+// n and a rest of at most 1/2, of which 2^rest is a polynomial; n is added to its exponent.
+__device__ __forceinline__ float polynomial_exp2(float x) {
+    constexpr float WHOLE = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to whole
+    x = fmaxf(x, -125.0f);                // the smallest of normal results: as good as 0 for P
+    const float shifted = x + WHOLE;      // n in its lowest bits
+    const float rest = x - (shifted - WHOLE);
+    float power = 0.05517167f * rest + 0.24261113f;  // least relative error on [-1/2, 1/2]
+    power = power * rest + 0.69326099f;
+    power = power * rest + 0.99992807f;
+    return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
+}
+
+// From the descriptor of the first 16 columns of ROWS rows of Q or K to that of another step's: the
+// address within it counts 16 bytes, and a sum costs a third of what a descriptor costs.
+template <int ROWS>
+__device__ __forceinline__ unsigned long long columns_of(unsigned long long first, int step) {
+    constexpr int STEPS = COLUMNS / 16;  // of a box
+    return first + ((step / STEPS * ROWS * ROW_BYTES + step % STEPS * 32) >> 4);
+}
+
+// One of a CTA's query tiles.
+struct QueryTile {
+    int batch, head;
+    int m0;     // its first query row
+    int tiles;  // of keys that it visits; 0 behind the last query tile
+};
+
+// A CTA's query tile of one round. All of them stand in a line, heads that share K/V beside each
+// other, and CTAs take them in turn, every other round backwards. Causal: sections of as many heads
+// as L2 keeps K and V of, from the longest tile to the shortest in the last section, the other way
+// in the one before, and so on. So neighbours in the line are of about one length, what a CTA has
+// more in one round it has less in the next, and the shortest tiles are left for the end.
+__device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num_heads,
+                                                   int heads_at_once, int seqlen, int seqlen_kv) {
+    // Hides from the compiler that these stay: it would keep their reciprocals in registers.
+    asm volatile("" : "+r"(num_heads), "+r"(heads_at_once), "+r"(seqlen));
+    const int all_heads = batch * num_heads;
+    const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
+    const int place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    const int position = round * gridDim.x + place;
+    QueryTile found = {0, 0, 0, 0};
+    if (position >= query_tiles * all_heads) return found;
+    const int section = position / (query_tiles * heads_at_once);
+    const int first_head = section * heads_at_once;
+    const int heads = min(heads_at_once, all_heads - first_head);
+    const int within = position - first_head * query_tiles;
+    int tile_index = within / heads;
+    const int head = first_head + within % heads;  // over batches, too
+    found.batch = head / num_heads;
+    found.head = head % num_heads;
+    found.tiles = (seqlen_kv + BLOCK_N - 1) / BLOCK_N;
+    if (IS_CAUSAL) {
+        const int last_section = (all_heads - 1) / heads_at_once;
+        if ((last_section - section) % 2 == 0) tile_index = query_tiles - 1 - tile_index;
+        // Keys after the tile's last query are masked for all of its rows, so stop there.
+        found.tiles = (min(seqlen_kv, (tile_index + 1) * BLOCK_M) + BLOCK_N - 1) / BLOCK_N;
+    }
+    found.m0 = tile_index * BLOCK_M;
+    return found;
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_heads, seqlen, D]
+                  const __grid_constant__ TensorMap k_map,    // [batch, num_heads_kv, seqlen_kv, D]
+                  const __grid_constant__ TensorMap v_map,    // [batch, num_heads_kv, seqlen_kv, D]
+                  const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
+                  int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  int heads_at_once,  // query heads of a section of the line
+                  float softmax_scale) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    unsigned char* q_smem = smem;                // [2, BOXES, BLOCK_M, COLUMNS], swizzled
+    unsigned char* k_ring = q_smem + 2 * Q_BYTES;  // [STAGES, BOXES, BLOCK_N, COLUMNS]
+    unsigned char* v_ring = k_ring + STAGES * TILE_BYTES;
+    Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);  // of each place
+    Mbarrier* o_full = q_full + 2;         // O has taken the place of Q, of every consumer warp
+    Mbarrier* k_full = o_full + 2;         // of each stage: its tile has come
+    Mbarrier* v_full = k_full + STAGES;
+    Mbarrier* k_empty = v_full + STAGES;   // and has been read by every consumer warp
+    Mbarrier* v_empty = k_empty + STAGES;
+
+    const auto query_tile = [&](int round) {
+        return query_tile_of(round, batch, num_heads, heads_at_once, seqlen, seqlen_kv);
+    };
+
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int place = 0; place < 2; place++) {
+            mbarrier_init(q_full + place, 1);
+            mbarrier_init(o_full + place, 4 * CONSUMERS);
+        }
+#pragma unroll
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(k_full + stage, 1);
+            mbarrier_init(v_full + stage, 1);
+            mbarrier_init(k_empty + stage, 4 * CONSUMERS);
+            mbarrier_init(v_empty + stage, 4 * CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    // Nobody uses a barrier that is not initialised.
+    __syncthreads();
+
+    if (threadIdx.x < WARPGROUP) {
+        fewer_registers<PRODUCER_REGISTERS>();
+        const int role = threadIdx.x / 32;  // warp 0 has K and V, warp 1 has Q and O
+        if (role > 1 || !elect_one()) return;
+        if (role == 0) {
+            int count = 0;  // of the tiles before this one
+            for (int round = 0;; round++) {
+                const QueryTile now = query_tile(round);
+                if (now.tiles == 0) return;
+                const int kv_head = now.head / (num_heads / num_heads_kv);
+                // A tile of K or V into its stage, once the tile before it there has been read.
+                const auto load_tile = [&](const TensorMap* map, unsigned char* ring,
+                                           Mbarrier* full, Mbarrier* empty, int tile) {
+                    const int stage = count % STAGES;
+                    mbarrier_wait(empty + stage, count / STAGES % 2 ^ 1);
+                    mbarrier_arrive_expect(full + stage, TILE_BYTES);
+#pragma unroll
+                    for (int box = 0; box < BOXES; box++) {
+                        tma_load(ring + stage * TILE_BYTES + box * BLOCK_N * ROW_BYTES, map,
+                                 full + stage, box * COLUMNS, tile * BLOCK_N, kv_head,
+                                 now.batch);
+                    }
+                };
+                for (int tile = 0; tile < now.tiles; tile++, count++) {
+                    load_tile(&k_map, k_ring, k_full, k_empty, tile);
+                    load_tile(&v_map, v_ring, v_full, v_empty, tile);
+                }
+            }
+        }
+        for (int round = 0;; round++) {
+            unsigned char* place = q_smem + round % 2 * Q_BYTES;
+            if (round >= 2) {  // O of two rounds ago leaves the place
+                const QueryTile last = query_tile(round - 2);
+                if (last.tiles == 0) return;
+                mbarrier_wait(o_full + round % 2, round / 2 % 2 ^ 1);
+#pragma unroll
+                for (int box = 0; box < BOXES; box++) {
+                    tma_store(&out_map, place + box * BLOCK_M * ROW_BYTES, box * COLUMNS, last.m0,
+                              last.head, last.batch);
+                }
+                tma_store_commit();
+                tma_store_wait();
+            }
+            const QueryTile next = query_tile(round);
+            if (next.tiles == 0) continue;
+            mbarrier_arrive_expect(q_full + round % 2, Q_BYTES);
+#pragma unroll
+            for (int box = 0; box < BOXES; box++) {
+                tma_load(place + box * BLOCK_M * ROW_BYTES, &q_map, q_full + round % 2,
+                         box * COLUMNS, next.m0, next.head, next.batch);
+            }
+        }
+    }
+
+    more_registers<CONSUMER_REGISTERS>();
+    const int group = threadIdx.x / WARPGROUP - 1;
+    const int warp = threadIdx.x / 32 % 4;  // of its group
+    const int lane = threadIdx.x % 32;
+    const int pair = 2 * (lane % 4);  // first of a lane's two columns of eight
+    const int group_row = group * GROUP_ROWS + warp * 16 + lane / 4;  // this lane's first row
+
+    float acc_rmem[HEAD_DIM / 2];  // O, not yet divided by l: 8 columns are 4 registers
+    float m_rmem[2];               // what scores are relative to, times scale_log2
+    float l_rmem[2];               // running sums over this lane's keys only
+    const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
+
+    // A group's turn comes with the group before it, the first one's with the last.
+    const int turn = TURNS + group, next_turn = TURNS + (group + 1) % CONSUMERS;
+    const bool is_last = group == CONSUMERS - 1;
+    if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
+
+    float s_rmem[BLOCK_N / 2];
+    unsigned p_rmem[KEY_STEPS][4];  // two by eight columns of S are one left operand
+
+    // S = Q @ K^T [GROUP_ROWS, BLOCK_N], started
+    const auto multiply_q_k = [&](int round, int stage) {
+        const unsigned long long q_first = wgmma_descriptor<ROW_BYTES>(
+            shared_address(q_smem) + round % 2 * Q_BYTES + group * GROUP_ROWS * ROW_BYTES, 16);
+        const unsigned long long k_first =
+            wgmma_descriptor<ROW_BYTES>(shared_address(k_ring) + stage * TILE_BYTES, 16);
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+            const unsigned long long q_columns = columns_of<BLOCK_M>(q_first, step);
+            const unsigned long long k_columns = columns_of<BLOCK_N>(k_first, step);
+            if (step == 0) wgmma<false>(s_rmem, q_columns, k_columns);
+            else wgmma<true>(s_rmem, q_columns, k_columns);
+        }
+        wgmma_commit();
+    };
+
+    // O += P @ V [GROUP_ROWS, HEAD_DIM], started
+    const auto multiply_p_v = [&](int stage) {
+        const unsigned long long v_first = wgmma_descriptor<ROW_BYTES>(
+            shared_address(v_ring) + stage * TILE_BYTES, BLOCK_N * ROW_BYTES);
+#pragma unroll
+        for (int step = 0; step < KEY_STEPS; step++) {
+            wgmma(acc_rmem, p_rmem[step], v_first + (step * 16 * ROW_BYTES >> 4));
+        }
+        wgmma_commit();
+    };
+
+    const auto start_rows = [&]() {
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] = 0.0f;
+#pragma unroll
+        for (int r = 0; r < 2; r++) m_rmem[r] = -INFINITY, l_rmem[r] = 0.0f;
+    };
+
+    // P = exp(scale (S - m)), and O and l shrink where m changes.
+    const auto softmax = [&](int m0, int tile) {
+        // Only tiles across the end of the keys or across the diagonal have anything to mask.
+        const int n0 = tile * BLOCK_N;
+        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
+#pragma unroll
+            for (int i = 0; i < BLOCK_N / 2; i++) {  // bit 0: second column, bit 1: second row
+                const int key = n0 + i / 4 * 8 + pair + i % 2;
+                const int query = m0 + group_row + i / 2 % 2 * 8;
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                if (!visible) s_rmem[i] = -INFINITY;
+            }
+        }
+
+        // Online softmax: what was summed under the old maximum shrinks to the new one, but only
+        // where one of the warp's maxima grew by more than MOST_GROWTH: until then P is larger than
+        // 1, and l, which is of the same m, makes up for it. Key 0 is visible to every row, so that
+        // m is finite from the first tile on.
+        bool is_grown = false;
+        float m_new[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            m_new[r] = s_rmem[2 * r];
+#pragma unroll
+            for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+                m_new[r] = fmaxf(m_new[r], fmaxf(s_rmem[i], s_rmem[i + 1]));
+            }
+            m_new[r] = row_max(m_new[r]) * scale_log2;
+            is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
+        }
+        if (__any_sync(FULL_WARP, is_grown)) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float m_old = m_rmem[r];
+                m_rmem[r] = fmaxf(m_old, m_new[r]);
+                const float correction = fast_exp2(m_old - m_rmem[r]);
+                l_rmem[r] *= correction;
+#pragma unroll
+                for (int i = 2 * r; i < HEAD_DIM / 2; i += 4) {
+                    acc_rmem[i] *= correction;
+                    acc_rmem[i + 1] *= correction;
+                }
+            }
+        }
+        // One FFMA and one EX2, or a polynomial, a score; l sums it before P is rounded.
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / 2; i += 2) {
+            const int r = i / 2 % 2;
+            const bool takes_fma = i / 2 % 8 >= 8 - POLYNOMIAL;
+            const float left = fast_exp2(s_rmem[i] * scale_log2 - m_rmem[r]);
+            const float x = s_rmem[i + 1] * scale_log2 - m_rmem[r];
+            const float right = takes_fma ? polynomial_exp2(x) : fast_exp2(x);
+            l_rmem[r] += left + right;
+            p_rmem[i / 8][i / 2 % 4] = pack(left, right);
+        }
+    };
+
+    const auto divide_one_by_l = [&](float (&inv_l)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) inv_l[r] = 1.0f / row_sum(l_rmem[r]);
+    };
+
+    // O takes the place of the group's own rows of Q, which its products have read.
+    const auto store_rows = [&](int round, const float (&inv_l)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = group_row + r * 8;
+#pragma unroll
+            for (int i = 2 * r; i < HEAD_DIM / 2; i += 4) {
+                const int column = i / 4 * 8;
+                const int chunk = column % COLUMNS / 8 ^ row * ROW_BYTES / 128 % (COLUMNS / 8);
+                unsigned char* o_smem = q_smem + round % 2 * Q_BYTES +
+                                        (column / COLUMNS * BLOCK_M + row) * ROW_BYTES;
+                *reinterpret_cast<unsigned*>(o_smem + chunk * 16 + pair * 2) =
+                    pack(acc_rmem[i] * inv_l[r], acc_rmem[i + 1] * inv_l[r]);
+            }
+        }
+        async_proxy_fence();
+        // All lanes' parts of O are there before the warp counts as arrived.
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(o_full + round % 2);
+    };
+
+    // Where this tile of K and V lies, and where the one before it does: stage and parity.
+    int stage = 0, parity = 0, last_stage = 0, last_parity = 0;
+    const auto step_ring = [&]() {
+        last_stage = stage;
+        last_parity = parity;
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        parity ^= stage == 0;
+    };
+    // O of the last tile and S of this one as one block for the tensor cores, and the next group's
+    // behind it: while this group is at its softmax, the others' products run.
+    const auto start_products = [&](int round) {
+        mbarrier_wait(v_full + last_stage, last_parity);
+        mbarrier_wait(k_full + stage, parity);
+        named_barrier(turn, 2 * WARPGROUP);  // the other groups' products are under way
+        wgmma_fence();
+        multiply_p_v(last_stage);
+        multiply_q_k(round, stage);
+        named_barrier_arrive(next_turn, 2 * WARPGROUP);
+    };
+    const auto end_products = [&]() {
+        wgmma_wait<0>();
+        if (lane == 0) mbarrier_arrive(v_empty + last_stage);
+        if (lane == 0) mbarrier_arrive(k_empty + stage);
+    };
+
+    QueryTile now = query_tile(0);
+    float inv_l[2];
+    start_rows();
+    mbarrier_wait(q_full, 0);
+    mbarrier_wait(k_full, 0);
+    // As in start_products; there is no P yet.
+    named_barrier(turn, 2 * WARPGROUP);
+    wgmma_fence();
+    multiply_q_k(0, 0);
+    named_barrier_arrive(next_turn, 2 * WARPGROUP);
+    wgmma_wait<0>();
+    if (lane == 0) mbarrier_arrive(k_empty);
+    softmax(now.m0, 0);
+    step_ring();
+    int round = 1;
+    for (;; round++) {
+        const QueryTile next = query_tile(round);
+        for (int tile = 1; tile < now.tiles; tile++, step_ring()) {
+            start_products(round - 1);
+            end_products();
+            softmax(now.m0, tile);
+        }
+        if (next.tiles == 0) break;
+        // The last keys of one query tile, and the first of the next.
+        mbarrier_wait(q_full + round % 2, round / 2 % 2);
+        start_products(round);
+        divide_one_by_l(inv_l);
+        end_products();
+        store_rows(round - 1, inv_l);
+        start_rows();
+        softmax(next.m0, 0);
+        step_ring();
+        now = next;
+    }
+    mbarrier_wait(v_full + last_stage, last_parity);
+    // The last block is of one product, and hands on no turn that nobody waits for.
+    named_barrier(turn, 2 * WARPGROUP);
+    wgmma_fence();
+    multiply_p_v(last_stage);
+    if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
+    divide_one_by_l(inv_l);
+    wgmma_wait<0>();
+    store_rows(round - 1, inv_l);
+}
