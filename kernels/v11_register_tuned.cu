@@ -16,8 +16,8 @@ head_dims = [32, 64, 96, 128]
 min_compute_capability = 8.0
 gqa = true
 let.block_m = "16 * row_tiles * num_warps"
-# Where two row tiles of Q would take more registers than are left, Q stays in shared memory.
-let.q_rows = "block_m * ((head_dim * row_tiles - 1) // 128)"
+# Where O and S leave too few registers for Q, it stays in shared memory.
+let.q_rows = "block_m * min(1, (row_tiles * (head_dim + block_n) - 1) // 192)"
 
 [tunables]
 block_n = {values = [32, 64, 128], default = 32, meaning = "K/V rows per tile"}
@@ -56,7 +56,7 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
-constexpr bool Q_IN_SMEM = HEAD_DIM * ROW_TILES > 128;
+constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -129,6 +129,12 @@ using Output = float[ROW_TILES][HEAD_DIM / 8][4];
 using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
 using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
 using Rows = float[ROW_TILES][2];
+
+// Chooses one of two versions of the loop's body when it is compiled.
+template <bool VALUE>
+struct Masked {
+    static constexpr bool value = VALUE;
+};
 
 // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
 // untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
@@ -367,7 +373,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
     int stage = 0;  // where V of this tile lies in the ring, in elements
-    for (int next = BLOCK_N; next < kv_end; next += BLOCK_N) {
+    int next = BLOCK_N;  // first key of the next tile
+    const auto visit = [&](auto masked) {
         cp_async_wait<STAGES - 2>();
         // All threads' parts of this tile's V and of the next K are there, and K of this tile and V
         // of the one before are read by nobody any more: their stages take the next copies.
@@ -383,13 +390,19 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
                      next + (STAGES - 1) * BLOCK_N);
         rescale(acc_rmem, correction);
-        if (next + BLOCK_N > all_visible) mask_scores(s_rmem, next, query0, pair, seqlen_kv);
+        if constexpr (decltype(masked)::value) {
+            mask_scores(s_rmem, next, query0, pair, seqlen_kv);
+        }
         // ... and O of this tile beside the softmax of the next: tensor cores do the one while
         // other units do the other. In v10 a warp does them one after the other.
         multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
         update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
         exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
-    }
+    };
+    // Two loops, so that the first is one block of code without a branch: the compiler moves the
+    // softmax between the products only within a block.
+    for (; next + BLOCK_N <= all_visible; next += BLOCK_N) visit(Masked<false>());
+    for (; next < kv_end; next += BLOCK_N) visit(Masked<true>());
 
     // The last tile has no next.
     cp_async_wait<0>();

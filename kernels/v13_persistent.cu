@@ -18,8 +18,8 @@ gqa = true
 let.block_m = "16 * row_tiles * num_warps"
 let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
-# Where two row tiles of Q would take more registers than are left, Q stays in shared memory.
-let.q_rows = "block_m * ((head_dim * row_tiles - 1) // 128)"
+# Where O and S leave too few registers for Q, it stays in shared memory.
+let.q_rows = "block_m * min(1, (row_tiles * (head_dim + block_n) - 1) // 192)"
 
 [tunables]
 block_n = {values = [32, 64, 128], default = 32, meaning = "K/V rows per tile"}
@@ -68,11 +68,13 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
-constexpr bool Q_IN_SMEM = HEAD_DIM * ROW_TILES > 128;
+constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 constexpr int RING_ROWS = 2 * STAGES * BLOCK_N > BLOCK_M ? 2 * STAGES * BLOCK_N : BLOCK_M;
 constexpr int ROW_PAIRS = 2 * ROW_TILES;  // rows of a lane
 constexpr int O_VECTORS = ROW_TILES * HEAD_DIM / 8;  // of four floats, in a thread
 constexpr unsigned FULL_WARP = 0xffffffffu;
+// Where maxima begin: below any score, but exp2(-inf - LOWEST) is 0, where -inf would make a NaN.
+constexpr float LOWEST = -3e38f;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -108,23 +110,20 @@ __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step
 constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // threads beside each other in a row
 constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
 
-// Starts the copies of ROWS rows into shared memory, of which `length` are there.
+// Starts the copies of ROWS rows into shared memory. Both addresses are those of the thread's first
+// row and its columns; `length` counts the rows that are there from that row on.
 template <int ROWS>
-__device__ __forceinline__ void load_tile(element* tile_smem,  // [ROWS, HEAD_DIM], swizzled
-                                          const element* source,  // [length, HEAD_DIM]
+__device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [ROWS, HEAD_DIM]
+                                          const element* lane_source,  // in [length, HEAD_DIM]
                                           int length) {
-    const int row = threadIdx.x / ROW_LANES;
-    const int d = threadIdx.x % ROW_LANES * VECTOR;
-    element* lane_smem = tile_smem + swizzled(row, d);
-    const element* lane_source = source + (size_t)row * HEAD_DIM + d;
 #pragma unroll
     for (int first = 0; first < ROWS; first += ROW_STEP) {
-        if (ROWS % ROW_STEP != 0 && first + row >= ROWS) break;
+        if (ROWS % ROW_STEP != 0 && first + (int)threadIdx.x / ROW_LANES >= ROWS) break;
 #pragma unroll
         for (int column = 0; column < HEAD_DIM; column += ROW_LANES * VECTOR) {
             // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-            cp_async_16(lane_smem + first * HEAD_DIM + column,
-                        lane_source + first * HEAD_DIM + column, first + row < length);
+            cp_async_16(lane_smem + 2 * (first * HEAD_DIM + column),
+                        lane_source + first * HEAD_DIM + column, first < length);
         }
     }
 }
@@ -138,6 +137,147 @@ __device__ __forceinline__ float row_max(float x) {
 __device__ __forceinline__ float row_sum(float x) {
     x += __shfl_xor_sync(FULL_WARP, x, 1);
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, of which the last two columns are
+// row lane / 4 + 8.
+using Scores = float[ROW_TILES][BLOCK_N / 8][4];
+using Output = float[ROW_TILES][HEAD_DIM / 8][4];
+using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
+using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
+using Rows = float[ROW_TILES][2];
+
+// Chooses one of two versions of the loop's body when it is compiled.
+template <bool VALUE>
+struct Masked {
+    static constexpr bool value = VALUE;
+};
+
+// S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
+// untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
+__device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rmem,
+                                                unsigned q_address, unsigned k_address) {
+#pragma unroll
+    for (int step = 0; step < DIM_STEPS; step++) {
+        if constexpr (Q_IN_SMEM) {
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                ldmatrix_x4(q_rmem[t][0], step_address(q_address, step) + t * 32 * HEAD_DIM);
+            }
+        }
+#pragma unroll
+        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+            unsigned k_rmem[4];
+            ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
+                float(&left)[4] = s_rmem[t][2 * key_step];
+                float(&right)[4] = s_rmem[t][2 * key_step + 1];
+                if (step == 0) {
+#pragma unroll
+                    for (int j = 0; j < 4; j++) left[j] = right[j] = 0.0f;
+                }
+                mma_m16n8k16(left, q_step, k_rmem[0], k_rmem[1]);
+                mma_m16n8k16(right, q_step, k_rmem[2], k_rmem[3]);
+            }
+        }
+    }
+}
+
+// Scores of keys behind the end or the diagonal become -infinity; n0 is the tile's first key.
+__device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
+                                            int seqlen_kv) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
+                const int key = n0 + tile * 8 + pair + i % 2;
+                const int query = query0 + t * 16 + i / 2 * 8;
+                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                if (!visible) s_rmem[t][tile][i] = -INFINITY;
+            }
+        }
+    }
+}
+
+// The new running maxima, and what was summed under the old ones is to be multiplied by: l here, O
+// later. A row may see no key of a causal piece: its maximum stays LOWEST.
+__device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scaled, Rows& l_rmem,
+                                              Rows& correction, float scale_log2) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float m_tile = s_rmem[t][0][2 * r];
+#pragma unroll
+            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+                const float(&scores)[4] = s_rmem[t][tile];
+                m_tile = fmaxf(m_tile, fmaxf(scores[2 * r], scores[2 * r + 1]));
+            }
+            const float m_new = fmaxf(m_scaled[t][r], row_max(m_tile) * scale_log2);
+            correction[t][r] = fast_exp2(m_scaled[t][r] - m_new);
+            m_scaled[t][r] = m_new;
+            l_rmem[t][r] *= correction[t][r];
+        }
+    }
+}
+
+// O shrinks to the new maximum.
+__device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[t][i / 2];
+        }
+    }
+}
+
+// P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded. Two
+// accumulator tiles of S side by side are one left operand.
+__device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
+                                             const Rows& m_scaled, float scale_log2) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+                const float(&scores)[4] = s_rmem[t][tile];
+                const float left = fast_exp2(scores[2 * r] * scale_log2 - m_scaled[t][r]);
+                const float right = fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[t][r]);
+                sum += left + right;
+                p_rmem[t][tile / 2][tile % 2 * 2 + r] = pack(left, right);
+            }
+            l_rmem[t][r] += sum;
+        }
+    }
+}
+
+// O += P @ V [WARP_ROWS, HEAD_DIM]. V's rows are the rows of the right operand, so its matrices
+// load transposed.
+__device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights& p_rmem,
+                                                unsigned v_address) {
+#pragma unroll
+    for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+            unsigned v_rmem[4];
+            ldmatrix_x4_transposed(v_rmem,
+                                   step_address(v_address, step) + key_step * 32 * HEAD_DIM);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                const unsigned(&p_step)[4] = p_rmem[t][key_step];
+                mma_m16n8k16(acc_rmem[t][2 * step], p_step, v_rmem[0], v_rmem[1]);
+                mma_m16n8k16(acc_rmem[t][2 * step + 1], p_step, v_rmem[2], v_rmem[3]);
+            }
+        }
+    }
 }
 
 // Key tiles that query tile `tile` visits. Causal: those behind its last query are masked for all
@@ -206,9 +346,15 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
         // Q as the left operand of two tiles of 8 rows and two of 8 columns: from global memory as
         // in v08, or step by step from shared memory.
-        unsigned q_rmem[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];
+        Fragments q_rmem;
+        const int copy_row = threadIdx.x / ROW_LANES;
+        const int copy_d = threadIdx.x % ROW_LANES * VECTOR;
+        const int copy_offset = copy_row * HEAD_DIM + copy_d;
+        const unsigned copy_address = shared_address(ring) + 2 * swizzled(copy_row, copy_d);
         if constexpr (Q_IN_SMEM) {
-            load_tile<BLOCK_M>(q_smem, q + q_head + (size_t)m0 * HEAD_DIM, seqlen - m0);
+            load_tile<BLOCK_M>(copy_address + 2 * RING_ROWS * HEAD_DIM,
+                               q + q_head + (size_t)m0 * HEAD_DIM + copy_offset,
+                               seqlen - m0 - copy_row);
         } else {
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
@@ -230,27 +376,33 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
 
-        float acc_rmem[ROW_TILES][HEAD_DIM / 8][4] = {};  // O, not divided by l: 8 columns a tile
-        float m_rmem[ROW_TILES][2];       // running maxima of the lane's rows, unscaled
-        float l_rmem[ROW_TILES][2] = {};  // running sums over this lane's keys only
+        Output acc_rmem = {};  // O, not yet divided by l: 8 columns a tile
+        Rows m_scaled;         // running maxima of the lane's rows, times scale_log2
+        Rows l_rmem = {};      // running sums over this lane's keys only
+        Rows correction;       // what is summed so far is to be multiplied by, for the new maxima
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; t++) m_rmem[t][0] = m_rmem[t][1] = -INFINITY;
+        for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = LOWEST;
 
+        const int kv_begin = begin_tile * BLOCK_N;
         const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);
 
-        // Copies the K/V tile whose first key is n, if there is one, into a stage. A group of its
-        // own either way, so that the groups under way can be counted.
-        const auto start_copies = [&](int stage, int n) {
-            if (n < kv_end) {
-                const size_t start = kv_head + (size_t)n * HEAD_DIM;
-                load_tile<BLOCK_N>(ring + stage, k + start, seqlen_kv - n);
-                load_tile<BLOCK_N>(ring + stage + TILE, v + start, seqlen_kv - n);
+        // Copies the K tile whose first key is n and the V tile before it; behind the last tile,
+        // zeros. A group of its own; stages are in elements. V is reached from K's pointer, to save
+        // registers.
+        const int rows_left = kv_end - copy_row;
+        const element* k_lane_source = k + kv_head + (size_t)kv_begin * HEAD_DIM + copy_offset;
+        const auto start_copies = [&](int k_stage, int v_stage, int n) {
+            load_tile<BLOCK_N>(copy_address + 2 * k_stage, k_lane_source, rows_left - n);
+            if (n > kv_begin) {
+                load_tile<BLOCK_N>(copy_address + 2 * (TILE + v_stage),
+                                   k_lane_source + (v - k) - TILE, rows_left - n + BLOCK_N);
             }
+            k_lane_source += TILE;
             cp_async_commit();
         };
 #pragma unroll
-        for (int i = 0; i < STAGES - 1; i++) {
-            start_copies(2 * i * TILE, (begin_tile + i) * BLOCK_N);
+        for (int i = 0; i < STAGES; i++) {
+            start_copies(2 * i * TILE, 2 * (i - 1) * TILE, kv_begin + i * BLOCK_N);
         }
 
         // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
@@ -261,127 +413,65 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
                                 2 * swizzled(v_row, lane / 16 * 8);
 
+        // Only tiles across the end of the keys or across the diagonal have anything to mask.
+        const int all_visible = IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv;
+
+        // S and P of the piece's first tile.
+        Scores s_rmem;
+        Weights p_rmem;
+        cp_async_wait<STAGES - 1>();
+        // All threads' parts of its K are there.
+        __syncthreads();
+        multiply_scores(s_rmem, q_rmem, q_lane, k_lane);
+        if (kv_begin + BLOCK_N > all_visible) {
+            mask_scores(s_rmem, kv_begin, query0, pair, seqlen_kv);
+        }
+        update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
+        exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+
         constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
-        int stage = 0;  // where this tile lies in the ring, in elements
-        for (int n0 = begin_tile * BLOCK_N; n0 < kv_end; n0 += BLOCK_N) {
+        int stage = 0;  // where V of this tile lies in the ring, in elements
+        int next = kv_begin + BLOCK_N;  // first key of the next tile
+        const auto visit = [&](auto masked) {
             cp_async_wait<STAGES - 2>();
-            // All threads' parts of this tile are there, and the tile before is read by nobody any
-            // more: its stage takes the next copies.
+            // All threads' parts of this tile's V and of the next K are there, and K of this tile
+            // and V of the one before are read by nobody any more: their stages take the next
+            // copies.
             __syncthreads();
-            start_copies(stage == 0 ? LAST_STAGE : stage - 2 * TILE, n0 + (STAGES - 1) * BLOCK_N);
             // Hides from the compiler that q_lane stays: it would keep Q's address of every step in
             // a register of its own, and spill others.
             asm volatile("" : "+r"(q_lane));
-            const unsigned k_address = k_lane + 2 * stage;
-            const unsigned v_address = v_lane + 2 * stage;
+            const int v_stage = stage;
             stage = stage == LAST_STAGE ? 0 : stage + 2 * TILE;
 
-            // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so
-            // they load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys
-            // 8-15.
-            float s_rmem[ROW_TILES][BLOCK_N / 8][4] = {};
-#pragma unroll
-            for (int step = 0; step < DIM_STEPS; step++) {
-                if constexpr (Q_IN_SMEM) {
-#pragma unroll
-                    for (int t = 0; t < ROW_TILES; t++) {
-                        ldmatrix_x4(q_rmem[t][0], step_address(q_lane, step) + t * 32 * HEAD_DIM);
-                    }
-                }
-#pragma unroll
-                for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-                    unsigned k_rmem[4];
-                    ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
-#pragma unroll
-                    for (int t = 0; t < ROW_TILES; t++) {
-                        const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
-                        mma_m16n8k16(s_rmem[t][2 * key_step], q_step, k_rmem[0], k_rmem[1]);
-                        mma_m16n8k16(s_rmem[t][2 * key_step + 1], q_step, k_rmem[2], k_rmem[3]);
-                    }
-                }
+            // S of the next tile beside O's rescaling for this one, ...
+            multiply_scores(s_rmem, q_rmem, q_lane, k_lane + 2 * stage);
+            start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
+                         next + (STAGES - 1) * BLOCK_N);
+            rescale(acc_rmem, correction);
+            if (decltype(masked)::value && next + BLOCK_N > all_visible) {
+                mask_scores(s_rmem, next, query0, pair, seqlen_kv);
             }
-
-            // Only tiles across the end of the keys or across the diagonal have anything to mask.
-            if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; t++) {
-#pragma unroll
-                    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
-                            const int key = n0 + tile * 8 + pair + i % 2;
-                            const int query = query0 + t * 16 + i / 2 * 8;
-                            const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
-                            if (!visible) s_rmem[t][tile][i] = -INFINITY;
-                        }
-                    }
-                }
-            }
-
-            // Online softmax: what was summed under the old maximum shrinks to the new one. A row
-            // may see no key of a causal piece: its maximum is -inf, and -inf - -inf would be NaN.
-            // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; t++) {
-                float correction[2], m_scaled[2];
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    float m_new = m_rmem[t][r];
-#pragma unroll
-                    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-                        const float(&scores)[4] = s_rmem[t][tile];
-                        m_new = fmaxf(m_new, fmaxf(scores[2 * r], scores[2 * r + 1]));
-                    }
-                    m_new = row_max(m_new);
-                    m_scaled[r] = IS_CAUSAL && m_new == -INFINITY ? 0.0f : m_new * scale_log2;
-                    correction[r] = fast_exp2(m_rmem[t][r] * scale_log2 - m_scaled[r]);
-                    m_rmem[t][r] = m_new;
-                    l_rmem[t][r] *= correction[r];
-                }
-#pragma unroll
-                for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[i / 2];
-                }
-#pragma unroll
-                for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        float& score = s_rmem[t][tile][i];
-                        score = fast_exp2(score * scale_log2 - m_scaled[i / 2]);
-                        l_rmem[t][i / 2] += score;
-                    }
-                }
-            }
-
-            // O += P @ V [WARP_ROWS, HEAD_DIM]. Two accumulator tiles of S side by side are one
-            // left operand. V's rows are the rows of the right operand, so its matrices load
-            // transposed.
-#pragma unroll
-            for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-                unsigned p_rmem[ROW_TILES][4];
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; t++) {
-                    const float(&left)[4] = s_rmem[t][2 * key_step];
-                    const float(&right)[4] = s_rmem[t][2 * key_step + 1];
-                    p_rmem[t][0] = pack(left[0], left[1]);
-                    p_rmem[t][1] = pack(left[2], left[3]);
-                    p_rmem[t][2] = pack(right[0], right[1]);
-                    p_rmem[t][3] = pack(right[2], right[3]);
-                }
-#pragma unroll
-                for (int step = 0; step < DIM_STEPS; step++) {
-                    unsigned v_rmem[4];
-                    ldmatrix_x4_transposed(
-                        v_rmem, step_address(v_address, step) + key_step * 32 * HEAD_DIM);
-#pragma unroll
-                    for (int t = 0; t < ROW_TILES; t++) {
-                        mma_m16n8k16(acc_rmem[t][2 * step], p_rmem[t], v_rmem[0], v_rmem[1]);
-                        mma_m16n8k16(acc_rmem[t][2 * step + 1], p_rmem[t], v_rmem[2], v_rmem[3]);
-                    }
-                }
+            // ... and O of this tile beside the softmax of the next: tensor cores do the one while
+            // other units do the other. In v10 a warp does them one after the other.
+            multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
+            update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
+            exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+        };
+        // Two loops, as in v11; one where a second would take registers that are not left.
+        if constexpr (!Q_IN_SMEM) {
+            for (; next < kv_end && next + BLOCK_N <= all_visible; next += BLOCK_N) {
+                visit(Masked<false>());
             }
         }
+        for (; next < kv_end; next += BLOCK_N) visit(Masked<true>());
+
+        // The last tile has no next.
+        cp_async_wait<0>();
+        // All threads' parts of its V are there.
+        __syncthreads();
+        rescale(acc_rmem, correction);
+        multiply_values(acc_rmem, p_rmem, v_lane + 2 * stage);
 
         // A query tile of which other CTAs have a piece: hand over (O, m, l), each thread what the
         // same thread takes back, and go on, but for the CTA that comes last.
@@ -404,7 +494,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const size_t row = (slot * ROW_PAIRS + 2 * t + r) * NUM_THREADS + threadIdx.x;
-                    m_partial[row] = m_rmem[t][r];
+                    m_partial[row] = m_scaled[t][r];
                     l_partial[row] = l_rmem[t][r];
                 }
 #pragma unroll
@@ -432,13 +522,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
                 // m = max over the pieces, finite: the first holds key 0, which every row sees.
 #pragma unroll
-                for (int i = 0; i < ROW_PAIRS; i++) m_rmem[i / 2][i % 2] = -INFINITY;
+                for (int i = 0; i < ROW_PAIRS; i++) m_scaled[i / 2][i % 2] = LOWEST;
                 for (int cta = first_cta; cta <= last_cta; cta++) {
                     const size_t piece = 2 * (size_t)cta + (cta == first_cta);
 #pragma unroll
                     for (int i = 0; i < ROW_PAIRS; i++) {
                         const size_t row = (piece * ROW_PAIRS + i) * NUM_THREADS + threadIdx.x;
-                        m_rmem[i / 2][i % 2] = fmaxf(m_rmem[i / 2][i % 2], m_partial[row]);
+                        m_scaled[i / 2][i % 2] = fmaxf(m_scaled[i / 2][i % 2], m_partial[row]);
                     }
                 }
                 // O = sum_s exp(scale (m_s - m)) O_s, and l alike; in the order of the pieces, so
@@ -458,7 +548,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                         for (int r = 0; r < 2; r++) {
                             const size_t row =
                                 (piece * ROW_PAIRS + 2 * t + r) * NUM_THREADS + threadIdx.x;
-                            weight[r] = fast_exp2((m_partial[row] - m_rmem[t][r]) * scale_log2);
+                            weight[r] = fast_exp2(m_partial[row] - m_scaled[t][r]);
                             l_rmem[t][r] += weight[r] * l_partial[row];
                         }
 #pragma unroll
