@@ -6,10 +6,10 @@
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
-// Counted: 3,000 instructions for 64 keys on sm_80 (3,112 without the overlap), no conflicts.
-// Simulated: tensor pipes busy at S = 2048, D = 64 (block_n = 64) and 128, two CTAs an SM if they
-//   fit: A100 73, 72 %; L4 90, 80; RTX 5090 96, 90; H200 60, 62. Aimed at 90 (85), missed where an
-//   mma takes 8 cycles or less: two warps that share the tensor cores meet in the softmax.
+// Counted: 2,952 instructions for 64 keys on sm_80 (3,000 with the mask's branch), no conflicts.
+// Simulated: tensor pipes busy at S = 2048, D = 64 and 128: A100 65 (block_n = 64: 73), 82 %; L4 89,
+//   85; RTX 5090 95, 93; H200 63, 65. Aimed at 90 (85). Of 512 tensor cycles on an A100, D = 64, EX2
+//   takes 288, FP32 290: no pipe forbids it, but two warps cannot fill the gaps of mma of 8 cycles.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]

@@ -163,7 +163,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "rows' corrections exchanged",
-        ("v11",),
+        ("v11", "v13"),
         "*= correction[t][i / 2];",
         "*= correction[t][1 - i / 2];",
         ("rescale", "correction"),
@@ -518,7 +518,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fusion without weights",
         ("v13",),
-        "= fast_exp2((m_partial[row] - m_rmem[t][r]) * scale_log2);",
+        "= fast_exp2(m_partial[row] - m_scaled[t][r]);",
         "= 1.0f;",
         ("without the rescale by exp(m_i − m)", "row"),
         config={"num_ctas": 4},
@@ -534,8 +534,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a causal piece without keys is not looked for",
         ("v13",),
-        "IS_CAUSAL && m_new == -INFINITY ? 0.0f : m_new * scale_log2;",
-        "m_new * scale_log2;",
+        "LOWEST = -3e38f",
+        "LOWEST = -INFINITY",
         ("NaN",),
         "causal",
     ),

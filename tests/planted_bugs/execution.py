@@ -11,6 +11,7 @@ _RACE = (
     "a barrier is missing",
     "the wait or a barrier after it",
 )
+_COPIED = ("waited", "asynchronous copy", "cp.async", *_RACE)
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- barriers and lanes ----
@@ -121,20 +122,33 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*_RACE, "in this launch"),
         nth=2,
     ),
+    # ---- the ring of v11 and v13, a tile of K ahead of V ----
+    *(
+        Mutation(name, (variant,), old, ";", words, nth=nth, config=config)
+        for variant, config in (("v11", {}), ("v13", {"num_ctas": 4}))
+        for name, old, nth, words in (
+            ("no wait for the first K", "cp_async_wait<STAGES - 1>();", None, _COPIED),
+            ("no wait for V and the next K", "cp_async_wait<STAGES - 2>();", None, _COPIED),
+            ("no wait for the last V", "cp_async_wait<0>();", None, _COPIED),
+            ("no barrier after the first wait", "__syncthreads();", 0, _RACE),
+            ("no barrier in the loop", "__syncthreads();", 1, _RACE),
+            ("no barrier before the last V", "__syncthreads();", 2, _RACE),
+        )
+    ),
+    Mutation("no barrier before O takes the ring", ("v11",), "__syncthreads();", ";", _RACE, nth=3),
     # ---- the pieces of v13, cut at four CTAs ----
     *(
         Mutation(name, ("v13",), old, new, words, nth=nth, config={"num_ctas": 4})
         for name, old, new, nth, words in (
-            ("no barrier after the wait", "__syncthreads();", ";", 0, _RACE),
             (
                 "no barrier before the arrival",
                 "__syncthreads();",
                 ";",
-                1,
+                3,
                 (*_RACE, "in this launch"),
             ),
-            ("no barrier before O takes the ring", "__syncthreads();", ";", 2, _RACE),
-            ("no barrier before the next piece", "__syncthreads();", ";", 3, _RACE),
+            ("no barrier before O takes the ring", "__syncthreads();", ";", 4, _RACE),
+            ("no barrier before the next piece", "__syncthreads();", ";", 5, _RACE),
             ("no release fence", "__threadfence();", ";", 0, ("fence", "in this launch")),
             ("no acquire fence", "__threadfence();", ";", 1, ("fence", "in this launch")),
             (
