@@ -7,9 +7,9 @@
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
 // Counted: 2,952 instructions for 64 keys on sm_80 (3,000 with the mask's branch), no conflicts.
-// Simulated: tensor pipes busy at S = 2048, D = 64 and 128: A100 65 (block_n = 64: 73), 82 %; L4 89,
-//   85; RTX 5090 95, 93; H200 63, 65. Aimed at 90 (85). Of 512 tensor cycles on an A100, D = 64, EX2
-//   takes 288, FP32 290: no pipe forbids it, but two warps cannot fill the gaps of mma of 8 cycles.
+// Simulated: tensor pipes busy at S = 2048, D = 64 and 128: A100 65 (block_n = 64: 73), 82 %; L4
+//   89, 85; RTX 5090 95, 93; H200 63, 65. Aimed at 90 (85). Of 512 tensor cycles on an A100 at
+//   D = 64 EX2 takes 288, FP32 290: no pipe forbids 90, but two warps leave gaps between the mma.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
@@ -131,9 +131,11 @@ using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, pack
 using Rows = float[ROW_TILES][2];
 
 // Chooses one of two versions of the loop's body when it is compiled.
-template <bool VALUE>
 struct Masked {
-    static constexpr bool value = VALUE;
+    static constexpr bool value = true;
+};
+struct Unmasked {
+    static constexpr bool value = false;
 };
 
 // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
@@ -374,7 +376,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
     int stage = 0;  // where V of this tile lies in the ring, in elements
     int next = BLOCK_N;  // first key of the next tile
-    const auto visit = [&](auto masked) {
+    const auto visit = [&](auto kind) {
         cp_async_wait<STAGES - 2>();
         // All threads' parts of this tile's V and of the next K are there, and K of this tile and V
         // of the one before are read by nobody any more: their stages take the next copies.
@@ -390,7 +392,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
                      next + (STAGES - 1) * BLOCK_N);
         rescale(acc_rmem, correction);
-        if constexpr (decltype(masked)::value) {
+        if constexpr (decltype(kind)::value) {
             mask_scores(s_rmem, next, query0, pair, seqlen_kv);
         }
         // ... and O of this tile beside the softmax of the next: tensor cores do the one while
@@ -401,8 +403,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     };
     // Two loops, so that the first is one block of code without a branch: the compiler moves the
     // softmax between the products only within a block.
-    for (; next + BLOCK_N <= all_visible; next += BLOCK_N) visit(Masked<false>());
-    for (; next < kv_end; next += BLOCK_N) visit(Masked<true>());
+    for (; next + BLOCK_N <= all_visible; next += BLOCK_N) visit(Unmasked());
+    for (; next < kv_end; next += BLOCK_N) visit(Masked());
 
     // The last tile has no next.
     cp_async_wait<0>();

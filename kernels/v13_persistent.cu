@@ -148,9 +148,11 @@ using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, pack
 using Rows = float[ROW_TILES][2];
 
 // Chooses one of two versions of the loop's body when it is compiled.
-template <bool VALUE>
 struct Masked {
-    static constexpr bool value = VALUE;
+    static constexpr bool value = true;
+};
+struct Unmasked {
+    static constexpr bool value = false;
 };
 
 // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
@@ -432,7 +434,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
         int stage = 0;  // where V of this tile lies in the ring, in elements
         int next = kv_begin + BLOCK_N;  // first key of the next tile
-        const auto visit = [&](auto masked) {
+        const auto visit = [&](auto kind) {
             cp_async_wait<STAGES - 2>();
             // All threads' parts of this tile's V and of the next K are there, and K of this tile
             // and V of the one before are read by nobody any more: their stages take the next
@@ -449,7 +451,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
                          next + (STAGES - 1) * BLOCK_N);
             rescale(acc_rmem, correction);
-            if (decltype(masked)::value && next + BLOCK_N > all_visible) {
+            if (decltype(kind)::value && next + BLOCK_N > all_visible) {
                 mask_scores(s_rmem, next, query0, pair, seqlen_kv);
             }
             // ... and O of this tile beside the softmax of the next: tensor cores do the one while
@@ -461,10 +463,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // Two loops, as in v11; one where a second would take registers that are not left.
         if constexpr (!Q_IN_SMEM) {
             for (; next < kv_end && next + BLOCK_N <= all_visible; next += BLOCK_N) {
-                visit(Masked<false>());
+                visit(Unmasked());
             }
         }
-        for (; next < kv_end; next += BLOCK_N) visit(Masked<true>());
+        for (; next < kv_end; next += BLOCK_N) visit(Masked());
 
         // The last tile has no next.
         cp_async_wait<0>();
