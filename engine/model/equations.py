@@ -113,26 +113,19 @@ def prior_covariance(variant: Variant) -> FloatArray:
 class CtaCurve:
     """CTA times of n launches simulated from the machine code, in place of the assumed ones."""
 
-    together_us: FloatArray  # [n, k] 0, 1, … resident CTAs that start at once on an SM
-    overlap_us: FloatArray  # [n] by which a round of CTAs on a full SM starts before the last ends
-    fetch_us: FloatArray  # [n] what fetching the code adds to a launch
+    cta_us: FloatArray  # [n] one CTA, the longest, alone on an SM
+    added_us: FloatArray  # [n] what those beside it add, where as many start as an SM holds
+    sm_us: FloatArray  # [n] all SMs, until the last CTA is done
     spread: float  # standard deviation of the logarithm of the simulation's error
     floor_us: float  # of an empty launch, as measured
     dram_bytes: FloatArray | None = None  # [n] by the order of CTAs; None: every byte once
 
-    def added_us(self, ctas: IntArray) -> FloatArray:
-        """What those beside the first of so many resident CTAs add to its time, `[n]`."""
-        at = np.minimum(ctas, self.together_us.shape[1] - 1)[:, np.newaxis]
-        all_us = np.take_along_axis(self.together_us, at, axis=1)[:, 0]
-        added: FloatArray = np.maximum(0.0, all_us - self.together_us[:, 1])
-        return added
-
     def take(self, keep: npt.NDArray[np.bool_]) -> CtaCurve:
         """Those of some of the launches."""
         return CtaCurve(
-            together_us=self.together_us[keep],
-            overlap_us=self.overlap_us[keep],
-            fetch_us=self.fetch_us[keep],
+            cta_us=self.cta_us[keep],
+            added_us=self.added_us[keep],
+            sm_us=self.sm_us[keep],
             spread=self.spread,
             floor_us=self.floor_us,
             dram_bytes=None if self.dram_bytes is None else self.dram_bytes[keep],
@@ -142,16 +135,10 @@ class CtaCurve:
     def joined(curves: Sequence[CtaCurve]) -> CtaCurve:
         """The launches of several, one behind the other."""
         moved = [c.dram_bytes for c in curves if c.dram_bytes is not None]
-        most = max(c.together_us.shape[1] for c in curves)
-        # What fewer CTAs than others fill an SM with has no further columns: they are never read.
-        padded = [
-            np.pad(c.together_us, ((0, 0), (0, most - c.together_us.shape[1])), mode="edge")
-            for c in curves
-        ]
         return CtaCurve(
-            together_us=np.concatenate(padded),
-            overlap_us=np.concatenate([c.overlap_us for c in curves]),
-            fetch_us=np.concatenate([c.fetch_us for c in curves]),
+            cta_us=np.concatenate([c.cta_us for c in curves]),
+            added_us=np.concatenate([c.added_us for c in curves]),
+            sm_us=np.concatenate([c.sm_us for c in curves]),
             spread=max(c.spread for c in curves),
             floor_us=curves[0].floor_us,
             dram_bytes=np.concatenate(moved) if len(moved) == len(curves) else None,
@@ -303,13 +290,10 @@ def evaluate(
     useful = launches.useful_ctas
     load = -(-useful // m.num_sms)
     rounds, rest = np.divmod(load, per_sm)
-    overlap_us: FloatArray | float = 0.0
-    fetch_us: FloatArray | float = 0.0
     if curve is not None:
-        cta_us = parameters.pace * curve.together_us[:, 1]
-        added_us = parameters.pace * parameters.contention * curve.added_us(per_sm)
+        cta_us = parameters.pace * curve.cta_us
+        added_us = parameters.pace * parameters.contention * curve.added_us
         shared_us = added_us / np.maximum(1, per_sm - 1)
-        fetch_us, overlap_us = curve.fetch_us, parameters.pace * curve.overlap_us
     else:
         if variant.work.math_unit == "fma":
             per_thread = steps * rows / launches.math_threads
@@ -328,19 +312,16 @@ def evaluate(
 
     def together(n: IntArray) -> FloatArray:
         """n CTAs resident on one SM; 0 for none."""
-        if curve is not None:
-            all_us = cta_us + parameters.pace * parameters.contention * curve.added_us(n)
-        else:
-            all_us = cta_us + (n - 1) * shared_us
-        return np.where(n > 0, np.maximum(all_us, n * least), 0.0)
+        return np.where(n > 0, np.maximum(cta_us + (n - 1) * shared_us, n * least), 0.0)
 
-    round_us = together(per_sm)
-    # What a round gains from CTAs that drift apart; the rest of the last one gains as much.
-    gain = np.clip(1 - overlap_us / round_us, 0.5, 1.0)
-    whole = np.where(rounds > 0, round_us * (1 + np.maximum(0, rounds - 1) * gain), 0.0)
-    whole = whole + np.where(rounds > 0, gain, 1.0) * together(rest)
-    share = _visited_share(launches)
-    compute_us = np.maximum(share * whole, together(np.minimum(load, 1))) + fetch_us
+    share = visited_share(launches)
+    if curve is not None:
+        # Contention changes what the CTAs of an SM add to the time of one.
+        contended = (cta_us + added_us) / (curve.cta_us + curve.added_us)
+        compute_us = np.maximum(contended * curve.sm_us, share * load * least)
+    else:
+        whole = rounds * together(per_sm) + together(rest)
+        compute_us = np.maximum(share * whole, together(np.minimum(load, 1)))
     peak_us, exp_us = share * load * peak_cta_us, share * load * exp_cta_us
 
     moved = l2_traffic(launches)
@@ -396,7 +377,7 @@ class L2Traffic:
 
 def l2_traffic(launches: Launches) -> L2Traffic:
     """What each CTA reads and writes; nothing is kept on the SM from one CTA for the next."""
-    keys = _visited_share(launches) * np.minimum(launches.kv_rows, launches.num_keys)
+    keys = visited_share(launches) * np.minimum(launches.kv_rows, launches.num_keys)
     row_bytes = 2 * BYTES_PER_ELEMENT * launches.head_dim  # of Q and O, or of K and V
     cta_bytes = row_bytes * (launches.query_rows + keys)
     return L2Traffic(
@@ -415,8 +396,8 @@ def bytes_beyond_l2(launches: Launches, m: Machine) -> FloatArray:
     return np.where(launches.device_bytes > m.l2_bytes, launches.device_bytes, 0.0)
 
 
-def _visited_share(launches: Launches) -> FloatArray:
-    """The share of its K/V rows that a CTA visits on average, `[n]`."""
+def visited_share(launches: Launches) -> FloatArray:
+    """The share of its K/V rows that a CTA visits on average, `[n]`: less than 1 where causal."""
     # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile.
     half = np.minimum(1.0, 0.5 * (1.0 + launches.query_rows / launches.seqlen))
     # The keys that CTAs of empty splits do not visit are visited by the others all the same.

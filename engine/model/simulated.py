@@ -23,7 +23,7 @@ from engine.compile import CompiledKernel, cache_root, cached_kernel, compile_pl
 from engine.compile.cache import read_entry, write_entry
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem
-from engine.model.equations import CtaCurve
+from engine.model.equations import CtaCurve, visited_share
 from engine.model.estimate import SimulatedOf
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray
@@ -38,9 +38,11 @@ from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import CtaTimes
+from engine.sass.timing.grid import grid_cycles
+from engine.sass.timing.native import simulate_sm
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import measured_ctas
-from engine.sass.timing.sm import Regime, gpu_rates
+from engine.sass.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.sass.timing.traffic import stays_in_l2
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
@@ -52,11 +54,13 @@ _ROWS = (128, 512, 2048)
 _MOST_INSTRUCTIONS = 240_000  # of the longest CTA; where even 512 rows take more, 256 do
 _FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
-_LONGEST_OF_PERSISTENT = 1 << 10  # beyond, a query tile's beginning and end are little of it
+_SEQLEN_OF_PERSISTENT = 1 << 10  # of the heads whose query tiles a CTA takes in turn
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
+_MOST_MIXED = 8  # points of a causal curve whose CTAs are followed one by one
+_MOST_FOLLOWED = 20_000
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
-_VERSION = 6
+_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +70,69 @@ class SimulatedCtas:
     times: CtaTimes  # lengths are K/V rows
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
+    longest_first: bool  # of a causal launch's query tiles
+    # K/V rows that beginning a query tile is worth, and how many rows the tiles had that were
+    # simulated: of CTAs that stay for several.
+    begin_rows: float = 0.0
+    tile_rows: float = 1.0
 
-    def curve(self, launches: Launches, dram_bytes: FloatArray | None = None) -> CtaCurve:
+    def curve(
+        self,
+        config: Config,
+        launches: Launches,
+        device: DeviceSpec,
+        dram_bytes: FloatArray | None = None,
+    ) -> CtaCurve:
         """For launches of the same kernel."""
-        us = 1 / self.cycles_per_us
+        us, num_sms = 1 / self.cycles_per_us, device.num_sms or 1
+        rows = launches.kv_rows * visited_share(launches)
+        slices = _slices(config, launches)
+        longest = np.where(slices > 0, launches.kv_rows, rows)
+        if self.begin_rows:
+            pieces = rows / launches.num_keys - rows / self.tile_rows
+            longest = rows + self.begin_rows * pieces
+        lines = self.times.table(longest)
+        cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
+        mixed = np.flatnonzero(launches.causal & (slices > 0))
+        if len(mixed) and not self.begin_rows:
+            # Straight between some batches of a curve, as shares of what equal CTAs would take.
+            last = len(mixed) - 1
+            some = mixed[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
+            exact = [self._causal_cycles(config, launches, int(i), num_sms) for i in some]
+            shares = np.array(exact) / cycles[some]
+            cycles[mixed] *= np.interp(launches.batch[mixed], launches.batch[some], shares)
         return CtaCurve(
-            together_us=us * self.times.table(launches.kv_rows),
-            overlap_us=np.full(launches.size, us * self.times.overlap_cycles),
-            fetch_us=np.full(launches.size, us * self.times.fetch_cycles),
+            cta_us=us * lines[:, 1],
+            added_us=us * (lines[:, -1] - lines[:, 1]),
+            sm_us=us * cycles,
             spread=self.spread,
             floor_us=LAUNCH_FLOOR_US,
             dram_bytes=dram_bytes,
         )
+
+    def _causal_cycles(self, config: Config, launches: Launches, i: int, num_sms: int) -> float:
+        """Query tiles see the keys up to their own rows: CTAs of several lengths beside each
+        other, in the order in which they start."""
+        query_rows, chunk = int(launches.query_rows[i]), int(launches.kv_rows[i])
+        step, splits = config.get("block_n", 1), config.get("num_splits", 1)
+        ends = np.arange(1, -(-int(launches.seqlen[i]) // query_rows) + 1) * query_rows
+        ends = -(-ends // step) * step
+        visited = np.clip(ends - chunk * np.arange(splits)[:, np.newaxis], 0, chunk)
+        if self.longest_first:
+            visited = visited[:, ::-1]
+        one = visited[visited > 0].astype(np.float64)
+        slices = int(_slices(config, launches)[i])
+        followed = min(slices, max(1, _MOST_FOLLOWED // len(one)))
+        cycles = grid_cycles(self.times, np.tile(one, followed).tolist(), 1, num_sms)
+        return cycles * slices / followed
+
+
+def _slices(config: Config, launches: Launches) -> IntArray:
+    """Heads of all batches, where each has a CTA for each split of each query tile; 0 elsewhere."""
+    heads = launches.batch * launches.num_heads
+    tiles = -(-launches.seqlen // launches.query_rows)
+    has_each = heads * tiles * config.get("num_splits", 1) == launches.ctas[0]
+    return np.where(has_each, heads, 0)
 
 
 def simulated_of(
@@ -119,7 +174,8 @@ def known_simulated_of(
         if ctas is None:
             return None
         moved = traffic_by_order(variant, plan, device, resident)
-        return ctas.curve(launches, None if moved is None else np.array([moved.dram_bytes]))
+        dram_bytes = None if moved is None else np.array([moved.dram_bytes])
+        return ctas.curve(plan.config, launches, device, dram_bytes)
 
     return curve
 
@@ -149,14 +205,13 @@ def known_batch_curve(
         if known is None:
             return None
         by_regime.append(known)
-    alone, shared = (known.curve(launches) for known in by_regime)
+    alone, shared = (known.curve(config, launches, device) for known in by_regime)
     is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
-    together_us = shared.together_us.copy()
-    together_us[is_alone, 1] = alone.together_us[is_alone, 1]
     return replace(
         shared,
-        together_us=together_us,
-        fetch_us=np.where(is_alone, alone.fetch_us, shared.fetch_us),
+        cta_us=np.where(is_alone, alone.cta_us, shared.cta_us),
+        added_us=np.where(is_alone, alone.added_us, shared.added_us),
+        sm_us=np.where(is_alone, alone.sm_us, shared.sm_us),
         dram_bytes=_dram_bytes(variant, config, device, problem, launches, held),
     )
 
@@ -279,17 +334,26 @@ def _read(payload: bytes) -> SimulatedCtas | None:
         return SimulatedCtas(
             times=CtaTimes(
                 resident=int(times["resident"]),
-                lengths=tuple(float(x) for x in times["lengths"]),
+                lengths=_floats(times["lengths"]),
                 counts=tuple(int(n) for n in times["counts"]),
-                together=tuple(tuple(float(c) for c in row) for row in times["together"]),
-                overlap_cycles=float(times["overlap_cycles"]),
+                together=tuple(_floats(row) for row in times["together"]),
+                round_cycles=_floats(times["round_cycles"]),
+                more_cycles=_floats(times["more_cycles"]),
+                spreads=_floats(times["spreads"]),
                 fetch_cycles=float(times["fetch_cycles"]),
             ),
             cycles_per_us=float(fields["cycles_per_us"]),
             spread=float(fields["spread"]),
+            longest_first=bool(fields["longest_first"]),
+            begin_rows=float(fields["begin_rows"]),
+            tile_rows=float(fields["tile_rows"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None  # it is simulated again
+
+
+def _floats(values: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(float(x) for x in values)
 
 
 def _simulate(
@@ -302,6 +366,12 @@ def _simulate(
     gpu = gpu_rates(device)
     traces = _longest_ctas(program, entry, variant, plan)
     error = spread(gpu.constants.arch, family(program))
+    longest_first = all(trace.cta[0] == 0 for trace in traces.values())
+    tile_rows, begins = _more_tiles(program, entry, variant, plan, next(iter(traces)))
+
+    taken = resident * allocated_smem(
+        device, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+    )
 
     def times(regime: Regime) -> SimulatedCtas:
         measured = measured_ctas(
@@ -316,7 +386,17 @@ def _simulate(
             # Where few SMs work, one has one CTA at most.
             most=1 if regime == "alone" else None,
         )
-        return SimulatedCtas(measured, gpu.cycles_per_us, error)
+        begin_rows = 0.0
+        if begins is not None:
+            # What beginning more query tiles adds to the same rows, in rows.
+            pieces, visited, trace = begins
+            kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+            lines = measured.table([visited, 2 * visited])[:, 1]
+            more = simulate_sm(kernel, [trace], [0], resident).cycles - lines[0]
+            begin_rows = max(0.0, visited * float(more / (lines[1] - lines[0])) / pieces)
+        return SimulatedCtas(
+            measured, gpu.cycles_per_us, error, longest_first, begin_rows, tile_rows
+        )
 
     return {regime: times(regime) for regime in _REGIMES}
 
@@ -369,18 +449,41 @@ def _is_persistent(variant: Variant, problem: Problem, config: Config) -> bool:
 def _more_heads(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
 ) -> Iterator[LaunchPlan]:
-    """As long as the problem, so that a CTA begins as many query tiles as it does there; each at
-    least twice as many rows as the one before, so that a line through them is steady."""
-    seqlen = min(1 << (problem.seqlen - 1).bit_length(), _LONGEST_OF_PERSISTENT)
+    """Each at least twice as many rows as the one before, so that a line through them is steady."""
     heads, before = 1, 0
     for least in rows:
         while True:
-            short = replace(problem, batch=heads, num_heads=1, num_heads_kv=None, seqlen=seqlen)
+            short = _heads_of(problem, heads, _SEQLEN_OF_PERSISTENT)
             if (visited := variant.work.kv_rows(short, config)) >= max(least, 2 * before):
                 before = visited
                 yield make_plan(variant, short, config)
                 break
             heads *= 2
+
+
+def _heads_of(problem: Problem, heads: int, seqlen: int) -> Problem:
+    return replace(problem, batch=heads, num_heads=1, num_heads_kv=None, seqlen=seqlen)
+
+
+def _more_tiles(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, least: float
+) -> tuple[float, tuple[float, float, CtaTrace] | None]:
+    """(keys of the query tiles that are simulated, how many tiles more a CTA of so many rows begins
+    where heads are shorter, and its trace); None of CTAs that have one tile each."""
+    problem, config = plan.problem, plan.config
+    if problem.seqlen_kv is not None or not _is_persistent(variant, problem, config):
+        return 1.0, None
+    heads = 1
+    while True:
+        short = _heads_of(problem, heads, _SEQLEN_OF_PERSISTENT // 4)
+        if (visited := variant.work.kv_rows(short, config)) >= least:
+            break
+        heads *= 2
+    pieces = 3 * visited / _SEQLEN_OF_PERSISTENT
+    trace = _heaviest_cta(
+        Emulator(program, entry, launch_of_pass(make_plan(variant, short, config), 0))
+    )
+    return float(_SEQLEN_OF_PERSISTENT), (pieces, float(visited), trace)
 
 
 def _longest_ctas(

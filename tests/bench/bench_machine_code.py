@@ -1,10 +1,10 @@
-"""Machine code of the ladder: first analysis, a new problem, extrapolated against simulated time.
+"""Machine code of the ladder: first analysis, a new problem, predicted against fully simulated.
 
-`bench_machine_code.py [VARIANT …] [--gpu L4]`. Each line: seconds of the first analysis of a
-compiled kernel (wall, and CPU of this process and of nvdisasm) with an empty cache, milliseconds of
-CPU time of a new problem on it, and how far CTA times at other lengths than the simulated ones, up
-to twice the longest, are from simulating those lengths themselves: alone on an SM, with as many
-CTAs as fit, and in the steady state of an SM that stays full.
+`bench_machine_code.py [VARIANT …] [--gpu L4 …]`. For every kernel and GPU: seconds of the first
+analysis of a compiled kernel (wall, and CPU of this process and of nvdisasm) with an empty cache,
+and milliseconds of CPU time of a new problem on it. Then, for each problem, how far the prediction
+is from the full simulation, %: of one CTA alone on an SM, of as many as fit, on average over SMs,
+and of the whole launch, in which all SMs take CTAs of their own lengths from one queue.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ import tempfile
 import time
 from dataclasses import replace
 
-from engine.compile import compile_plan, resources
+import numpy as np
+
+from engine.compile import CompiledKernel, compile_plan, resources
 from engine.compile.cache import cache_root
 from engine.devices import DeviceSpec, find_device
 from engine.errors import AttuneError
-from engine.model.estimate import estimate, launch_plan
+from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.model.launches import collect
 from engine.model.simulated import known_ctas, known_simulated_of, simulated_of
 from engine.names import find_variant
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.sass.analysis import program_of
+from engine.sass.counts import count_launch
 from engine.sass.cubin import read_cubin
 from engine.sass.disassembly import find_entry
-from engine.sass.emulation import emulate
+from engine.sass.emulation import Emulator
 from engine.sass.launch import launch_of_pass
 from engine.sass.native_library import build_libraries
 from engine.sass.timing.native import simulate_sm
@@ -38,90 +41,151 @@ from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
-_PROBLEM = Problem(batch=8, num_heads=16, seqlen=512, head_dim=64)
-_LENGTHS = (1024, 1536, 4096)
-_ROUNDS = 6
+_GPUS = ("A100 80GB SXM", "L4", "H200", "RTX 5090")
+_FIRST = Problem(batch=8, num_heads=16, seqlen=512, head_dim=64)
+_PROBLEMS = (
+    Problem(batch=8, num_heads=16, seqlen=1024, head_dim=64),
+    Problem(batch=2, num_heads=8, seqlen=1537, head_dim=64),
+    Problem(batch=1, num_heads=16, seqlen=2048, head_dim=64),
+    Problem(batch=2, num_heads=16, seqlen=2048, head_dim=64, causal=True),
+    Problem(batch=4, num_heads=16, seqlen=1000, head_dim=64, causal=True),
+    Problem(batch=64, num_heads=8, seqlen=128, head_dim=64),  # for kernels of few keys, too
+)
+_MOST_INSTRUCTIONS = 60_000_000  # of a launch that is simulated in full: about ten seconds
+_SMS = 8  # over which the time of CTAs is averaged
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("variants", nargs="*", default=[v.id for v in LADDER])
-    parser.add_argument("--gpu", default="L4")
+    parser.add_argument("--gpu", nargs="+", default=_GPUS)
     args = parser.parse_args()
-    device = find_device(args.gpu)
     kept = cache_root()
     build_libraries()
-    errors: list[float] = []
-    print("variant   first s (CPU s)   new ms   extrapolated against simulated")
+    ctas: list[float] = []
+    launches: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ATTUNE_CACHE_DIR"] = folder
-        for name in args.variants:
-            try:
-                errors += _one(find_variant(name), device)
-            except AttuneError as error:
-                print(f"{name:9} {error}")
+        for gpu in args.gpu:
+            device = find_device(gpu)
+            print(f"{device.name}\nvariant   first s (CPU s)   new ms", flush=True)
+            for name in args.variants:
+                try:
+                    of_ctas, of_launches = _one(find_variant(name), device)
+                except AttuneError as error:
+                    print(f"{name:9} {error}")
+                    continue
+                ctas += of_ctas
+                launches += of_launches
     os.environ["ATTUNE_CACHE_DIR"] = str(kept)
-    print(f"worst difference {max(map(abs, errors), default=0.0):.1%} over {len(errors)} times")
+    for what, errors in (("CTAs", ctas), ("launches", launches)):
+        size = np.abs(errors) if errors else np.zeros(1)
+        print(
+            f"{what}: {len(errors)} times, mean difference {size.mean():.1%}, worst "
+            f"{size.max():.1%}, within 2 % {np.mean(size <= 0.02):.0%}"
+        )
 
 
-def _one(variant: Variant, device: DeviceSpec) -> list[float]:
-    plan = launch_plan(variant, _PROBLEM, variant.default_config(), device)
-    compiled = compile_plan(plan, device.arch)
-    used = resources(plan, compiled)
+def _one(variant: Variant, device: DeviceSpec) -> tuple[list[float], list[float]]:
+    first = _FIRST
+    if variant.unsupported(first, variant.default_config()) is not None:
+        first = _PROBLEMS[-1]
+    plan, compiled = _compiled(variant, first, device)
     begin, cpu = time.perf_counter(), _cpu_s()
-    found = estimate(
-        variant, plan, used, device, simulated_of=simulated_of(variant, plan, compiled, device)
-    )
+    found = _predicted(variant, plan, compiled, device)
     first_s, first_cpu_s = time.perf_counter() - begin, _cpu_s() - cpu
     if not found.by_machine_code:
         print(f"{variant.id:9} cannot be simulated")
-        return []
+        return [], []
+    used = resources(plan, compiled)
     times_ms = []
-    for seqlen in range(513, 553):
-        longer = replace(_PROBLEM, seqlen=seqlen)
+    for batch in range(9, 29):
         begin = time.process_time()
-        other = launch_plan(variant, longer, plan.config, device)
+        other = launch_plan(variant, replace(first, batch=batch), plan.config, device)
         known = known_simulated_of(variant, other, compiled, device)
         estimate(variant, other, used, device, simulated_of=known)
         times_ms.append(1e3 * (time.process_time() - begin))
-    resident = found.passes[0].occupancy.ctas_per_sm
-    errors = []
-    for seqlen in _LENGTHS:
+    print(
+        f"{variant.id:9} {first_s:7.2f} ({first_cpu_s:.2f}) {statistics.median(times_ms):12.2f}",
+        flush=True,
+    )
+    of_ctas: list[float] = []
+    of_launches: list[float] = []
+    for problem in _PROBLEMS:
         try:
-            errors += _errors(variant, plan, seqlen, device, resident)
+            ctas, launch = _errors(variant, problem, device)
         except AttuneError:
-            continue  # it keeps all keys in one CTA
-    shown = ", ".join(f"{e:+.1%}" for e in errors) or "one length alone"
-    median = statistics.median(times_ms)
-    print(f"{variant.id:9} {first_s:7.2f} ({first_cpu_s:.2f}) {median:12.2f}   {shown}")
-    return errors
+            continue  # it takes no such problem
+        of_ctas += ctas
+        of_launches += launch
+        shown = ", ".join(f"{e:+.1%}" for e in ctas) or "-"
+        whole = f"{launch[0]:+.1%}" if launch else "too long to simulate in full"
+        causal = " causal" if problem.causal else ""
+        heads = problem.batch * problem.num_heads
+        print(
+            f"    S={problem.seqlen} B·H={heads}{causal}: CTA {shown}; launch {whole}", flush=True
+        )
+    return of_ctas, of_launches
+
+
+def _compiled(
+    variant: Variant, problem: Problem, device: DeviceSpec
+) -> tuple[LaunchPlan, CompiledKernel]:
+    plan = launch_plan(variant, problem, variant.default_config(), device)
+    return plan, compile_plan(plan, device.arch)
+
+
+def _predicted(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
+) -> Estimate:
+    simulated = simulated_of(variant, plan, compiled, device)
+    return estimate(variant, plan, resources(plan, compiled), device, simulated_of=simulated)
 
 
 def _errors(
-    variant: Variant, short: LaunchPlan, seqlen: int, device: DeviceSpec, resident: int
-) -> list[float]:
-    """Extrapolated over simulated − 1: one CTA, `resident` together, and so many rounds of them."""
-    problem = replace(_PROBLEM, seqlen=seqlen)
-    plan = launch_plan(variant, problem, short.config, device)
-    compiled = compile_plan(plan, device.arch)
-    launches = collect(variant, plan.config, [problem])
-    simulated_of(variant, plan, compiled, device)(resident, launches)
+    variant: Variant, problem: Problem, device: DeviceSpec
+) -> tuple[list[float], list[float]]:
+    """Predicted over simulated − 1: (one CTA and as many as fit, the main pass's launch)."""
+    plan, compiled = _compiled(variant, problem, device)
+    found = _predicted(variant, plan, compiled, device)
+    resident = found.passes[0].occupancy.ctas_per_sm
     known = known_ctas(variant, plan, compiled, device, resident)
-    assert known is not None
+    if known is None or found.terms is None:
+        return [], []
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program, gpu = program_of(cubin, entry.name), gpu_rates(device)
-    trace = emulate(program, entry, launch_of_pass(plan, 0))
+    emulator = Emulator(program, entry, launch_of_pass(plan, 0))
     taken = resident * allocated_smem(
         device, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
     )
-    kernel = sm_kernel(program, gpu, "shared", taken, fetches_code=False)
-    rows = float(launches.kv_rows[0])
-    errors = []
-    for count in (1, resident, _ROUNDS * resident):
-        whole = simulate_sm(kernel, [trace], [0] * count, resident).cycles
-        errors.append((known.times.of(count, rows) - known.times.fetch_cycles) / whole - 1)
-    return errors
+    ctas = plan.passes[0].ctas
+    regime = "alone" if 2 * ctas <= gpu.num_sms else "shared"
+    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+    of_ctas: list[float] = []
+    if not problem.causal and regime == "shared":
+        trace = emulator.trace()[0]
+        rows = float(collect(variant, plan.config, [problem]).kv_rows[0])
+        for count in sorted({1, resident}):
+            whole = simulate_sm(kernel, [trace], [0] * (count * _SMS), resident, _SMS)
+            ends = whole.finished.reshape(count, _SMS).max(axis=0)
+            mean = ends.mean() + whole.cycles - ends.max()
+            of_ctas.append(float((known.times.of(count, rows) - known.times.fetch_cycles) / mean - 1))
+    work = count_launch(emulator).work
+    if work.sum() > _MOST_INSTRUCTIONS:
+        return of_ctas, []
+    kinds, queue = np.unique(work, return_inverse=True)
+    if len(kinds) > 1:
+        traces = [
+            emulator.trace(tuple(int(i) for i in np.argwhere(work == kind)[0][::-1]))[0]
+            for kind in kinds
+        ]
+    else:
+        traces = [emulator.trace()[0]]
+    order = np.broadcast_to(queue.reshape(work.shape), launch_of_pass(plan, 0).grid[::-1])
+    whole = simulate_sm(kernel, traces, order.reshape(-1).tolist(), resident, gpu.num_sms)
+    predicted = found.terms.compute_us[0] * gpu.cycles_per_us - known.times.fetch_cycles
+    return of_ctas, [float(predicted / whole.cycles - 1)]
 
 
 def _cpu_s() -> float:

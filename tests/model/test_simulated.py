@@ -34,9 +34,9 @@ PROBLEM = Problem(batch=8, num_heads=8, seqlen=1024, head_dim=64)
 
 def curve_of(cta_us: float, dram_bytes: float | None = None) -> CtaCurve:
     return CtaCurve(
-        together_us=cta_us * np.array([[0.0, *(1 + n / 2 for n in range(8))]]),
-        overlap_us=np.array([0.0]),
-        fetch_us=np.array([1.0]),
+        cta_us=np.array([cta_us]),
+        added_us=np.array([cta_us]),
+        sm_us=np.array([10 * cta_us]),
         spread=0.1,
         floor_us=0.51,
         dram_bytes=None if dram_bytes is None else np.array([dram_bytes]),

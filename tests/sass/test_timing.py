@@ -254,25 +254,35 @@ def test_a_launch_on_a_gpu() -> None:
     assert 0.0 < result.busy()["tensor"] < 1.0
 
 
-def times_of(alone: float, together: float, overlap: float) -> CtaTimes:
+def times_of(alone: float, together: float, more: float, spread: float = 0.0) -> CtaTimes:
+    one_round = 0.9 * together
     return CtaTimes(
         resident=2,
         lengths=(1.0, 2.0),
         counts=(1, 2),
         together=((alone, together), (2 * alone, 2 * together)),
-        overlap_cycles=overlap,
+        round_cycles=(one_round, 2 * one_round),
+        more_cycles=(more, 2 * more),
+        spreads=(0.0, spread),
         fetch_cycles=0.0,
     )
 
 
-def test_ctas_that_drift_apart_are_no_rounds() -> None:
-    in_step, apart = times_of(100, 160, 0), times_of(100, 160, 20)
-    assert in_step.of(5, 1.0) == 160 + 160 + 100
-    assert apart.of(5, 1.0) == pytest.approx(160 + 140 + 100 * 140 / 160)
+def test_ctas_beyond_a_round_take_between_a_round_and_what_one_takes_alone() -> None:
+    times = times_of(100, 160, 120)
+    assert [times.of(n, 1.0) for n in (1, 2, 3, 4)] == [100, 160, 160 + 120, 160 + 144]
+    assert 160 + 144 + 90 < times.of(5, 1.0) < 160 + 144 + 120
+    assert times.of(4, 4.0) == pytest.approx(4 * times.of(4, 1.0))
+
+
+def test_a_launch_waits_for_the_slowest_of_its_sms() -> None:
+    times = times_of(100, 160, 120, spread=0.05)
+    few, many = (float(times.launch([2 * n], [1.0], n)[0]) for n in (2, 132))
+    assert 160 < few < many < 160 * (1 + 4 * 0.05)
 
 
 def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
-    times = times_of(100, 160, 0)
+    times = times_of(100, 160, 160)
     first = grid_cycles(times, [4.0, 3.0, 2.0, 1.0], 8, 8)
     last = grid_cycles(times, [1.0, 2.0, 3.0, 4.0], 8, 8)
     assert first < last

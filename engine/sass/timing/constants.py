@@ -61,6 +61,8 @@ l1_cycles              32    32    32    32    32    32    32
     published: Huerta: 32 from a regular address (Ampere); others carried over
 l2_cycles             230   210   280   280   270   280   350
     assumed: of the order that micro-benchmarks report
+l2_spread              20    20    20    20    20    20    20
+    published: per cent about the mean: L40 222 to 339 (arXiv 2606.22588); others carried over
 dram_cycles           450   410   540   540   480   600   620
     assumed: of the order that micro-benchmarks report
 tensor_cycles          33    33    33    33    33    33    33
@@ -155,6 +157,7 @@ class SmConstants:
     shuffle_cycles: int
     l1_cycles: int
     l2_cycles: int
+    l2_spread: int
     dram_cycles: int
     tensor_cycles: int
     warpgroup_cycles: int

@@ -1,14 +1,16 @@
 """How long CTAs take on an SM, alone and together, over their length.
 
 A CTA's length is whatever its loop runs over: K/V rows, or executed instructions. Few lengths are
-simulated; between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints how
-far that is from simulating other lengths).
+simulated, each on several SMs at once, which differ by the slices of L2 that their data lies in;
+between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints how far that is
+from simulating other lengths).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,11 +20,10 @@ from engine.sass.timing.result import SmTiming
 from engine.sass.trace import CtaTrace
 
 FloatArray = NDArray[np.float64]
-# The steady state is taken from the CTAs behind the first round of this many.
-_ROUNDS = 3
-# Long CTAs drift apart as short ones do, and take long to simulate: those of more instructions are
-# left out, but for the shortest length.
-_MOST_DRIFTING = 150_000
+_ROUNDS = 4  # of CTAs on a full SM, from which a further one's time is taken
+# SMs that work side by side, as many as keep to so many instructions.
+_MOST_SMS = 8
+_INSTRUCTIONS = 400_000
 _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every doubling
 
 
@@ -30,41 +31,66 @@ _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every dou
 class CtaTimes:
     """Cycles of CTAs on one SM that holds `resident` at a time.
 
-    `together[i][j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once.
-    While the SM stays full CTAs drift apart, and each round starts `overlap_cycles` before the one
-    in front of it is done: what CTAs do first and last stands beside the others' products, however
-    long they are.
+    `together[i][j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once, on
+    average over SMs; `round_cycles[i]` what a further `resident` of them add. It is less: CTAs
+    drift apart, and what they do first and last stands beside the others' products.
     """
 
     resident: int
     lengths: tuple[float, ...]  # ascending; a single one where the length does not change
     counts: tuple[int, ...]
     together: tuple[tuple[float, ...], ...]
-    overlap_cycles: float
+    round_cycles: tuple[float, ...]  # one for each length
+    # What one CTA more than `resident` on each SM adds, for each length: those that are done first
+    # take several, and others none.
+    more_cycles: tuple[float, ...]
+    # By how much SMs that do the same differ, for each of `counts`: a standard deviation over the
+    # mean.
+    spreads: tuple[float, ...]
     fetch_cycles: float  # what the first CTAs' code adds
 
     def of(self, count: int, length: float) -> float:
-        """Cycles of `count` CTAs of one length; a slot that falls free is filled at once."""
-        line = self.lines(length)
-        rounds, rest = divmod(count, self.resident)
-        if rounds == 0:
-            return float(line[rest]) + self.fetch_cycles
-        # The last round gains what the full ones did.
-        gain = self.gain(float(line[-1]))
-        full = float(line[-1]) * (1 + (rounds - 1) * gain)
-        return full + gain * float(line[rest]) + self.fetch_cycles
+        """Cycles of `count` CTAs of one length on an average SM."""
+        return float(self.launch(np.array([count]), np.array([length]), 1)[0])
 
-    def gain(self, together: float) -> float:
-        """A round's time while the SM stays full, over `together`, that of CTAs in step."""
-        return min(1.0, max(0.5, 1 - self.overlap_cycles / max(together, 1.0)))
+    def launch(self, ctas: ArrayLike, lengths: ArrayLike, num_sms: int) -> FloatArray:
+        """Cycles until the last CTA is done of launches of so many CTAs of one length each.
 
-    def lines(self, length: float) -> FloatArray:
-        """Cycles of 0, 1, … `resident` CTAs of the length that start at once."""
-        line: FloatArray = self.table([length])[0]
-        return line
+        CTAs beyond full rounds go to the SMs that are done first. Those of a round begin and end in
+        step at first, so that such an SM takes several, and later on spread over their round.
+
+        Args:
+            ctas: at least 1, `[n]`, on all SMs together.
+            lengths: `[n]`.
+        """
+        count = np.asarray(ctas, np.int64)
+        lines, whole = self.table(lengths), self.rounds(lengths)
+        rounds, extra = np.divmod(count, self.resident * num_sms)
+        row, rest = np.arange(len(count)), -(-extra // num_sms)
+        full, one_round = lines[:, -1], np.minimum(whole, lines[:, -1])
+        more = np.clip(
+            self._at(np.asarray(lengths, np.float64), np.array(self.more_cycles)), 0, full
+        )
+        among = np.maximum(1, self.resident - 1)
+        in_step = more + np.maximum(0.0, one_round - more) * (rest - 1) / among
+        evenly = one_round * lines[row, rest] / full
+        behind = np.where(rounds > 1, 0.75 * in_step + 0.25 * evenly, in_step)
+        behind = np.where(rest > 0, behind, 0.0)
+        mean = np.where(rounds > 0, full + (rounds - 1) * one_round + behind, lines[row, rest])
+        # What the slowest of so many SMs takes longer than an average one.
+        at_once = np.where(rounds > 0, self.resident, rest)
+        late = lines[row, at_once] * np.interp(at_once, self.counts, self.spreads)
+        sms = np.where(rounds > 0, num_sms, np.minimum(count, num_sms))
+        result: FloatArray = mean + late * _slowest_of(sms) + self.fetch_cycles
+        return result
+
+    def rounds(self, lengths: ArrayLike) -> FloatArray:
+        """Cycles of one more round on a full SM, `[n]`."""
+        x = np.asarray(lengths, np.float64)
+        return np.maximum(self._at(x, np.array(self.round_cycles)), 1.0)
 
     def table(self, lengths: ArrayLike) -> FloatArray:
-        """The same for several lengths, `[n, resident + 1]`."""
+        """Cycles of 0, 1, … `resident` CTAs that start at once, `[n, resident + 1]`."""
         at, where = np.unique(np.asarray(lengths, np.float64), return_inverse=True)
         known = np.array(self.together)
         columns = np.stack([self._at(at, known[:, j]) for j in range(len(self.counts))], axis=1)
@@ -79,13 +105,24 @@ class CtaTimes:
             return np.full(len(lengths), known[0])
         x = np.array(self.lengths)
         inside = np.interp(lengths, x, known)
-        # Beyond the longest by the mean of the whole range, which irregular rounds bend least.
+        # Beyond the longest by what the last three quarters of its length take.
+        far = int(np.searchsorted(x[:-1], x[-1] / 4))
+        far = min(far, len(x) - 2)
         below = known[0] + (lengths - x[0]) * (known[1] - known[0]) / (x[1] - x[0])
-        above = known[-1] + (lengths - x[-1]) * (known[-1] - known[0]) / (x[-1] - x[0])
+        above = known[-1] + (lengths - x[-1]) * (known[-1] - known[far]) / (x[-1] - x[far])
         result: FloatArray = np.where(
             lengths < x[0], below, np.where(lengths > x[-1], above, inside)
         )
         return result
+
+
+def _slowest_of(sms: NDArray[np.int64]) -> FloatArray:
+    """Standard deviations by which the slowest of so many lies above their mean, `[n]`."""
+    at, where = np.unique(sms, return_inverse=True)
+    # Blom's approximation of the largest of n normal values.
+    each = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in at.tolist()]
+    result: FloatArray = np.array(each)[where]
+    return result
 
 
 def measure(
@@ -104,31 +141,71 @@ def measure(
         traces: of a CTA of each length.
         lengths: ascending; of equal ones the last is taken.
         most: CTAs that one SM gets at most, where fewer than `resident`.
-        quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and no
-            gain from CTAs that drift apart.
+        quick: simulates one CTA and `resident` CTAs alone, on one SM; a straight line in between,
+            and no gain from CTAs that drift apart.
     """
     full = min(resident, most or resident)
     counts = tuple(sorted({1, full})) if quick else _counts(full)
     together: list[tuple[float, ...]] = []
-    overlaps: list[float] = []
+    rounds: list[float] = []
+    more: list[float] = []
+    variances: list[list[float]] = []
     by_length = dict(zip(lengths, traces, strict=True))
     for trace in by_length.values():
-        times = [simulate_sm(kernel, [trace], [0] * n, resident).cycles for n in counts]
-        together.append(tuple(times))
-        is_short = not overlaps or len(trace.instruction) <= _MOST_DRIFTING
-        if is_short and not quick and (most is None or most > full):
-            long = simulate_sm(kernel, [trace], [0] * (_ROUNDS * full), full).cycles
-            overlaps.append((_ROUNDS * times[-1] - long) / (_ROUNDS - 1))
+        executed = len(trace.instruction)
+        means, here = [], []
+        for count in counts:
+            sms = 1 if quick else _sms(count * executed)
+            ends = _ends(kernel, trace, count, resident, sms)
+            means.append(float(ends.mean()))
+            here.append(float((ends.std(ddof=1) / ends.mean()) ** 2) if sms > 1 else 0.0)
+        together.append(tuple(means))
+        variances.append(here)
+        if quick or (most is not None and most <= full):
+            rounds.append(means[-1])
+            more.append(means[-1])
+            continue
+        late = means[-1] * here[-1] ** 0.5
+        begun = means[-1]
+        rounds.append((_end(kernel, trace, _ROUNDS * full, full, late) - begun) / (_ROUNDS - 1))
+        more.append(_end(kernel, trace, full + 1, full, late) - begun)
     first = next(iter(by_length.values()))
     with_fetch = simulate_sm(fetching, [first], [0], resident).cycles
+    without = simulate_sm(kernel, [first], [0], resident).cycles
     return CtaTimes(
         resident=full,
         lengths=tuple(by_length),
         counts=counts,
         together=tuple(together),
-        overlap_cycles=max(0.0, float(np.mean(overlaps))) if overlaps else 0.0,
-        fetch_cycles=max(0.0, with_fetch - together[0][0]),
+        round_cycles=tuple(rounds),
+        more_cycles=tuple(more),
+        spreads=tuple(float(x) ** 0.5 for x in np.mean(variances, axis=0)),
+        fetch_cycles=max(0.0, with_fetch - without),
     )
+
+
+def _sms(instructions: int) -> int:
+    """How many work side by side, of so many instructions each."""
+    return max(1, min(_MOST_SMS, _INSTRUCTIONS // max(1, instructions)))
+
+
+def _ends(kernel: Kernel, trace: CtaTrace, count: int, resident: int, sms: int) -> FloatArray:
+    """When each SM is done with `count` CTAs that start at once, `[sms]`."""
+    timing = simulate_sm(kernel, [trace], [0] * (count * sms), resident, sms)
+    ends: FloatArray = timing.finished.reshape(count, sms).max(axis=0)
+    ends += timing.cycles - ends.max()  # until its stores have arrived
+    return ends
+
+
+def _end(kernel: Kernel, trace: CtaTrace, count: int, resident: int, late: float) -> float:
+    """When SMs are done that share a queue of `count` CTAs each.
+
+    Args:
+        late: standard deviation between them, of which the slowest of so many is left out.
+    """
+    sms = _sms(count * len(trace.instruction))
+    cycles = simulate_sm(kernel, [trace], [0] * (count * sms), resident, sms).cycles
+    return cycles - late * float(_slowest_of(np.array([sms]))[0])
 
 
 def _counts(resident: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.sass.timing.cta_times import CtaTimes
 
-_MOST_CTAS = 1024  # followed one by one
+_MOST_CTAS = 512  # followed one by one
 
 
 def grid_cycles(times: CtaTimes, lengths: Sequence[float], repeats: int, num_sms: int) -> float:
@@ -24,7 +24,7 @@ def grid_cycles(times: CtaTimes, lengths: Sequence[float], repeats: int, num_sms
     ctas = len(lengths) * repeats
     per_sm = -(-ctas // num_sms)
     if min(lengths) == max(lengths) or per_sm == 1:
-        return times.of(per_sm, max(lengths))
+        return float(times.launch(np.array([ctas]), np.array([max(lengths)]), num_sms)[0])
     return _mixed(times, np.repeat(np.asarray(lengths, np.float64), repeats), num_sms)
 
 
@@ -37,14 +37,18 @@ def _mixed(times: CtaTimes, lengths: NDArray[np.float64], num_sms: int) -> float
     sms = max(1, min(num_sms, round(num_sms * _MOST_CTAS / len(lengths))))
     count = round(len(lengths) * sms / num_sms)
     lengths = lengths[np.arange(count) * len(lengths) // count]
-    by_length = {float(x): times.lines(float(x)) for x in np.unique(lengths)}
-    costs = {x: line * times.gain(float(line[-1])) for x, line in by_length.items()}
+    different = np.unique(lengths)
+    lines = times.table(different)
+    # On a full SM, where CTAs have drifted apart, all of them take a round.
+    drifted = np.minimum(1.0, times.rounds(different) / lines[:, -1])
+    costs = dict(zip(different.tolist(), lines * drifted[:, np.newaxis], strict=True))
+    in_step = dict(zip(different.tolist(), (1 / drifted).tolist(), strict=True))
     order = iter(lengths.tolist())
     running: list[list[list[float]]] = [[] for _ in range(sms)]  # [length, share left]
     for _ in range(times.resident):
         for sm in running:
             if (length := next(order, None)) is not None:
-                sm.append([length, 1.0])
+                sm.append([length, in_step[length]])
     events = [(_next(sm, costs), i) for i, sm in enumerate(running) if sm]
     heapq.heapify(events)
     since = [0.0] * sms

@@ -32,6 +32,7 @@ class MachineRow(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("registers", "warpgroup_cycles")),
         ("cycles_per_sector", ctypes.c_float),
         ("shared_bytes_per_cycle", ctypes.c_float),
+        ("l2_spread", ctypes.c_float),
     )
 
 
@@ -68,6 +69,7 @@ class _Launch(ctypes.Structure):
         ("num_code_lines", ctypes.c_int32),
         ("num_ctas", ctypes.c_int32),
         ("resident", ctypes.c_int32),
+        ("num_sms", ctypes.c_int32),
     )
 
 
@@ -88,12 +90,17 @@ class Kernel:
 
 
 def simulate_sm(
-    kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int
+    kernel: Kernel,
+    traces: Sequence[CtaTrace],
+    queue: Sequence[int],
+    resident: int,
+    num_sms: int = 1,
 ) -> SmTiming:
-    """One SM works through a queue of CTAs, `resident` at a time.
+    """One SM, or several, work through a queue of CTAs, each SM `resident` at a time.
 
     Args:
         queue: for each CTA in order of starting, which of `traces` it executes.
+        num_sms: that take CTAs from the queue: the first in turn, then whichever has room first.
 
     Raises:
         CompileError: the CTAs wait for each other for ever, as the trace has them.
@@ -128,6 +135,7 @@ def simulate_sm(
         int(ops["code_line"].max()) + 1,
         len(order),
         resident,
+        num_sms,
     )
     result = _Result(
         timing.started.ctypes.data,

@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <queue>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -39,7 +41,7 @@ struct Scoreboard {
 };
 
 struct Warp {
-    int32_t cta = -1;          // index into the queue
+    int32_t cta = -1;          // among those of its SM
     int32_t partition = 0;
     int32_t place = 0;         // in the partition's arrays
     int64_t position = 0, end = 0;
@@ -71,7 +73,7 @@ struct Mbarrier {
 };
 
 struct Cta {
-    int32_t trace = 0, running = 0;
+    int32_t number = 0, trace = 0, running = 0;  // number: its place in the launch's queue
     NamedBarrier barriers[NAMED_BARRIERS];
     int64_t free_registers = 0;         // given back by setmaxnreg, times threads of a warp
     std::vector<std::pair<int32_t, int32_t>> short_of_registers;  // (warp, wanted)
@@ -110,54 +112,17 @@ struct Line {
 class Sm {
 public:
     Sm(const Launch& launch, Result& result)
-        : in(launch), m(*launch.machine), out(result), ctas(launch.num_ctas),
-          code(launch.num_code_lines, -1.0) {}
+        : in(launch), m(*launch.machine), out(result), code(launch.num_code_lines, -1.0) {}
 
-    // False: the warps left wait for each other for ever.
-    bool run() {
-        for (int slot = 0; slot < in.resident && next_cta < in.num_ctas; ++slot) start_cta(0.0);
-        while (running_ctas > 0) {
-            int best = -1;
-            double now = NEVER;
-            for (int p = 0; p < PARTITIONS; ++p) {
-                Partition& each = partitions[p];
-                if (each.changed) each.next = next_time(each), each.changed = false;
-                if (each.next < now) now = each.next, best = p;
-            }
-            if (best < 0) return false;
-            step(partitions[best], now);
-        }
-        out.cycles = end;
-        return true;
-    }
-
-private:
-    const Launch& in;
-    const Machine& m;
-    Result& out;
-    std::vector<Cta> ctas;
-    std::vector<Warp> warps;
-    std::vector<int32_t> free_warps;
-    Partition partitions[PARTITIONS];
-    int32_t next_cta = 0, running_ctas = 0, next_partition = 0;
-    double bulk_writes = 0;            // passes through the port that bulk copies wait for
-    double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
-    std::vector<double> code;          // cycle at which each line is there, -1 never asked for
-    std::unordered_map<uint64_t, Line> l1;
-    std::vector<uint64_t> l1_order;
-    size_t l1_oldest = 0;
-
-    const Trace& trace_of(const Warp& w) const { return in.traces[ctas[w.cta].trace]; }
-
-    // ---- CTAs come and go ----
-
-    void start_cta(double now) {
-        const int32_t n = next_cta++;
-        Cta& cta = ctas[n];
-        cta.trace = in.queue[n];
+    // The CTA of that place in the queue, in a slot that is free.
+    void start_cta(int32_t number, double begin) {
+        const int32_t n = static_cast<int32_t>(ctas.size());
+        ctas.emplace_back();
+        Cta& cta = ctas.back();
+        cta.number = number;
+        cta.trace = in.queue[number];
         const Trace& trace = in.traces[cta.trace];
-        const double begin = n < in.resident ? now : now + m.cta_start_cycles;
-        out.started[n] = begin;
+        out.started[number] = begin;
         ++running_ctas;
         if (trace.num_warps % PARTITIONS == 0) next_partition = 0;
         for (int w = 0; w < trace.num_warps; ++w) {
@@ -191,11 +156,55 @@ private:
         if (cta.running == 0) finish_cta(n, begin);
     }
 
+    // On to the cycle in which a slot falls free; false: the warps left wait for ever.
+    bool run_to_free_slot() {
+        while (running_ctas > 0 && free_slots == 0) {
+            int best = -1;
+            double now = NEVER;
+            for (int p = 0; p < PARTITIONS; ++p) {
+                Partition& each = partitions[p];
+                if (each.changed) each.next = next_time(each), each.changed = false;
+                if (each.next < now) now = each.next, best = p;
+            }
+            if (best < 0) return false;
+            step(partitions[best], now);
+        }
+        --free_slots;
+        return true;
+    }
+
+    bool is_idle() const { return running_ctas == 0 && free_slots == 0; }
+    double freed() const { return slot_freed; }
+    double ended() const { return end; }
+
+private:
+    const Launch& in;
+    const Machine& m;
+    Result& out;
+    std::vector<Cta> ctas;             // that began here
+    std::vector<Warp> warps;
+    std::vector<int32_t> free_warps;
+    Partition partitions[PARTITIONS];
+    int32_t running_ctas = 0, next_partition = 0;
+    int32_t free_slots = 0;            // that the queue has not heard of
+    double slot_freed = 0;             // when the last slot fell free
+    double bulk_writes = 0;            // passes through the port that bulk copies wait for
+    double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
+    std::vector<double> code;          // cycle at which each line is there, -1 never asked for
+    std::unordered_map<uint64_t, Line> l1;
+    std::vector<uint64_t> l1_order;
+    size_t l1_oldest = 0;
+
+    const Trace& trace_of(const Warp& w) const { return in.traces[ctas[w.cta].trace]; }
+
+    // ---- CTAs come and go ----
+
     void finish_cta(int32_t n, double now) {
-        out.finished[n] = now;
+        out.finished[ctas[n].number] = now;
         end = std::max(end, now);
         --running_ctas;
-        if (next_cta < in.num_ctas) start_cta(now);
+        ++free_slots;
+        slot_freed = now;
     }
 
     void retire(Partition& p, int32_t id, double now) {
@@ -400,6 +409,12 @@ private:
         return begin;
     }
 
+    // The latency of the slice that holds a line: L2's, up to l2_spread more or less.
+    double slice_cycles(uint64_t line) const {
+        line = (line ^ line >> 31) * 0x9e3779b97f4a7c15u;
+        return m.l2_cycles * (1 + m.l2_spread * (static_cast<double>(line >> 40) / (1 << 23) - 1));
+    }
+
     double take_l2(double from, double sectors) {
         const double cycles = sectors * m.cycles_per_sector;
         l2_free = std::max(from, l2_free) + cycles;
@@ -417,8 +432,10 @@ private:
             return;
         }
         if (kind == BULK_LOAD || kind == BULK_STORE) {
+            // Its lines lie in many slices: the copy's own place stands for the one that is last.
+            const double slice = slice_cycles(key(w, trace.address[row] + w.position));
             const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
-                                  m.bulk_copy_cycles + m.l2_cycles;
+                                  m.bulk_copy_cycles + slice;
             // Of a multicast each CTA of the cluster brings its part to all: read once, it arrives
             // as often as there are CTAs.
             const int64_t arriving = trace.size_bytes[row] *
@@ -454,6 +471,7 @@ private:
         out.busy[NUM_PIPES + L1_TAGS] += last - first;
         double done = tags_free + m.l1_cycles;
         int missing = 0;
+        double farthest = 0;  // of the slices of L2 that hold the missing lines
         const bool cached = op.uses_l1 && m.l1_lines > 0;
         for (int64_t i = first; i < last; ++i) {
             uint8_t lacks = trace.line_sectors[i];
@@ -464,10 +482,11 @@ private:
                     done = std::max(done, found->second.there);  // it may still be on its way
                 }
             }
+            if (lacks) farthest = std::max(farthest, slice_cycles(key(w, trace.line[i])));
             missing += __builtin_popcount(lacks);
         }
         if (missing == 0) return done;
-        done = std::max(done, take_l2(tags_free, missing) + m.l2_cycles);
+        done = std::max(done, take_l2(tags_free, missing) + farthest);
         if (cached)
             for (int64_t i = first; i < last; ++i)
                 keep_in_l1(key(w, trace.line[i]), trace.line_sectors[i], done);
@@ -475,8 +494,8 @@ private:
     }
 
     // Several CTAs of the queue may repeat one trace: what one of them brought is not another's.
-    static uint64_t key(const Warp& w, uint64_t line) {
-        return line ^ static_cast<uint64_t>(w.cta + 1) << 48;
+    uint64_t key(const Warp& w, uint64_t line) const {
+        return line ^ static_cast<uint64_t>(ctas[w.cta].number + 1) << 48;
     }
 
     void keep_in_l1(uint64_t line, uint8_t sectors, double there) {
@@ -650,11 +669,41 @@ private:
     }
 };
 
+// All SMs take CTAs from one queue: the first ones in turn, then whichever has a free slot first.
+bool run(const Launch& in, Result& out) {
+    std::vector<Sm> sms;
+    sms.reserve(in.num_sms);
+    for (int i = 0; i < in.num_sms; ++i) sms.emplace_back(in, out);
+    int32_t next = 0;
+    for (int slot = 0; slot < in.resident; ++slot)
+        for (Sm& sm : sms)
+            if (next < in.num_ctas) sm.start_cta(next++, 0.0);
+    using Event = std::pair<double, int>;  // when a slot falls free, and where
+    std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
+    const auto follow = [&](int i) {
+        if (sms[i].is_idle()) return true;
+        if (!sms[i].run_to_free_slot()) return false;
+        events.emplace(sms[i].freed(), i);
+        return true;
+    };
+    for (int i = 0; i < in.num_sms; ++i)
+        if (!follow(i)) return false;
+    while (!events.empty()) {
+        const auto [now, i] = events.top();
+        events.pop();
+        if (next < in.num_ctas) sms[i].start_cta(next++, now + in.machine->cta_start_cycles);
+        if (!follow(i)) return false;
+    }
+    out.cycles = 0;
+    for (const Sm& sm : sms) out.cycles = std::max(out.cycles, sm.ended());
+    return true;
+}
+
 }  // namespace
 }  // namespace attune_timing
 
 // 0, or 1 when the warps that are left wait for each other.
 extern "C" __attribute__((visibility("default"))) int attune_time_sm(
     const attune_timing::Launch* launch, attune_timing::Result* result) {
-    return attune_timing::Sm(*launch, *result).run() ? 0 : 1;
+    return attune_timing::run(*launch, *result) ? 0 : 1;
 }

@@ -67,6 +67,7 @@ struct Machine {
     int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
     float cycles_per_sector;   // this SM's share of the way to L2
     float shared_bytes_per_cycle;
+    float l2_spread;           // by how much of l2_cycles its slices differ, either way
 };
 
 struct Trace {                 // of one CTA
@@ -90,7 +91,7 @@ struct Launch {
     const Op* ops;
     const Trace* traces;
     const int32_t* queue;      // [num_ctas]: trace of each CTA, in order of starting
-    int32_t num_code_lines, num_ctas, resident;
+    int32_t num_code_lines, num_ctas, resident, num_sms;
 };
 
 struct Result {
