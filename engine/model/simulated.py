@@ -51,7 +51,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 # K/V rows of the CTAs. How many of them overlap on an SM settles after some tiles, and varies from
 # tile to tile: long CTAs tell it better, as far as they are quick to simulate.
 _ROWS = (128, 512, 2048)
-_MOST_INSTRUCTIONS = 240_000  # of the longest CTA; where even 512 rows take more, 256 do
+_MOST_INSTRUCTIONS = 120_000  # of the longest CTA; where even 512 rows take more, 256 do
 _FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
 _SEQLEN_OF_PERSISTENT = 1 << 10  # of the heads whose query tiles a CTA takes in turn

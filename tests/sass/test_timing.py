@@ -272,7 +272,9 @@ def test_ctas_beyond_a_round_take_between_a_round_and_what_one_takes_alone() -> 
     times = times_of(100, 160, 120)
     assert [times.of(n, 1.0) for n in (1, 2, 3, 4)] == [100, 160, 160 + 120, 160 + 144]
     assert 160 + 144 + 90 < times.of(5, 1.0) < 160 + 144 + 120
-    assert times.of(4, 4.0) == pytest.approx(4 * times.of(4, 1.0))
+    assert times.of(4, 2.0) == pytest.approx(2 * times.of(4, 1.0))
+    # What drifting apart gains does not grow for ever.
+    assert times.of(4, 4.0) == pytest.approx(4 * 160 + 4 * 160 - 2 * 16)
 
 
 def test_a_launch_waits_for_the_slowest_of_its_sms() -> None:

@@ -24,6 +24,9 @@ _ROUNDS = 4  # of CTAs on a full SM, from which a further one's time is taken
 # SMs that work side by side, as many as keep to so many instructions.
 _MOST_SMS = 8
 _INSTRUCTIONS = 400_000
+# Longer CTAs drift apart by as much as short ones: of those, but for the shortest length, no queue
+# is simulated.
+_MOST_DRIFTING = 60_000
 _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every doubling
 
 
@@ -64,13 +67,12 @@ class CtaTimes:
             lengths: `[n]`.
         """
         count = np.asarray(ctas, np.int64)
-        lines, whole = self.table(lengths), self.rounds(lengths)
+        lines = self.table(lengths)
         rounds, extra = np.divmod(count, self.resident * num_sms)
         row, rest = np.arange(len(count)), -(-extra // num_sms)
-        full, one_round = lines[:, -1], np.minimum(whole, lines[:, -1])
-        more = np.clip(
-            self._at(np.asarray(lengths, np.float64), np.array(self.more_cycles)), 0, full
-        )
+        full, one_round = lines[:, -1], self.rounds(lengths)
+        shares = np.array(self.more_cycles) / np.array(self.together)[:, -1]
+        more = full * np.clip(np.interp(lengths, self.lengths, shares), 0.0, 1.0)
         among = np.maximum(1, self.resident - 1)
         in_step = more + np.maximum(0.0, one_round - more) * (rest - 1) / among
         evenly = one_round * lines[row, rest] / full
@@ -86,8 +88,12 @@ class CtaTimes:
 
     def rounds(self, lengths: ArrayLike) -> FloatArray:
         """Cycles of one more round on a full SM, `[n]`."""
-        x = np.asarray(lengths, np.float64)
-        return np.maximum(self._at(x, np.array(self.round_cycles)), 1.0)
+        full = np.array(self.together)[:, -1]
+        # What CTAs that drift apart gain does not grow with their length for ever.
+        gains = np.interp(lengths, self.lengths, full - np.array(self.round_cycles))
+        together = self.table(lengths)[:, -1]
+        result: FloatArray = np.clip(together - gains, 0.5 * together, together)
+        return result
 
     def table(self, lengths: ArrayLike) -> FloatArray:
         """Cycles of 0, 1, … `resident` CTAs that start at once, `[n, resident + 1]`."""
@@ -164,6 +170,11 @@ def measure(
         if quick or (most is not None and most <= full):
             rounds.append(means[-1])
             more.append(means[-1])
+            continue
+        if rounds and executed > _MOST_DRIFTING:
+            before = together[-2][-1]
+            rounds.append(means[-1] - (before - rounds[-1]))
+            more.append(means[-1] * more[-1] / before)
             continue
         late = means[-1] * here[-1] ** 0.5
         begun = means[-1]
