@@ -170,7 +170,9 @@ def _errors(
             whole = simulate_sm(kernel, [trace], [0] * (count * _SMS), resident, _SMS)
             ends = whole.finished.reshape(count, _SMS).max(axis=0)
             mean = ends.mean() + whole.cycles - ends.max()
-            of_ctas.append(float((known.times.of(count, rows) - known.times.fetch_cycles) / mean - 1))
+            of_ctas.append(
+                float((known.times.of(count, rows) - known.times.fetch_cycles) / mean - 1)
+            )
     work = count_launch(emulator).work
     if work.sum() > _MOST_INSTRUCTIONS:
         return of_ctas, []
