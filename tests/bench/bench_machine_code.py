@@ -51,7 +51,7 @@ _PROBLEMS = (
     Problem(batch=4, num_heads=16, seqlen=1000, head_dim=64, causal=True),
     Problem(batch=64, num_heads=8, seqlen=128, head_dim=64),  # for kernels of few keys, too
 )
-_MOST_INSTRUCTIONS = 60_000_000  # of a launch that is simulated in full: about ten seconds
+_MOST_INSTRUCTIONS = 20_000_000  # of a launch that is simulated in full: some seconds
 _SMS = 8  # over which the time of CTAs is averaged
 
 

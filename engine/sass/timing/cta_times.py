@@ -66,13 +66,13 @@ class CtaTimes:
             ctas: at least 1, `[n]`, on all SMs together.
             lengths: `[n]`.
         """
-        count = np.asarray(ctas, np.int64)
+        count, x = np.asarray(ctas, np.int64), np.asarray(lengths, np.float64)
         lines = self.table(lengths)
         rounds, extra = np.divmod(count, self.resident * num_sms)
         row, rest = np.arange(len(count)), -(-extra // num_sms)
         full, one_round = lines[:, -1], self.rounds(lengths)
         shares = np.array(self.more_cycles) / np.array(self.together)[:, -1]
-        more = full * np.clip(np.interp(lengths, self.lengths, shares), 0.0, 1.0)
+        more = full * np.clip(np.interp(x, self.lengths, shares), 0.0, 1.0)
         among = np.maximum(1, self.resident - 1)
         in_step = more + np.maximum(0.0, one_round - more) * (rest - 1) / among
         evenly = one_round * lines[row, rest] / full
@@ -88,9 +88,9 @@ class CtaTimes:
 
     def rounds(self, lengths: ArrayLike) -> FloatArray:
         """Cycles of one more round on a full SM, `[n]`."""
-        full = np.array(self.together)[:, -1]
+        x, full = np.asarray(lengths, np.float64), np.array(self.together)[:, -1]
         # What CTAs that drift apart gain does not grow with their length for ever.
-        gains = np.interp(lengths, self.lengths, full - np.array(self.round_cycles))
+        gains = np.interp(x, self.lengths, full - np.array(self.round_cycles))
         together = self.table(lengths)[:, -1]
         result: FloatArray = np.clip(together - gains, 0.5 * together, together)
         return result
