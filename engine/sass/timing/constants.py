@@ -7,6 +7,11 @@ times; the row says which, and `tests/bench/bench_sass_validation.py` marks thos
 
 Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
 A6000 (Ampere). Nothing here is fitted to the points that the benchmark counts.
+
+Not in the table because not modelled: a power limit that lowers the clock, which kernels bound by
+tensor cores meet on an H100 or H200, and what a wgmma takes of the register file when its left
+operand lies there. Both make simulated wgmma kernels too fast: the two published points of a GEMM
+by 14 %.
 """
 
 from __future__ import annotations
