@@ -339,7 +339,6 @@ def _read(payload: bytes) -> SimulatedCtas | None:
                 together=tuple(_floats(row) for row in times["together"]),
                 round_cycles=_floats(times["round_cycles"]),
                 more_cycles=_floats(times["more_cycles"]),
-                spreads=_floats(times["spreads"]),
                 fetch_cycles=float(times["fetch_cycles"]),
             ),
             cycles_per_us=float(fields["cycles_per_us"]),

@@ -3,8 +3,8 @@
 `bench_machine_code.py [VARIANT …] [--gpu L4 …]`. For every kernel and GPU: seconds of the first
 analysis of a compiled kernel (wall, and CPU of this process and of nvdisasm) with an empty cache,
 and milliseconds of CPU time of a new problem on it. Then, for each problem, how far the prediction
-is from the full simulation, %: of one CTA alone on an SM, of as many as fit, on average over SMs,
-and of the whole launch, in which all SMs take CTAs of their own lengths from one queue.
+is from the full simulation, %: of one CTA alone on an SM, of as many as fit, and of the whole
+launch, in which all SMs take CTAs of their own lengths from one queue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ _PROBLEMS = (
     Problem(batch=64, num_heads=8, seqlen=128, head_dim=64),  # for kernels of few keys, too
 )
 _MOST_INSTRUCTIONS = 20_000_000  # of a launch that is simulated in full: some seconds
-_SMS = 8  # over which the time of CTAs is averaged
 
 
 def main() -> None:
@@ -167,12 +166,9 @@ def _errors(
         trace = emulator.trace()[0]
         rows = float(collect(variant, plan.config, [problem]).kv_rows[0])
         for count in sorted({1, resident}):
-            whole = simulate_sm(kernel, [trace], [0] * (count * _SMS), resident, _SMS)
-            ends = whole.finished.reshape(count, _SMS).max(axis=0)
-            mean = ends.mean() + whole.cycles - ends.max()
-            of_ctas.append(
-                float((known.times.of(count, rows) - known.times.fetch_cycles) / mean - 1)
-            )
+            full = simulate_sm(kernel, [trace], [0] * count, resident).cycles
+            cycles = known.times.of(count, rows) - known.times.fetch_cycles
+            of_ctas.append(cycles / full - 1)
     work = count_launch(emulator).work
     if work.sum() > _MOST_INSTRUCTIONS:
         return of_ctas, []

@@ -233,19 +233,15 @@ def flash_trace(seqlen: int) -> tuple[Program, CtaTrace]:
 
 
 @pytest.mark.slow
-def test_time_is_linear_in_key_tiles_within_three_per_cent() -> None:
-    traces = {n: flash_trace(n) for n in (512, 1024, 2048)}
-    code = traces[512][0]
+def test_time_is_linear_in_key_tiles_within_two_per_cent() -> None:
+    traces = {n: flash_trace(n) for n in (256, 512, 1024)}
+    code = traces[256][0]
     gpu = gpu_rates(find_device("H200"))
     kernel = sm_kernel(code, gpu, "shared", 3 * 47 * 1024, fetches_code=False)
-    known = (traces[512][1], traces[2048][1])
-    times = measure(kernel, kernel, known, (512.0, 2048.0), 3)
-    sms = 8  # one alone is off by chance: when its CTAs' copies arrive decides how they overlap
+    times = measure(kernel, kernel, (traces[256][1], traces[512][1]), (256.0, 512.0), 3)
     for count in (1, 3):
-        full = simulate_sm(kernel, [traces[1024][1]], [0] * (count * sms), 3, sms)
-        ends = full.finished.reshape(count, sms).max(axis=0)
-        mean = float(ends.mean() + full.cycles - ends.max())
-        assert times.of(count, 1024.0) == pytest.approx(mean, rel=0.03)
+        full = simulate_sm(kernel, [traces[1024][1]], [0] * count, 3).cycles
+        assert times.of(count, 1024.0) == pytest.approx(full, rel=0.02)
 
 
 def test_a_launch_on_a_gpu() -> None:
@@ -258,7 +254,7 @@ def test_a_launch_on_a_gpu() -> None:
     assert 0.0 < result.busy()["tensor"] < 1.0
 
 
-def times_of(alone: float, together: float, more: float, spread: float = 0.0) -> CtaTimes:
+def times_of(alone: float, together: float, more: float) -> CtaTimes:
     one_round = 0.9 * together
     return CtaTimes(
         resident=2,
@@ -267,7 +263,6 @@ def times_of(alone: float, together: float, more: float, spread: float = 0.0) ->
         together=((alone, together), (2 * alone, 2 * together)),
         round_cycles=(one_round, 2 * one_round),
         more_cycles=(more, 2 * more),
-        spreads=(0.0, spread),
         fetch_cycles=0.0,
     )
 
@@ -279,12 +274,6 @@ def test_ctas_beyond_a_round_take_between_a_round_and_what_one_takes_alone() -> 
     assert times.of(4, 2.0) == pytest.approx(2 * times.of(4, 1.0))
     # What drifting apart gains does not grow for ever.
     assert times.of(4, 4.0) == pytest.approx(4 * 160 + 4 * 160 - 2 * 16)
-
-
-def test_a_launch_waits_for_the_slowest_of_its_sms() -> None:
-    times = times_of(100, 160, 120, spread=0.05)
-    few, many = (float(times.launch([2 * n], [1.0], n)[0]) for n in (2, 132))
-    assert 160 < few < many < 160 * (1 + 4 * 0.05)
 
 
 def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:

@@ -8,10 +8,10 @@ times; the row says which, and `tests/bench/bench_sass_validation.py` marks thos
 Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
 A6000 (Ampere). Nothing here is fitted to the points that the benchmark counts.
 
-Not in the table because not modelled: a power limit that lowers the clock, which kernels bound by
-tensor cores meet on an H100 or H200, and what a wgmma takes of the register file when its left
-operand lies there. Both make simulated wgmma kernels too fast: the two published points of a GEMM
-by 14 %.
+Not in the table because not modelled: how far an SM is from each slice of L2; a power limit that
+lowers the clock, which kernels bound by tensor cores meet on an H100 or H200; and what a wgmma
+takes of the register file when its left operand lies there. The latter two make simulated wgmma
+kernels too fast: the two published points of a GEMM come out 14 % too fast.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ l1_cycles              32    32    32    32    32    32    32
     published: Huerta: 32 from a regular address (Ampere); others carried over
 l2_cycles             230   210   280   280   270   280   350
     assumed: of the order that micro-benchmarks report
-l2_spread              20    20    20    20    20    20    20
-    published: per cent about the mean: L40 222 to 339 (arXiv 2606.22588); others carried over
 dram_cycles           450   410   540   540   480   600   620
     assumed: of the order that micro-benchmarks report
 tensor_cycles          33    33    33    33    33    33    33
@@ -162,7 +160,6 @@ class SmConstants:
     shuffle_cycles: int
     l1_cycles: int
     l2_cycles: int
-    l2_spread: int
     dram_cycles: int
     tensor_cycles: int
     warpgroup_cycles: int

@@ -1,16 +1,14 @@
 """How long CTAs take on an SM, alone and together, over their length.
 
 A CTA's length is whatever its loop runs over: K/V rows, or executed instructions. Few lengths are
-simulated, each on several SMs at once, which differ by the slices of L2 that their data lies in;
-between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints how far that is
-from simulating other lengths).
+simulated; between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints how
+far that is from simulating other lengths).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,12 +19,12 @@ from engine.sass.trace import CtaTrace
 
 FloatArray = NDArray[np.float64]
 _ROUNDS = 4  # of CTAs on a full SM, from which a further one's time is taken
-# SMs that work side by side, as many as keep to so many instructions.
-_MOST_SMS = 8
-_INSTRUCTIONS = 400_000
 # Longer CTAs drift apart by as much as short ones: of those, but for the shortest length, no queue
 # is simulated.
 _MOST_DRIFTING = 60_000
+# How much of a launch of several rounds still begins and ends in step: between what full simulation
+# of such launches showed of several kernels.
+_IN_STEP = 0.75
 _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every doubling
 
 
@@ -34,9 +32,9 @@ _MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every dou
 class CtaTimes:
     """Cycles of CTAs on one SM that holds `resident` at a time.
 
-    `together[i][j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once, on
-    average over SMs; `round_cycles[i]` what a further `resident` of them add. It is less: CTAs
-    drift apart, and what they do first and last stands beside the others' products.
+    `together[i][j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once;
+    `round_cycles[i]` what a further `resident` of them add. It is less: CTAs drift apart, and what
+    they do first and last stands beside the others' products.
     """
 
     resident: int
@@ -47,13 +45,10 @@ class CtaTimes:
     # What one CTA more than `resident` on each SM adds, for each length: those that are done first
     # take several, and others none.
     more_cycles: tuple[float, ...]
-    # By how much SMs that do the same differ, for each of `counts`: a standard deviation over the
-    # mean.
-    spreads: tuple[float, ...]
     fetch_cycles: float  # what the first CTAs' code adds
 
     def of(self, count: int, length: float) -> float:
-        """Cycles of `count` CTAs of one length on an average SM."""
+        """Cycles of `count` CTAs of one length on one SM."""
         return float(self.launch(np.array([count]), np.array([length]), 1)[0])
 
     def launch(self, ctas: ArrayLike, lengths: ArrayLike, num_sms: int) -> FloatArray:
@@ -76,14 +71,10 @@ class CtaTimes:
         among = np.maximum(1, self.resident - 1)
         in_step = more + np.maximum(0.0, one_round - more) * (rest - 1) / among
         evenly = one_round * lines[row, rest] / full
-        behind = np.where(rounds > 1, 0.75 * in_step + 0.25 * evenly, in_step)
+        behind = np.where(rounds > 1, _IN_STEP * in_step + (1 - _IN_STEP) * evenly, in_step)
         behind = np.where(rest > 0, behind, 0.0)
-        mean = np.where(rounds > 0, full + (rounds - 1) * one_round + behind, lines[row, rest])
-        # What the slowest of so many SMs takes longer than an average one.
-        at_once = np.where(rounds > 0, self.resident, rest)
-        late = lines[row, at_once] * np.interp(at_once, self.counts, self.spreads)
-        sms = np.where(rounds > 0, num_sms, np.minimum(count, num_sms))
-        result: FloatArray = mean + late * _slowest_of(sms) + self.fetch_cycles
+        cycles = np.where(rounds > 0, full + (rounds - 1) * one_round + behind, lines[row, rest])
+        result: FloatArray = cycles + self.fetch_cycles
         return result
 
     def rounds(self, lengths: ArrayLike) -> FloatArray:
@@ -122,15 +113,6 @@ class CtaTimes:
         return result
 
 
-def _slowest_of(sms: NDArray[np.int64]) -> FloatArray:
-    """Standard deviations by which the slowest of so many lies above their mean, `[n]`."""
-    at, where = np.unique(sms, return_inverse=True)
-    # Blom's approximation of the largest of n normal values.
-    each = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in at.tolist()]
-    result: FloatArray = np.array(each)[where]
-    return result
-
-
 def measure(
     kernel: Kernel,
     fetching: Kernel,
@@ -147,39 +129,31 @@ def measure(
         traces: of a CTA of each length.
         lengths: ascending; of equal ones the last is taken.
         most: CTAs that one SM gets at most, where fewer than `resident`.
-        quick: simulates one CTA and `resident` CTAs alone, on one SM; a straight line in between,
-            and no gain from CTAs that drift apart.
+        quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and no gain
+            from CTAs that drift apart.
     """
     full = min(resident, most or resident)
     counts = tuple(sorted({1, full})) if quick else _counts(full)
     together: list[tuple[float, ...]] = []
     rounds: list[float] = []
     more: list[float] = []
-    variances: list[list[float]] = []
     by_length = dict(zip(lengths, traces, strict=True))
     for trace in by_length.values():
         executed = len(trace.instruction)
-        means, here = [], []
-        for count in counts:
-            sms = 1 if quick else _sms(count * executed)
-            ends = _ends(kernel, trace, count, resident, sms)
-            means.append(float(ends.mean()))
-            here.append(float((ends.std(ddof=1) / ends.mean()) ** 2) if sms > 1 else 0.0)
-        together.append(tuple(means))
-        variances.append(here)
+        at_once = [_cycles(kernel, trace, count, resident) for count in counts]
+        begun = at_once[-1]
+        together.append(tuple(at_once))
         if quick or (most is not None and most <= full):
-            rounds.append(means[-1])
-            more.append(means[-1])
+            rounds.append(begun)
+            more.append(begun)
             continue
         if rounds and executed > _MOST_DRIFTING:
             before = together[-2][-1]
-            rounds.append(means[-1] - (before - rounds[-1]))
-            more.append(means[-1] * more[-1] / before)
+            rounds.append(begun - (before - rounds[-1]))
+            more.append(begun * more[-1] / before)
             continue
-        late = means[-1] * here[-1] ** 0.5
-        begun = means[-1]
-        rounds.append((_end(kernel, trace, _ROUNDS * full, full, late) - begun) / (_ROUNDS - 1))
-        more.append(_end(kernel, trace, full + 1, full, late) - begun)
+        rounds.append((_cycles(kernel, trace, _ROUNDS * full, full) - begun) / (_ROUNDS - 1))
+        more.append(_cycles(kernel, trace, full + 1, full) - begun)
     first = next(iter(by_length.values()))
     with_fetch = simulate_sm(fetching, [first], [0], resident).cycles
     without = simulate_sm(kernel, [first], [0], resident).cycles
@@ -190,33 +164,12 @@ def measure(
         together=tuple(together),
         round_cycles=tuple(rounds),
         more_cycles=tuple(more),
-        spreads=tuple(float(x) ** 0.5 for x in np.mean(variances, axis=0)),
         fetch_cycles=max(0.0, with_fetch - without),
     )
 
 
-def _sms(instructions: int) -> int:
-    """How many work side by side, of so many instructions each."""
-    return max(1, min(_MOST_SMS, _INSTRUCTIONS // max(1, instructions)))
-
-
-def _ends(kernel: Kernel, trace: CtaTrace, count: int, resident: int, sms: int) -> FloatArray:
-    """When each SM is done with `count` CTAs that start at once, `[sms]`."""
-    timing = simulate_sm(kernel, [trace], [0] * (count * sms), resident, sms)
-    ends: FloatArray = timing.finished.reshape(count, sms).max(axis=0)
-    ends += timing.cycles - ends.max()  # until its stores have arrived
-    return ends
-
-
-def _end(kernel: Kernel, trace: CtaTrace, count: int, resident: int, late: float) -> float:
-    """When SMs are done that share a queue of `count` CTAs each.
-
-    Args:
-        late: standard deviation between them, of which the slowest of so many is left out.
-    """
-    sms = _sms(count * len(trace.instruction))
-    cycles = simulate_sm(kernel, [trace], [0] * (count * sms), resident, sms).cycles
-    return cycles - late * float(_slowest_of(np.array([sms]))[0])
+def _cycles(kernel: Kernel, trace: CtaTrace, count: int, resident: int) -> float:
+    return simulate_sm(kernel, [trace], [0] * count, resident).cycles
 
 
 def _counts(resident: int) -> tuple[int, ...]:

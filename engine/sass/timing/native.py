@@ -32,7 +32,6 @@ class MachineRow(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("registers", "warpgroup_cycles")),
         ("cycles_per_sector", ctypes.c_float),
         ("shared_bytes_per_cycle", ctypes.c_float),
-        ("l2_spread", ctypes.c_float),
     )
 
 

@@ -110,7 +110,6 @@ def sm_kernel(
         warpgroup_cycles=c.warpgroup_cycles,
         cycles_per_sector=_SECTOR_BYTES / per_cycle,
         shared_bytes_per_cycle=_SHARED_BYTES_PER_CYCLE,
-        l2_spread=c.l2_spread / 100,
     )
     return Kernel(ops_of(program, c, gpu.tensor_fmas_per_cycle), machine)
 

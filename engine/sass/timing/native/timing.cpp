@@ -409,12 +409,6 @@ private:
         return begin;
     }
 
-    // The latency of the slice that holds a line: L2's, up to l2_spread more or less.
-    double slice_cycles(uint64_t line) const {
-        line = (line ^ line >> 31) * 0x9e3779b97f4a7c15u;
-        return m.l2_cycles * (1 + m.l2_spread * (static_cast<double>(line >> 40) / (1 << 23) - 1));
-    }
-
     double take_l2(double from, double sectors) {
         const double cycles = sectors * m.cycles_per_sector;
         l2_free = std::max(from, l2_free) + cycles;
@@ -432,10 +426,8 @@ private:
             return;
         }
         if (kind == BULK_LOAD || kind == BULK_STORE) {
-            // Its lines lie in many slices: the copy's own place stands for the one that is last.
-            const double slice = slice_cycles(key(w, trace.address[row] + w.position));
             const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
-                                  m.bulk_copy_cycles + slice;
+                                  m.bulk_copy_cycles + m.l2_cycles;
             // Of a multicast each CTA of the cluster brings its part to all: read once, it arrives
             // as often as there are CTAs.
             const int64_t arriving = trace.size_bytes[row] *
@@ -471,7 +463,6 @@ private:
         out.busy[NUM_PIPES + L1_TAGS] += last - first;
         double done = tags_free + m.l1_cycles;
         int missing = 0;
-        double farthest = 0;  // of the slices of L2 that hold the missing lines
         const bool cached = op.uses_l1 && m.l1_lines > 0;
         for (int64_t i = first; i < last; ++i) {
             uint8_t lacks = trace.line_sectors[i];
@@ -482,11 +473,10 @@ private:
                     done = std::max(done, found->second.there);  // it may still be on its way
                 }
             }
-            if (lacks) farthest = std::max(farthest, slice_cycles(key(w, trace.line[i])));
             missing += __builtin_popcount(lacks);
         }
         if (missing == 0) return done;
-        done = std::max(done, take_l2(tags_free, missing) + farthest);
+        done = std::max(done, take_l2(tags_free, missing) + m.l2_cycles);
         if (cached)
             for (int64_t i = first; i < last; ++i)
                 keep_in_l1(key(w, trace.line[i]), trace.line_sectors[i], done);

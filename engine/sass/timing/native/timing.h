@@ -67,7 +67,6 @@ struct Machine {
     int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
     float cycles_per_sector;   // this SM's share of the way to L2
     float shared_bytes_per_cycle;
-    float l2_spread;           // by how much of l2_cycles its slices differ, either way
 };
 
 struct Trace {                 // of one CTA
