@@ -303,7 +303,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   float softmax_scale) {
     extern __shared__ __align__(128) unsigned char smem[];
     element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
-    element* q_smem = ring + RING_ROWS * HEAD_DIM;     // [BLOCK_M, HEAD_DIM], if Q_IN_SMEM
+    [[maybe_unused]] element* q_smem =
+        ring + RING_ROWS * HEAD_DIM;  // [BLOCK_M, HEAD_DIM], if Q_IN_SMEM
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;

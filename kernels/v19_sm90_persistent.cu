@@ -65,8 +65,8 @@ args = ["q_map", "k_map", "v_map", "out_map", "batch", "num_heads", "num_heads_k
 math_unit = "tensor"
 math_threads = "128 * consumers"
 query_rows = "block_m"
-kv_rows = """ceil_div(query_tiles * num_heads * batch * round_up(min(seqlen_kv, ceil_div(seqlen \
-             + block_m, 2)) if causal else seqlen_kv, block_n), ctas)"""
+# A query tile is not cut: the CTA with most of them decides.
+kv_rows = "ceil_div(query_tiles * num_heads * batch, ctas) * round_up(seqlen_kv, block_n)"
 conflict_ways = 1
 */
 #include "exp2.cuh"

@@ -55,12 +55,14 @@ _MOST_INSTRUCTIONS = 120_000  # of the longest CTA; where even 512 rows take mor
 _FEWEST_ROWS = 256
 _LONGEST_SEQLEN = 1 << 15
 _SEQLEN_OF_PERSISTENT = 1 << 10  # of the heads whose query tiles a CTA takes in turn
+# Heads that a causal CTA takes query tiles of, at least: of few, one CTA has long ones by chance.
+_CAUSAL_HEADS = 4
 _REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
 _MOST_MIXED = 8  # points of a causal curve whose CTAs are followed one by one
 _MOST_FOLLOWED = 20_000
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
-_VERSION = 7
+_VERSION = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,9 @@ class SimulatedCtas:
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
     longest_first: bool  # of a causal launch's query tiles
-    # K/V rows that beginning a query tile is worth, and how many rows the tiles had that were
-    # simulated: of CTAs that stay for several.
-    begin_rows: float = 0.0
+    # K/V rows that beginning a query tile is worth, in heads of fewer keys than `tile_rows` and in
+    # longer ones, and the keys of the heads that were simulated: of CTAs that stay for several.
+    begin_rows: tuple[float, float] | None = None
     tile_rows: float = 1.0
 
     def curve(
@@ -88,13 +90,13 @@ class SimulatedCtas:
         rows = launches.kv_rows * visited_share(launches)
         slices = _slices(config, launches)
         longest = np.where(slices > 0, launches.kv_rows, rows)
-        if self.begin_rows:
-            pieces = rows / launches.num_keys - rows / self.tile_rows
-            longest = rows + self.begin_rows * pieces
+        if self.begin_rows is not None:
+            pieces = launches.kv_rows * (1 / launches.num_keys - 1 / self.tile_rows)
+            longest = rows + np.where(pieces > 0, *self.begin_rows) * pieces
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
         mixed = np.flatnonzero(launches.causal & (slices > 0))
-        if len(mixed) and not self.begin_rows:
+        if len(mixed) and self.begin_rows is None:
             # Straight between some batches of a curve, as shares of what equal CTAs would take.
             last = len(mixed) - 1
             some = mixed[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
@@ -330,7 +332,7 @@ def _find(path: Path) -> SimulatedCtas | None:
 def _read(payload: bytes) -> SimulatedCtas | None:
     try:
         fields: dict[str, Any] = json.loads(payload)
-        times = fields.pop("times")
+        times, begin = fields.pop("times"), fields["begin_rows"]
         return SimulatedCtas(
             times=CtaTimes(
                 resident=int(times["resident"]),
@@ -344,7 +346,7 @@ def _read(payload: bytes) -> SimulatedCtas | None:
             cycles_per_us=float(fields["cycles_per_us"]),
             spread=float(fields["spread"]),
             longest_first=bool(fields["longest_first"]),
-            begin_rows=float(fields["begin_rows"]),
+            begin_rows=None if begin is None else (float(begin[0]), float(begin[1])),
             tile_rows=float(fields["tile_rows"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
@@ -366,7 +368,8 @@ def _simulate(
     traces = _longest_ctas(program, entry, variant, plan)
     error = spread(gpu.constants.arch, family(program))
     longest_first = all(trace.cta[0] == 0 for trace in traces.values())
-    tile_rows, begins = _more_tiles(program, entry, variant, plan, next(iter(traces)))
+    tile_rows = float(_seqlen_of_persistent(plan.problem))
+    begins = _other_tiles(program, entry, variant, plan)
 
     taken = resident * allocated_smem(
         device, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
@@ -385,16 +388,20 @@ def _simulate(
             # Where few SMs work, one has one CTA at most.
             most=1 if regime == "alone" else None,
         )
-        begin_rows = 0.0
-        if begins is not None:
+        begin_rows = []
+        kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+        for pieces, visited, trace in begins:
             # What beginning more query tiles adds to the same rows, in rows.
-            pieces, visited, trace = begins
-            kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
             lines = measured.table([visited, 2 * visited])[:, 1]
             more = simulate_sm(kernel, [trace], [0], resident).cycles - lines[0]
-            begin_rows = max(0.0, visited * float(more / (lines[1] - lines[0])) / pieces)
+            begin_rows.append(max(0.0, visited * float(more / (lines[1] - lines[0])) / pieces))
         return SimulatedCtas(
-            measured, gpu.cycles_per_us, error, longest_first, begin_rows, tile_rows
+            measured,
+            gpu.cycles_per_us,
+            error,
+            longest_first,
+            (begin_rows[0], begin_rows[1]) if begin_rows else None,
+            tile_rows,
         )
 
     return {regime: times(regime) for regime in _REGIMES}
@@ -445,15 +452,26 @@ def _is_persistent(variant: Variant, problem: Problem, config: Config) -> bool:
     return variant.work.kv_rows(few, config) != variant.work.kv_rows(many, config)
 
 
+def _visited_rows(variant: Variant, problem: Problem, config: Config) -> float:
+    """K/V rows of a CTA that stays, without those that the mask spares it."""
+    launches = collect(variant, config, [problem])
+    return float((launches.kv_rows * visited_share(launches))[0])
+
+
+def _seqlen_of_persistent(problem: Problem) -> int:
+    return _SEQLEN_OF_PERSISTENT // 2 if problem.causal else _SEQLEN_OF_PERSISTENT
+
+
 def _more_heads(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
 ) -> Iterator[LaunchPlan]:
     """Each at least twice as many rows as the one before, so that a line through them is steady."""
     heads, before = 1, 0
+    fewest = _CAUSAL_HEADS * _seqlen_of_persistent(problem) if problem.causal else 0
     for least in rows:
         while True:
-            short = _heads_of(problem, heads, _SEQLEN_OF_PERSISTENT)
-            if (visited := variant.work.kv_rows(short, config)) >= max(least, 2 * before):
+            short = _heads_of(problem, heads, _seqlen_of_persistent(problem))
+            if (visited := variant.work.kv_rows(short, config)) >= max(least, 2 * before, fewest):
                 before = visited
                 yield make_plan(variant, short, config)
                 break
@@ -464,33 +482,37 @@ def _heads_of(problem: Problem, heads: int, seqlen: int) -> Problem:
     return replace(problem, batch=heads, num_heads=1, num_heads_kv=None, seqlen=seqlen)
 
 
-def _more_tiles(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, least: float
-) -> tuple[float, tuple[float, float, CtaTrace] | None]:
-    """(keys of the query tiles that are simulated, how many tiles more a CTA of so many rows begins
-    where heads are shorter, and its trace); None of CTAs that have one tile each."""
+def _other_tiles(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan
+) -> list[tuple[float, float, CtaTrace]]:
+    """Of CTAs that stay, in shorter heads and in longer ones: (how many query tiles more they begin
+    than in those of `_more_heads` for as many rows, the rows, a trace)."""
     problem, config = plan.problem, plan.config
     if problem.seqlen_kv is not None or not _is_persistent(variant, problem, config):
-        return 1.0, None
-    heads = 1
-    while True:
-        short = _heads_of(problem, heads, _SEQLEN_OF_PERSISTENT // 4)
-        if (visited := variant.work.kv_rows(short, config)) >= least:
-            break
-        heads *= 2
-    pieces = 3 * visited / _SEQLEN_OF_PERSISTENT
-    trace = _heaviest_cta(
-        Emulator(program, entry, launch_of_pass(make_plan(variant, short, config), 0))
-    )
-    return float(_SEQLEN_OF_PERSISTENT), (pieces, float(visited), trace)
+        return []
+    usual = _seqlen_of_persistent(problem)
+    others = []
+    for seqlen in (usual // 4, usual * 4):
+        heads = 1
+        while True:
+            short = _heads_of(problem, heads, seqlen)
+            rows = variant.work.kv_rows(short, config)
+            if rows >= _CAUSAL_HEADS * max(seqlen if problem.causal else 0, usual // 4):
+                break
+            heads *= 2
+        emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, config), 0))
+        visited = _visited_rows(variant, short, config)
+        others.append((rows / seqlen - rows / usual, visited, _heaviest_cta(emulator)))
+    return others
 
 
 def _longest_ctas(
     program: Program, entry: Entry, variant: Variant, plan: LaunchPlan
 ) -> dict[float, CtaTrace]:
-    """{K/V rows, ascending: a CTA's trace}, of that corner of the grid that executes most (a causal
-    kernel's last tile)."""
+    """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
+    most (a causal kernel's last tile)."""
     problem, config = plan.problem, plan.config
+    stays = _is_persistent(variant, problem, config)
     traces: dict[float, CtaTrace] = {}
 
     def add(rows: int) -> int:
@@ -499,7 +521,10 @@ def _longest_ctas(
         short = _lengths(variant, problem, config, at)[-1 if traces else 0]
         emulator = Emulator(program, entry, launch_of_pass(short, 0))
         trace = _heaviest_cta(emulator)
-        traces[float(variant.work.kv_rows(short.problem, config))] = trace
+        if stays:
+            traces[_visited_rows(variant, short.problem, config)] = trace
+        else:
+            traces[float(variant.work.kv_rows(short.problem, config))] = trace
         return len(trace.instruction)
 
     executed = add(_ROWS[0])

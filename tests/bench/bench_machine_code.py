@@ -162,7 +162,7 @@ def _errors(
     regime = "alone" if 2 * ctas <= gpu.num_sms else "shared"
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
     of_ctas: list[float] = []
-    if not problem.causal and regime == "shared":
+    if not problem.causal and known.begin_rows is None and regime == "shared":
         trace = emulator.trace()[0]
         rows = float(collect(variant, plan.config, [problem]).kv_rows[0])
         for count in sorted({1, resident}):

@@ -24,7 +24,8 @@ DECODE = Problem(2, 32, 1, 128, seqlen_kv=500)
 @pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
 def test_launches_agree_with_problem_and_plan(variant) -> None:
     problem = replace(DECODE, seqlen_kv=100)
-    config = variant.default_config()
+    # v20 is made for D = 64 and takes more with smaller tiles alone.
+    config = variant.default_config() | ({"block_n": 64} if variant.id == "v20" else {})
     (alone, curve) = (
         collect(variant, config, [problem]),
         collect_batches(variant, config, problem, np.array([1, 2, 3])).take(np.arange(3) == 1),

@@ -17,6 +17,7 @@ from engine.sessions.rerun import their_source
 from kernels.description import parse_variant
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+from tests.kernels.fitting import fitting_config
 
 HOPPER = [v for v in LADDER if v.arch_specific]
 
@@ -24,15 +25,16 @@ HOPPER = [v for v in LADDER if v.arch_specific]
 @pytest.mark.parametrize("variant", HOPPER, ids=lambda v: v.id)
 def test_the_launch_of_a_loaded_snapshot_is_equal(variant: Variant, tmp_path: Path) -> None:
     problem = Problem(2, 4, 300, 96, causal=True, num_heads_kv=2)
+    config = fitting_config(variant, problem)
     text = variant.source.read_text(encoding="utf-8")
     cluster = (1, 2, 1) if variant.id == "v16" else (1, 1, 1)  # of v16 two heads
     text = text.replace("[[passes]]\n", f"[[passes]]\ncluster = {list(cluster)}\n", 1)
-    plan = make_plan(parse_variant(text, variant.source), problem, variant.default_config())
+    plan = make_plan(parse_variant(text, variant.source), problem, config)
     source = make_source(variant.source.name, text, ("-DHEAD_DIM=96",))
     evaluation = evaluation_maker(
         variant=variant.id,
         problem=problem,
-        config=variant.default_config(),
+        config=config,
         source_sha256=source.sha256,
     )
     made = snapshot_maker(evaluations=(evaluation,), sources=(source,))
@@ -40,7 +42,7 @@ def test_the_launch_of_a_loaded_snapshot_is_equal(variant: Variant, tmp_path: Pa
     assert loaded == made
     path = their_source(loaded, loaded.opened()[0], tmp_path)
     read = parse_variant(path.read_text(encoding="utf-8"), path)
-    again = make_plan(read, problem, variant.default_config())
+    again = make_plan(read, problem, config)
     assert again == replace(plan, source=path)
     (launch,) = again.passes
     maps = [a for a in launch.args if isinstance(a, TensorMapArg)]
