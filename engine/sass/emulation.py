@@ -22,6 +22,7 @@ _SOURCE = Path(__file__).resolve().parent / "native" / "emulator.cpp"
 MAX_STEPS = 30_000_000  # warp instructions of one CTA; a trace takes 9 bytes each
 _BANKS = 8
 _RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
+_SMEM_UNIT_BYTES = 128  # of its allocation (Turing: 256)
 _LEAST_LOCAL_BYTES = 1024
 
 # Columns of `Totals.values`.
@@ -92,7 +93,9 @@ class Emulator:
             request.constants[bank] = content
             request.constant_bytes[bank] = len(content)
         reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
-        request.smem_bytes = reserved + program.static_smem_bytes + launch.dynamic_smem_bytes
+        own = program.static_smem_bytes + launch.dynamic_smem_bytes
+        # A CTA gets whole units, and compilers read whole vectors into the last one.
+        request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
         local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)
         request.local_bytes = 1 << (local - 1).bit_length()
         request.max_steps = MAX_STEPS

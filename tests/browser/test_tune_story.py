@@ -126,6 +126,7 @@ def test_dark_mode_follows_the_system(new_tab):
 def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
     app = new_tab()
     app.see_metric("Latency", "predicted")
+    expect(app.key("run").get_by_role("button")).to_be_enabled()
     focused = "document.activeElement.closest('.st-key-run') !== null"
     presses = 0
     while not app.page.evaluate(focused):

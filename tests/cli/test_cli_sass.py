@@ -117,6 +117,18 @@ def test_a_kernel_may_be_described_beside_its_source(
 
 
 @pytest.mark.slow
+def test_a_vector_may_reach_past_what_was_asked_for_within_the_unit_that_is_allocated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second pass has 8 bytes of shared memory and reads them by LDS.128."""
+    monkeypatch.setenv("ATTUNE_KERNELS", "")
+    kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "flash_split.cu"
+    result = printed(capsys, str(kernel), "-S", "128", "--gpu", "A100")
+    assert all(sum(each["instructions"].values()) > 0 for each in result["passes"])
+    assert len(result["passes"]) == 2
+
+
+@pytest.mark.slow
 def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(capsys, "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--defaults-only")
     first, second = result["passes"]

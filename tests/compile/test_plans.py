@@ -13,6 +13,7 @@ from engine.plan import LaunchPlan, PassLaunch, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+from tests.kernels.fitting import fitting_config
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
@@ -83,7 +84,7 @@ def test_every_variant_compiles_for_what_it_claims(variant: Variant) -> None:
     ]
     assert claimed
     problem = Problem(1, 1, 128, max(variant.head_dims), dtype=variant.dtypes[-1])
-    plan = make_plan(variant, problem, variant.default_config())
+    plan = make_plan(variant, problem, fitting_config(variant, problem))
     for arch in claimed:
         found = resources(plan, compile_plan(plan, arch))
         assert [r.entry for r in found] == [p.entry for p in plan.passes]

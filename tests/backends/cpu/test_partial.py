@@ -64,9 +64,12 @@ def test_the_ladder_in_part(backend, variant, check):
     for problem in (SMALL, replace(LARGE, head_dim=64)):
         if variant.unsupported(problem, variant.default_config()):
             continue
-        result, correctness, part = verdict(
-            backend, plan_of(variant.id, problem), replace(OPTIONS, check=check)
-        )
+        plan = plan_of(variant.id, problem)
+        if variant.id in ("v19", "v20") and plan.passes[0].ctas < problem.batch * problem.num_heads:
+            with pytest.raises(PartialRunError, match="work on several heads each"):
+                verdict(backend, plan, replace(OPTIONS, check=check))
+            continue
+        result, correctness, part = verdict(backend, plan, replace(OPTIONS, check=check))
         assert result.status is Status.PASSED, result.reason
         assert correctness.passed, correctness.reason
         assert part.pairs[-1] == (problem.batch - 1, problem.num_heads - 1)
