@@ -16,16 +16,7 @@ class PlannedRung:
     idea: str
 
 
-_PLANNED = (
-    PlannedRung("v13", "persistent CTAs with a tile scheduler, longest tiles first"),
-    PlannedRung("v15", "wgmma: TMA, mbarrier and warpgroup MMA without roles (Hopper)"),
-    PlannedRung("v16", "wgmma, warp specialized: a producer warp, registers moved by setmaxnreg"),
-    PlannedRung("v17", "wgmma, ping-pong: one consumer group multiplies while the other does exp"),
-    PlannedRung("v18", "wgmma, overlap: the next Q Kᵀ is issued before this P V"),
-    PlannedRung("v19", "wgmma, persistent: Q double buffered, the epilogue overlapped"),
-    PlannedRung("v20", "wgmma at D = 64: more rows, a part of exp2 as a polynomial"),
-    PlannedRung("v21", "paged K/V for decoding: a block table"),
-)
+_PLANNED = (PlannedRung("v21", "paged K/V for decoding: a block table"),)
 
 
 def planned() -> tuple[PlannedRung, ...]:

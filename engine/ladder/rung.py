@@ -52,21 +52,25 @@ def request_of(
 
     Args:
         config: None takes the defaults, or where they do not take the problem (too many keys for a
-            kernel that holds them all) the first config that does.
+            kernel that holds them all) the nearest config that does.
     """
     values = default_config(variant, config or {})
     if config is None and variant.unsupported(problem, values) is not None:
-        values = _first_fitting(variant, problem) or values
+        values = _nearest_fitting(variant, problem) or values
     return EvaluationRequest(variant.id, problem, values, gpu=gpu, execute=False)
 
 
-def _first_fitting(variant: Variant, problem: Problem) -> dict[str, int] | None:
-    names = [t.name for t in variant.tunables]
+def _nearest_fitting(variant: Variant, problem: Problem) -> dict[str, int] | None:
+    """Of the configs that take the problem one that differs from the default in fewest values."""
+    default = variant.default_config()
     configs = (
-        dict(zip(names, values, strict=True))
+        dict(zip(default, values, strict=True))
         for values in product(*(t.values for t in variant.tunables))
     )
-    return next((c for c in configs if variant.unsupported(problem, c) is None), None)
+    fitting = (c for c in configs if variant.unsupported(problem, c) is None)
+    return min(
+        fitting, key=lambda c: sum(c[name] != default[name] for name in default), default=None
+    )
 
 
 def known_rung(

@@ -115,6 +115,12 @@ def test_the_source_diff_is_of_code_alone() -> None:
     assert diff.summary() == f"{diff.added:,} lines added, {diff.removed:,} removed"
 
 
+def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed() -> None:
+    v20 = LADDER.by_id("v20")  # made for D = 64
+    request = request_of(v20, Problem(1, 32, 2048, 128), "H200")
+    assert request.config == v20.default_config() | {"block_n": 64}
+
+
 def test_what_is_planned_has_no_file_yet() -> None:
     ids = [rung.id for rung in planned()]
     assert ids == sorted(set(ids))
