@@ -57,6 +57,9 @@ constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
+// Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
+constexpr bool TWO_LOOPS =
+    !(IS_CAUSAL && Q_IN_SMEM && (ROW_TILES * BLOCK_N >= 128 || __CUDA_ARCH__ == 900));
 constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -392,7 +395,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
                      next + (STAGES - 1) * BLOCK_N);
         rescale(acc_rmem, correction);
-        if constexpr (decltype(kind)::value) {
+        if (decltype(kind)::value && (TWO_LOOPS || next + BLOCK_N > all_visible)) {
             mask_scores(s_rmem, next, query0, pair, seqlen_kv);
         }
         // ... and O of this tile beside the softmax of the next: tensor cores do the one while
@@ -403,7 +406,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     };
     // Two loops, so that the first is one block of code without a branch: the compiler moves the
     // softmax between the products only within a block.
-    for (; next + BLOCK_N <= all_visible; next += BLOCK_N) visit(Unmasked());
+    if constexpr (TWO_LOOPS) {
+        for (; next + BLOCK_N <= all_visible; next += BLOCK_N) visit(Unmasked());
+    }
     for (; next < kv_end; next += BLOCK_N) visit(Masked());
 
     // The last tile has no next.
