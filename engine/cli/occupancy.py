@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--smem", type=int, default=0, metavar="BYTES", help="shared memory per CTA, in bytes"
     )
-    p.add_argument("--ctas", type=int, default=1, help="CTAs of the launch (default 1)")
+    p.add_argument("--ctas", type=int, help="CTAs of the launch (default: one, or one cluster)")
     p.add_argument("--cluster", type=int, default=1, help="CTAs of a cluster (default 1: none)")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(run=run)
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     result = occupancy(
         limits_for(device.compute_capability),
         device.num_sms,
-        args.ctas,
+        max(1, args.cluster) if args.ctas is None else args.ctas,
         args.threads,
         args.registers,
         args.smem,

@@ -144,12 +144,13 @@ def occupancy(
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
         raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.")
-    if cluster_size < 1 or ctas % cluster_size:
-        raise InvalidProblem(
-            f"Clusters of {cluster_size:,} CTAs do not divide a launch of {ctas:,} CTAs."
-        )
-    if cluster_size > MAX_CLUSTER:
+    if not 1 <= cluster_size <= MAX_CLUSTER:
         raise InvalidProblem(f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.")
+    if ctas % cluster_size:
+        raise InvalidProblem(
+            f"Clusters of {cluster_size:,} CTAs do not divide a launch of {ctas:,} CTAs: name a "
+            f"multiple of {cluster_size:,}."
+        )
     if num_sms is not None and num_sms < 1:
         raise InvalidProblem(f"A GPU has at least one SM, not {num_sms:,}.")
 

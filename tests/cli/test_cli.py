@@ -208,6 +208,18 @@ def test_occupancy_needs_no_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert out["device"] == "L4"
 
 
+def test_a_launch_that_nothing_is_said_of_has_one_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kernel = ["occupancy", "--threads", "128", "--registers", "64", "--cluster", "4"]
+    assert main([*kernel, "--gpu", "H200"]) == 0
+    assert "4 CTAs of a cluster stay on one GPC" in capsys.readouterr().out.replace("\n", " ")
+    assert main([*kernel, "--gpu", "L4"]) == 2
+    assert "need compute capability 9.0" in capsys.readouterr().err
+    assert main([*kernel[:-1], "-3", "--gpu", "H200"]) == 2
+    assert "A cluster has 1 to 8 CTAs, not -3." in capsys.readouterr().err
+
+
 def test_occupancy_that_does_not_fit_fails(capsys: pytest.CaptureFixture[str]) -> None:
     argv = "occupancy --gpu T4 --threads 256 --registers 32 --smem 66816 --json"
     code, out = run_json(capsys, *argv.split())

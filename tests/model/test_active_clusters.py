@@ -89,7 +89,8 @@ def test_waves_count_what_runs_at_once() -> None:
     ("capability", "ctas", "size", "words"),
     [
         ((8, 9), 64, 2, "Clusters of CTAs need compute capability 9.0 or newer"),
-        ((9, 0), 64, 3, "Clusters of 3 CTAs do not divide a launch of 64 CTAs."),
+        ((9, 0), 64, 3, "Clusters of 3 CTAs do not divide a launch of 64 CTAs: name a"),
+        ((9, 0), 64, 0, "A cluster has 1 to 8 CTAs, not 0."),
         ((9, 0), 64, 16, "A cluster has 1 to 8 CTAs, not 16."),
     ],
 )
