@@ -1,0 +1,94 @@
+"""The CTAs of one kernel on one GPU: their time over the K/V rows that they visit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.devices.spec import DeviceSpec
+from engine.model.equations import CtaCurve, visited_share
+from engine.model.launches import Launches
+from engine.model.occupancy import IntArray
+from engine.sass.timing.constants import LAUNCH_FLOOR_US
+from engine.sass.timing.cta_times import CtaTimes
+from engine.sass.timing.grid import grid_cycles
+from kernels.variant import Config
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+_MOST_MIXED = 8  # points of a causal curve whose CTAs are followed one by one
+_MOST_FOLLOWED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCtas:
+    """The main pass of one kernel on one GPU."""
+
+    times: CtaTimes  # lengths are K/V rows
+    cycles_per_us: float
+    spread: float  # standard deviation of the logarithm of its error, from the validation
+    longest_first: bool  # of a causal launch's query tiles
+    # K/V rows that beginning a query tile is worth, in heads of fewer keys than `tile_rows` and in
+    # longer ones, and the keys of the heads that were simulated: of CTAs that stay for several.
+    begin_rows: tuple[float, float] | None = None
+    tile_rows: float = 1.0
+
+    def curve(
+        self,
+        config: Config,
+        launches: Launches,
+        device: DeviceSpec,
+        dram_bytes: FloatArray | None = None,
+    ) -> CtaCurve:
+        """For launches of the same kernel."""
+        us, num_sms = 1 / self.cycles_per_us, device.num_sms or 1
+        rows = launches.kv_rows * visited_share(launches)
+        slices = _slices(config, launches)
+        longest = np.where(slices > 0, launches.kv_rows, rows)
+        if self.begin_rows is not None:
+            pieces = launches.kv_rows * (1 / launches.num_keys - 1 / self.tile_rows)
+            longest = rows + np.where(pieces > 0, *self.begin_rows) * pieces
+        lines = self.times.table(longest)
+        cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
+        mixed = np.flatnonzero(launches.causal & (slices > 0))
+        if len(mixed) and self.begin_rows is None:
+            # Straight between some batches of a curve, as shares of what equal CTAs would take.
+            last = len(mixed) - 1
+            some = mixed[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
+            exact = [self._causal_cycles(config, launches, int(i), num_sms) for i in some]
+            shares = np.array(exact) / cycles[some]
+            cycles[mixed] *= np.interp(launches.batch[mixed], launches.batch[some], shares)
+        return CtaCurve(
+            cta_us=us * lines[:, 1],
+            added_us=us * (lines[:, -1] - lines[:, 1]),
+            sm_us=us * cycles,
+            spread=self.spread,
+            floor_us=LAUNCH_FLOOR_US,
+            dram_bytes=dram_bytes,
+        )
+
+    def _causal_cycles(self, config: Config, launches: Launches, i: int, num_sms: int) -> float:
+        """Query tiles see the keys up to their own rows: CTAs of several lengths beside each
+        other, in the order in which they start."""
+        query_rows, chunk = int(launches.query_rows[i]), int(launches.kv_rows[i])
+        step, splits = config.get("block_n", 1), config.get("num_splits", 1)
+        ends = np.arange(1, -(-int(launches.seqlen[i]) // query_rows) + 1) * query_rows
+        ends = -(-ends // step) * step
+        visited = np.clip(ends - chunk * np.arange(splits)[:, np.newaxis], 0, chunk)
+        if self.longest_first:
+            visited = visited[:, ::-1]
+        one = visited[visited > 0].astype(np.float64)
+        slices = int(_slices(config, launches)[i])
+        followed = min(slices, max(1, _MOST_FOLLOWED // len(one)))
+        cycles = grid_cycles(self.times, np.tile(one, followed).tolist(), 1, num_sms)
+        return cycles * slices / followed
+
+
+def _slices(config: Config, launches: Launches) -> IntArray:
+    """Heads of all batches, where each has a CTA for each split of each query tile; 0 elsewhere."""
+    heads = launches.batch * launches.num_heads
+    tiles = -(-launches.seqlen // launches.query_rows)
+    has_each = heads * tiles * config.get("num_splits", 1) == launches.ctas[0]
+    return np.where(has_each, heads, 0)

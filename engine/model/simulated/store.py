@@ -1,0 +1,98 @@
+"""Where simulated CTAs are kept, and how they are read again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.compile import CompiledKernel, cache_root
+from engine.compile.cache import read_entry
+from engine.devices.spec import DeviceSpec
+from engine.model.simulated.ctas import SimulatedCtas
+from engine.model.simulated.lengths import ROWS, plans_of
+from engine.plan import LaunchPlan
+from engine.sass.analysis import code_digest
+from engine.sass.timing.cta_times import CtaTimes
+from engine.sass.timing.sm import Regime
+from kernels.variant import Variant
+
+REGIMES: tuple[Regime, ...] = ("alone", "shared")
+_MOST_KEPT = 256
+_VERSION = 9
+
+
+def path_of(
+    variant: Variant,
+    plan: LaunchPlan,
+    compiled: CompiledKernel,
+    device: DeviceSpec,
+    resident: int,
+    regime: Regime,
+) -> Path:
+    """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
+    gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
+    lengths = [
+        (p.problem.seqlen, p.problem.num_keys)
+        for p in plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
+    ]
+    key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
+    text = json.dumps([*key, lengths, regime, plan.passes[0].dynamic_smem_bytes])
+    return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
+
+
+_kept: dict[Path, SimulatedCtas] = {}  # what was read; what is not there may come any time
+
+
+def find(path: Path) -> SimulatedCtas | None:
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
+        return None
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[path] = read
+    return read
+
+
+def _read(payload: bytes) -> SimulatedCtas | None:
+    try:
+        fields: dict[str, Any] = json.loads(payload)
+        times, begin = fields.pop("times"), fields["begin_rows"]
+        return SimulatedCtas(
+            times=CtaTimes(
+                resident=int(times["resident"]),
+                lengths=_floats(times["lengths"]),
+                counts=tuple(int(n) for n in times["counts"]),
+                together=tuple(_floats(row) for row in times["together"]),
+                round_cycles=_floats(times["round_cycles"]),
+                more_cycles=_floats(times["more_cycles"]),
+                fetch_cycles=float(times["fetch_cycles"]),
+            ),
+            cycles_per_us=float(fields["cycles_per_us"]),
+            spread=float(fields["spread"]),
+            longest_first=bool(fields["longest_first"]),
+            begin_rows=None if begin is None else (float(begin[0]), float(begin[1])),
+            tile_rows=float(fields["tile_rows"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None  # it is simulated again
+
+
+def _floats(values: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(float(x) for x in values)
+
+
+def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
+    """Whether few or all SMs ask L2 for data. (What does not fit there is DRAM's term.)"""
+    return "alone" if 2 * plan.passes[0].ctas <= (device.num_sms or 1) else "shared"
+
+
+def known_ctas(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> SimulatedCtas | None:
+    """The main pass's CTAs, by K/V rows; None where they were not simulated."""
+    regime = regime_of(plan, device)
+    return find(path_of(variant, plan, compiled, device, resident, regime))
