@@ -5,36 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
 
-from engine.cli.options import add_config, add_problem, given_config, problem_from
+from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import AttuneError, UnknownName
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "auto",
-        help="the variant and config to take for a problem on a GPU, and why",
-        description="Every command that takes a variant takes `auto`; this one prints what it is.",
-    )
-    p.add_argument("--gpu", help="target GPU, for instance L4 (default: the one in this machine)")
-    add_problem(p)
-    add_config(p)
-    p.add_argument(
-        "--renew",
-        action="store_true",
-        help="rank again by machine code and write the tables that ship (minutes, no GPU needed; "
-        "what is compiled and simulated already is taken from the caches)",
-    )
-    p.add_argument(
-        "--capability",
-        action="append",
-        metavar="X.Y",
-        help="with --renew: this compute capability alone, for instance 8.9; repeatable",
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,28 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from engine.errors import UnknownName
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("report", help="write a session as HTML or Markdown")
-    p.add_argument("file", metavar="FILE", help="a snapshot file, or its name in the store")
-    p.add_argument(
-        "-o", "--output", required=True, metavar="report.html", help="report.html or report.md"
-    )
-    p.add_argument(
-        "--no-advice",
-        action="store_true",
-        help="leave out what to try next (it compiles the ladder's kernels to predict them)",
-    )
-    p.add_argument(
-        "--maps", action="store_true", help="HTML: draw the error maps of results that passed, too"
-    )
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,10 +8,9 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.cli.compare import add_format_options, print_comparison
-from engine.cli.options import add_target
+from engine.cli.compare import print_comparison
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
 
@@ -21,29 +20,6 @@ if TYPE_CHECKING:
     from engine.sessions.rerun import Repeat
 
 HERE = "here"
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("rerun", help="repeat a snapshot's evaluations here and compare")
-    p.add_argument("file", metavar="FILE", help="a snapshot file, or its name in the store")
-    p.add_argument(
-        "--only",
-        default="",
-        metavar="PATTERN",
-        help="only evaluations whose line matches, for instance 'v05*S128*'",
-    )
-    add_target(p, "the recorded one")
-    p.add_argument(
-        "--use-their-source",
-        action="store_true",
-        help="compile the kernel source in the snapshot: it is shown first, and you are asked",
-    )
-    p.add_argument(
-        "--across", action="store_true", help="verdicts across GPUs, drivers and clocks too"
-    )
-    p.add_argument("--save", action="store_true", help="save the results as a snapshot")
-    add_format_options(p)
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

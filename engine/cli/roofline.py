@@ -5,39 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
-from engine.cli.options import (
-    add_config,
-    add_defaults_only,
-    add_problem,
-    config_from,
-    kernel,
-    problem_from,
-)
+from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 
 _MOST_ROWS = 40  # of a sweep, without --csv
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "roofline", help="FLOPs, bytes from L2 and DRAM, and how near the roofs a kernel comes"
-    )
-    p.add_argument("variant", nargs="?", type=kernel, help="for instance v01, or my_kernel.cu")
-    p.add_argument(
-        "--sweep", type=Path, metavar="FILE", help="instead: every point of this sweep's journal"
-    )
-    add_problem(p)
-    add_config(p)
-    add_defaults_only(p)
-    p.add_argument("--gpu", help="the GPU, for instance L4 (default: the one in this machine)")
-    formats = p.add_mutually_exclusive_group()
-    formats.add_argument("--json", action="store_true", help="print one JSON object")
-    formats.add_argument("--csv", action="store_true", help="with --sweep: print points as CSV")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,15 +7,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.cli.options import (
-    add_config,
-    add_defaults_only,
-    add_problem,
-    given_config,
-    problem_from,
-)
+from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import CompileError, InvalidProblem, UnknownName
 from engine.names import find_variant, has_description, variant_from
@@ -31,49 +25,7 @@ if TYPE_CHECKING:
     from kernels.variant import Variant
 
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
-_MOST_LINES = 10
 _MAX_CUBIN = 256 << 20
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "sass",
-        help="count and time the machine code of a variant, a FILE.cu or a FILE.cubin",
-        description="Read the machine code of a variant of the ladder (v08), of a CUDA source or "
-        "of a cubin, count what it executes, and simulate its time. No GPU is needed.",
-        epilog="Example: python -m engine sass gemm.cu --entry gemm --gpu L4 --grid 64,64 "
-        "--block 16,16 --arg ptr --arg ptr --arg ptr --arg i32:1024",
-    )
-    p.add_argument("kernel", metavar="KERNEL", help="a variant (v08), auto, FILE.cu or FILE.cubin")
-    p.add_argument("--gpu", help="whose time to simulate, for instance L4")
-    p.add_argument("--arch", help="what to compile for, for instance sm_80 (default: the GPU's)")
-    p.add_argument("--listing", action="store_true", help="print every instruction with its counts")
-    p.add_argument(
-        "--lines",
-        type=int,
-        default=_MOST_LINES,
-        metavar="N",
-        help=f"source lines to print, hottest first (default {_MOST_LINES})",
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    variant = p.add_argument_group("for a variant, or a file with a description block")
-    add_problem(variant)
-    add_config(variant)
-    add_defaults_only(variant)
-    file = p.add_argument_group("for a FILE.cu or FILE.cubin")
-    file.add_argument("--entry", help="which __global__ function: name, symbol or fwd<64, true>")
-    for flag, metavar, meaning in (
-        ("--define", "NAME=VALUE", "a macro; repeatable"),
-        ("--include", "DIR", "a folder of headers; repeatable"),
-        ("--arg", "ARG", "an argument: ptr, i32:128, f32:0.125, bytes:HEX with @ptr; repeatable"),
-    ):
-        file.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
-    file.add_argument("--grid", metavar="X,Y,Z", help="CTAs of the launch")
-    file.add_argument("--block", metavar="X,Y,Z", help="threads of a CTA")
-    file.add_argument(
-        "--smem", type=int, default=0, metavar="BYTES", help="dynamic shared memory of a CTA"
-    )
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

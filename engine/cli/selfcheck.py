@@ -5,19 +5,11 @@ from __future__ import annotations
 import argparse
 import textwrap
 from dataclasses import asdict
-from typing import Any
 
 from engine.cli.output import print_json
 
 _WIDTH = 100
 _INDENT = 36
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("selfcheck", help="check what works on this machine")
-    p.add_argument("--gpu", help="compile for this GPU; default: the local one, else an L4")
-    p.add_argument("--json", action="store_true", help="print one JSON object, a report to send")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,19 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import (
-    DTYPES,
-    add_kv_sizes,
-    add_run,
-    add_sizes,
-    add_target,
-    kernel,
-    positive_float,
-    positive_int,
-)
+from engine.cli.options import DTYPES
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.errors import ClusterError, InvalidProblem
+from engine.input_kinds import NORMAL
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:
@@ -38,82 +30,6 @@ _POINTS = (
     *("variants", "batch", "heads", "heads_kv", "seqlen", "seqlen_kv", "head_dim"),
     *("causal", "dtype", "preset", "tunable"),
 )
-_VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("sweep", help="evaluate many points, find the best, resume any time")
-    p.add_argument(
-        "variants",
-        nargs="*",
-        type=kernel,
-        help="for instance v01 v05 path/to/my_kernel.cu, or auto for what is chosen for the "
-        "problems (default: the ladder)",
-    )
-    axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
-    add_sizes(axes, str, "VALUES")
-    add_kv_sizes(axes, str, "VALUES")
-    axes.add_argument("--causal", choices=("no", "yes", "both"), help="causal mask (default no)")
-    axes.add_argument("--dtype", metavar="NAMES", help="fp16 (default), bf16, or fp16,bf16")
-    axes.add_argument("--preset", action="append", default=[], help="a named shape; repeatable")
-    space = p.add_argument_group("configs (default: every value that the variants offer)")
-    space.add_argument(
-        "--tunable",
-        action="append",
-        default=[],
-        metavar="NAME=VALUES",
-        help="values of one tunable, for instance num_splits=1,2,4; repeatable",
-    )
-    space.add_argument(
-        "--defaults-only", action="store_true", help="tunables not named keep their default"
-    )
-    search = p.add_argument_group("search")
-    search.add_argument(
-        "--strategy",
-        choices=("exhaustive", "random", "coordinate", "bayesian", "simulated"),
-        default="exhaustive",
-        help="which points come first; simulated: by machine code, the fastest first",
-    )
-    search.add_argument("--budget-evaluations", type=positive_int, metavar="N")
-    search.add_argument("--budget-seconds", type=positive_float, metavar="SECONDS")
-    run_options = p.add_argument_group("evaluation")
-    add_target(run_options)
-    run_options.add_argument(
-        "--no-execute", action="store_true", help="compile, occupancy and prediction only"
-    )
-    run_options.add_argument(
-        "--full",
-        action="store_true",
-        help="on a GPU: time baselines, cold L2 and end to end at every point too",
-    )
-    add_run(run_options, inputs=None)
-    run_options.add_argument(
-        "--dask",
-        metavar="ADDRESS",
-        help="evaluate on the workers of this Dask scheduler, for instance tcp://host:8786",
-    )
-    files = p.add_argument_group("files and output")
-    which = files.add_mutually_exclusive_group()
-    which.add_argument(
-        "--journal",
-        type=Path,
-        metavar="FILE",
-        help="write the rows here (default: in the cache folder)",
-    )
-    which.add_argument(
-        "--resume", type=Path, metavar="FILE", help="continue the sweep of this journal"
-    )
-    files.add_argument("--keep", action="store_true", help="save the best as tuned configs")
-    files.add_argument(
-        "--all",
-        action="store_true",
-        help="run even where neither a variant nor a problem is named: the whole ladder",
-    )
-    files.add_argument("--dry-run", action="store_true", help="count and estimate, run nothing")
-    shape = files.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print one JSON object")
-    shape.add_argument("--csv", action="store_true", help="print every row as CSV")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -305,7 +221,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             timeout_s=args.timeout,
             execute=not args.no_execute,
             effort="full" if args.full else "quick",
-            input_kind=args.inputs or "normal",
+            input_kind=args.inputs or NORMAL,
         ),
         strategy=args.strategy,
         budget=Budget(args.budget_evaluations, args.budget_seconds),
