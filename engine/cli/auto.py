@@ -6,9 +6,15 @@ import argparse
 import sys
 import time
 
+from engine.auto import choose
+from engine.auto.renew import GPUS, renew
+from engine.auto.table import changed_since, read_table
+from engine.cli.evaluate import known_times
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import AttuneError, UnknownName
+from engine.pipeline.request import target_device
+from kernels.ladder import LADDER
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,9 +22,6 @@ def run(args: argparse.Namespace) -> int:
         return _renew(args)
     if args.capability:
         raise AttuneError("--capability needs --renew; --gpu names the GPU to choose for.")
-    from engine.auto import choose
-    from engine.cli.evaluate import known_times
-    from engine.pipeline.request import target_device
 
     problem, device = problem_from(args), target_device(args.gpu)
     given = given_config(args)
@@ -34,10 +37,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _renew(args: argparse.Namespace) -> int:
-    from engine.auto.renew import GPUS, renew
-    from engine.auto.table import changed_since, read_table
-    from kernels.ladder import LADDER
-
     by_name = {".".join(map(str, capability)): capability for capability in GPUS}
     for name in args.capability or by_name:
         if name not in by_name:

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
-from engine.evaluation import baseline_label
+from engine.evaluation import Latency, baseline_label
+from engine.measure.verdict import Comparison
 from engine.names import find_variant
+from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
 from engine.records.encoding import encode
+from engine.sessions.export import exists_already, export_evaluations
 from engine.table import Table
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:
-    from engine.evaluation import Latency
-    from engine.measure.verdict import Comparison
     from engine.pipeline.bench import BenchLine, BenchResult, Entrant
 
 
 def run(args: argparse.Namespace) -> int:
     from engine.backends.cuda import why_not_cuda
     from engine.pipeline.bench import BENCH, bench
-    from engine.pipeline.evaluate import Evaluator
-    from engine.sessions.export import exists_already
 
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
@@ -61,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace, results: list[BenchResult]) -> None:
-    from engine.sessions.export import export_evaluations
-
     evaluations = [e for result in results for e in result.evaluations]
     if args.out is not None and evaluations:
         title = f"bench {args.preset} against SDPA on {results[0].device}"

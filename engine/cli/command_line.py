@@ -12,8 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engine.cli import options
-
 Table = Mapping[str, Any]
 
 
@@ -74,17 +72,24 @@ def _add_options(
         if name.startswith("@"):
             _add_options(p, _read()["shared"][name[1:]], module, **(given | option))
             continue
-        keywords = {"flag": True, "help": option} if isinstance(option, str) else option | given
-        if (group := keywords.get("exclusive")) is not None and group not in exclusive:
-            exclusive[group] = p.add_mutually_exclusive_group()
-        exclusive.get(group, p).add_argument(*name.split(", "), **_keywords(keywords, module))
+        keywords: dict[str, Any] = {"flag": True, "help": option}
+        if not isinstance(option, str):
+            keywords = option | given
+        place = p
+        if "exclusive" in keywords:
+            group = keywords["exclusive"]
+            place = exclusive[group] = exclusive.get(group) or p.add_mutually_exclusive_group()
+        place.add_argument(*name.split(", "), **_keywords(keywords, module))
 
 
 def _keywords(keywords: Table, module: ModuleType) -> dict[str, Any]:
     """What `add_argument` takes, with names replaced by what they name."""
-    given = {key: value for key, value in keywords.items() if key not in ("flag", "exclusive")}
+    own = ("flag", "exclusive", "inherits")
+    given = {key: value for key, value in keywords.items() if key not in own}
     if "flag" in keywords:
         given["action"] = "store_true"
+    if "inherits" in keywords:
+        given["default"] = argparse.SUPPRESS
     if given.get("action") == "boolean":
         given["action"] = argparse.BooleanOptionalAction
     if "type" in given:
@@ -93,10 +98,11 @@ def _keywords(keywords: Table, module: ModuleType) -> dict[str, Any]:
         given["choices"] = tuple(_named(given["choices"], module))
     if isinstance(given.get("metavar"), list):
         given["metavar"] = tuple(given["metavar"])
-    if "help" in given:
-        given["help"] = given["help"].format(INPUT_KINDS=options.INPUT_KINDS)
+    if "{INPUT_KINDS}" in given.get("help", ""):
+        given["help"] = given["help"].format(INPUT_KINDS=_named("INPUT_KINDS", module))
     return given
 
 
 def _named(name: str, module: ModuleType) -> Any:
+    options = import_module("engine.cli.options")  # it takes time that `--help` has no need of
     return next(getattr(m, name) for m in (module, options, builtins) if hasattr(m, name))

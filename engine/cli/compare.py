@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from engine.cli.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from engine.sessions.compare import Differences, SessionComparison
+from engine.sessions.compare import (
+    Differences,
+    SessionComparison,
+    compare_sessions,
+    output,
+    parse_pick,
+)
+from engine.sessions.compare.output import environment_table
+from engine.sessions.files import open_sessions
 
 TIMES = {"cold": "device_cold", "end-to-end": "end_to_end", "warm": "device_warm"}
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.sessions.compare import compare_sessions, parse_pick
-    from engine.sessions.files import open_sessions
-
     # A pinned baseline may be one of the files, or one more.
     files = list(args.files)
     if args.baseline is not None and args.baseline not in files:
@@ -50,8 +52,6 @@ def run(args: argparse.Namespace) -> int:
 
 def print_comparison(comparison: SessionComparison, args: argparse.Namespace) -> None:
     """Print a comparison in the format that was asked for; tables by default."""
-    from engine.sessions.compare import output
-
     if args.json:
         print_json(output.to_dict(comparison))
     elif args.markdown:
@@ -71,8 +71,6 @@ def print_comparison(comparison: SessionComparison, args: argparse.Namespace) ->
 
 def _print_differences(differences: Differences) -> None:
     """Environment, flags and sources, a line each; diffs in full."""
-    from engine.sessions.compare.output import environment_table
-
     if differences.nothing:
         print("  nothing in environment, flags and sources")
     for field, before, after, effect in environment_table(differences).rows:

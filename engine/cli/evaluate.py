@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from engine.backends.executed import format_ranges
 from engine.cli.occupancy import occupancy_rows
@@ -21,11 +20,11 @@ from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
 from engine.pipeline.simulate import simulate
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
+from engine.sessions.known_times import KnownTimes
+from engine.sessions.session import save_outcome
+from engine.sessions.tables import known_times_table
 from engine.table import Table
 from engine.units import format_bytes, format_us
-
-if TYPE_CHECKING:
-    from engine.sessions.known_times import KnownTimes
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,12 +68,8 @@ def run(args: argparse.Namespace) -> int:
         if args.coverage:
             _print_coverage(evaluation)
         if times:
-            from engine.sessions.tables import known_times_table
-
             print_table(known_times_table(times, find_variant(evaluation.variant)))
     if args.save:
-        from engine.sessions.session import save_outcome
-
         print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
     return 0 if evaluation.status is Status.PASSED else 1
 
@@ -82,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
 def known_times() -> KnownTimes | None:
     """What sessions hold; None on a machine that can only measure, or cannot read them."""
     try:
-        from engine.sessions.known_times import KnownTimes
-
         return KnownTimes()
     except (ImportError, AttuneError):
         return None

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
 from engine.evaluation import Occupancy
+from engine.model.occupancy import occupancy
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.model.occupancy import occupancy
-
     device = find_device(args.gpu)
     result = occupancy(
         limits_for(device.compute_capability),

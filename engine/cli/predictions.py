@@ -7,15 +7,14 @@ import sys
 from dataclasses import asdict
 
 from engine.cli.output import print_json, print_table
+from engine.records.encoding import encode
+from engine.records.predictions import predictions
+from engine.sessions.known_times import KnownTimes
+from engine.sessions.ledger import ledger_table, score
+from engine.table import csv_text
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.records.encoding import encode
-    from engine.records.predictions import predictions
-    from engine.sessions.known_times import KnownTimes
-    from engine.sessions.ledger import ledger_table, score
-    from engine.table import csv_text
-
     ledger = score(predictions(), KnownTimes().all())
     table = ledger_table(ledger)
     if args.json:

@@ -12,6 +12,10 @@ from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
+from engine.sessions.counters import METRICS, counters_table
+from engine.sessions.files import read_file
+from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.store.store import default_store
 from kernels.variant import Variant
 
 
@@ -26,10 +30,6 @@ def run(args: argparse.Namespace) -> int:
         make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
         print(ncu_command(variant, problem, resolved.config))
         return 0
-    from engine.sessions.counters import counters_table
-    from engine.sessions.files import read_file
-    from engine.sessions.importers import ImportOptions, import_measurements
-    from engine.sessions.store.store import default_store
 
     path = Path(args.csv)
     options = ImportOptions(
@@ -54,8 +54,6 @@ def run(args: argparse.Namespace) -> int:
 
 def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> str:
     """The command: one launch of each pass, the counters that Attune shows, as CSV in a file."""
-    from engine.sessions.counters import METRICS
-
     entries = "|".join(launch.entry for launch in variant.passes)
     given = {
         "--batch": problem.batch,

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from engine.auto import choose
 from engine.cli.options import DTYPES, config_from
 from engine.cli.output import print_json, print_table
+from engine.devices import find_device
 from engine.errors import InvalidProblem
+from engine.model.batch.cost import Saving, TrafficUnit
+from engine.model.batch.recommend import (
+    BatchRequest,
+    BatchResult,
+    Point,
+    problem_now,
+    recommend_batch,
+)
+from engine.model.batch.table import DEFAULT_TARGETS
+from engine.model.batch.waiting import WaitPlan
+from engine.model.simulated import simulated_batch_curve
 from engine.table import Table
 from engine.units import format_bytes, format_us, format_usd
 from kernels.variant import AUTO
-
-if TYPE_CHECKING:
-    from engine.model.batch.cost import Saving, TrafficUnit
-    from engine.model.batch.recommend import BatchResult, Point
-    from engine.model.batch.waiting import WaitPlan
-
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
 
@@ -48,12 +54,6 @@ def problem_point(text: str) -> tuple[int, int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.auto import choose
-    from engine.devices import find_device
-    from engine.model.batch.recommend import BatchRequest, problem_now, recommend_batch
-    from engine.model.batch.table import DEFAULT_TARGETS
-    from engine.model.simulated import simulated_batch_curve
-
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:

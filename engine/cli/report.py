@@ -6,6 +6,9 @@ import argparse
 from pathlib import Path
 
 from engine.errors import UnknownName
+from engine.sessions.advice import advise
+from engine.sessions.files import open_session, write_file
+from engine.sessions.report import to_html, to_markdown
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
@@ -15,9 +18,6 @@ def run(args: argparse.Namespace) -> int:
     kind = _SUFFIXES.get(path.suffix.lower())
     if kind is None:
         raise UnknownName(f"A report is written as .html or .md, not {path.suffix or 'no suffix'}.")
-    from engine.sessions.advice import advise
-    from engine.sessions.files import open_session, write_file
-    from engine.sessions.report import to_html, to_markdown
 
     snapshot = open_session(args.file)
     advice = () if args.no_advice else advise(snapshot.opened())

@@ -9,6 +9,22 @@ from dataclasses import asdict
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
+from engine.model.estimate import compiled_footprint, launch_plan
+from engine.model.roofline import (
+    launch_work,
+    points_table,
+    roofline_points,
+    roofs_of,
+    roofs_table,
+    work_table,
+)
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.simulate import simulate
+from engine.search.roofline import roofline_frame, roofline_table, sweep_roofs
+from engine.search.sweep.journal import SweepJournal
+from engine.sessions.known_times import KnownTimes, taken_of
+from engine.table import csv_text
 
 _MOST_ROWS = 40  # of a sweep, without --csv
 
@@ -24,20 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_variant(args: argparse.Namespace) -> int:
-    from engine.model.estimate import compiled_footprint, launch_plan
-    from engine.model.roofline import (
-        launch_work,
-        points_table,
-        roofline_points,
-        roofs_of,
-        roofs_table,
-        work_table,
-    )
-    from engine.pipeline.evaluate import evaluate
-    from engine.pipeline.request import EvaluationRequest, resolve
-    from engine.pipeline.simulate import simulate
-    from engine.sessions.known_times import KnownTimes, taken_of
-
     request = EvaluationRequest(
         variant=args.variant,
         problem=problem_from(args),
@@ -79,11 +81,6 @@ def _of_variant(args: argparse.Namespace) -> int:
 
 
 def _of_sweep(args: argparse.Namespace) -> int:
-    from engine.model.roofline import roofs_table
-    from engine.search.roofline import roofline_frame, roofline_table, sweep_roofs
-    from engine.search.sweep.journal import SweepJournal
-    from engine.table import csv_text
-
     rows = list(SweepJournal.open(args.sweep).rows.values())
     roofs = sweep_roofs(rows)
     frame = roofline_frame(rows)

@@ -7,6 +7,8 @@ import textwrap
 from dataclasses import asdict
 
 from engine.cli.output import print_json
+from engine.environment import collect_environment
+from engine.selfcheck import State, selfcheck
 
 _WIDTH = 100
 _INDENT = 36
@@ -14,8 +16,6 @@ _INDENT = 36
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when a check failed; what is not possible here is no failure."""
-    from engine.selfcheck import State, selfcheck
-
     results = []
     for result in selfcheck(args.gpu):
         results.append(result)
@@ -34,8 +34,6 @@ def run(args: argparse.Namespace) -> int:
             )
     failed = [result.name for result in results if result.state is State.FAILED]
     if args.json:
-        from engine.environment import collect_environment
-
         print_json(
             {
                 "ok": not failed,

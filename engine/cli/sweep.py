@@ -8,22 +8,32 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.auto import chosen_variants
 from engine.cli.options import DTYPES
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
+from engine.compile import cache_root
 from engine.errors import ClusterError, InvalidProblem
 from engine.input_kinds import NORMAL
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import target_device
+from engine.presets import find_preset
+from engine.search.autotune import ProblemResult, problem_results, result_with_final
+from engine.search.evaluation_process import EvaluationProcess, evaluate_point
+from engine.search.keep import configs_to_keep, keep_configs
+from engine.search.ranking import by_problem
+from engine.search.results import row_dict, sweep_frame
+from engine.search.rows import SweepRow
+from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
+from engine.search.sweep.estimate import Estimator, runs_on_gpu
+from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
+from engine.search.sweep.progress import Progress
+from engine.search.sweep.run import SweepEnd, run_sweep
+from engine.table import csv_text
+from kernels.ladder import LADDER
 from kernels.variant import AUTO
-
-if TYPE_CHECKING:
-    from engine.search.autotune import ProblemResult
-    from engine.search.rows import SweepRow
-    from engine.search.space import SweepPoint
-    from engine.search.sweep.journal import SweepJournal, SweepSpec
-    from engine.search.sweep.progress import Progress
-    from engine.search.sweep.run import SweepEnd
 
 # The options that say which points a sweep has.
 _POINTS = (
@@ -34,8 +44,6 @@ _POINTS = (
 
 def run(args: argparse.Namespace) -> int:
     from engine.search.cluster.address import parse_address
-    from engine.search.sweep.estimate import Estimator, runs_on_gpu
-    from engine.search.sweep.journal import SweepJournal
 
     if args.dask is not None:
         parse_address(args.dask)
@@ -100,18 +108,10 @@ def _on_this_machine(
     reporter: Reporter,
     on_gpu: bool,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    from engine.search.autotune import problem_results, result_with_final
-    from engine.search.ranking import by_problem
-    from engine.search.sweep.run import run_sweep
-
     if not on_gpu:  # kernels on the CPU already run in a process of their own
-        from engine.pipeline.evaluate import Evaluator
-        from engine.search.evaluation_process import evaluate_point
-
         with Evaluator() as evaluator:
             end = run_sweep(spec, partial(evaluate_point, evaluator), book, reporter)
         return end, problem_results(_rows(book, points))
-    from engine.search.evaluation_process import EvaluationProcess
 
     with EvaluationProcess() as process:
         end = run_sweep(spec, process.evaluate, book, reporter, on_gpu=True)
@@ -153,9 +153,6 @@ def _print(
     progress: Progress | None,
     kept: Sequence[str],
 ) -> None:
-    from engine.search.results import row_dict, sweep_frame
-    from engine.table import csv_text
-
     counts = {
         name: getattr(progress, name) if progress else 0
         for name in ("done", "total", "passed", "skipped", "failed", "resumed")
@@ -182,18 +179,10 @@ def _print(
 
 def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[str]:
     """Save each variant's best config; one sentence for each."""
-    from engine.search.keep import configs_to_keep, keep_configs
-
     return keep_configs(configs_to_keep(results, rows, spec.strategy))
 
 
 def _spec(args: argparse.Namespace) -> SweepSpec:
-    from engine.auto import chosen_variants
-    from engine.pipeline.request import target_device
-    from engine.search.space import Space, SweepOptions, parse_values
-    from engine.search.sweep.journal import Budget, SweepSpec
-    from kernels.ladder import LADDER
-
     tunables = {}
     for item in args.tunable:
         name, equals, values = item.partition("=")
@@ -231,9 +220,6 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
 
 def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
     """Presets, and the product of the axes where one is named or there is no preset."""
-    from engine.presets import find_preset
-    from engine.search.space import ProblemAxes, parse_values
-
     presets = tuple(find_preset(name).problem for name in args.preset)
     axes: dict[str, Any] = {}
     for field, option in (
@@ -277,8 +263,6 @@ def _first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
 
 
 def _default_journal() -> Path:
-    from engine.compile import cache_root
-
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = cache_root() / "sweeps"
     free = (folder / f"{stamp}{suffix}.jsonl" for suffix in ("", *(f"-{i}" for i in range(2, 999))))
