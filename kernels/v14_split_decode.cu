@@ -1,11 +1,14 @@
 // v14 Split decode: few queries, many keys; grouped heads fill the rows of one tensor-core tile.
 // Idea: decoding reads all K/V once whatever it computes: keep as many loads under way as it can.
-// Changed: against v12, query heads of a group are packed; each warp has a ring; splits as in v06.
+// Changed: against v12, heads of a group are packed; a ring for each warp; v06's splits; clusters.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
 // Constraints: sm_80 or later; D in {32, 64, 96, 128}; B <= 65535; any KV and num_splits.
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: Flash-Decoding (Dao et al., 2023); v06's arrival counter; FlashAttention packs GQA alike.
 // Weakness: one query of an ungrouped head fills 1 row of 16; the last CTA of a head fuses alone.
+// Counted: 32 splits of KV = 1024, 8 heads on one of K/V, D = 128: 3.5 % of K and V are scratch.
+//   That is with cluster_size = 8, and 25 % without (below sm_90), where 5 % would allow 6 splits:
+//   with 4 heads of K/V CTAs for 18 % of an H200's SMs. Bytes and CTAs pull against each other.
 /* attune
 idea = "Decoding: grouped heads packed in one tile, a ring a warp, even splits fused on arrival."
 head_dims = [32, 64, 96, 128]
@@ -19,22 +22,36 @@ num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which ta
 block_n = {values = [16, 32], default = 16, meaning = "K/V rows per tile of one warp"}
 stages = {values = [2, 3, 4], default = 3, meaning = "K/V tiles in the ring of one warp"}
 num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even parts of the keys"}
+cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits fused on chip (sm_90 on)"}
 
 [[constraints]]
 condition = "num_warps * stages * block_n * head_dim <= 32768"
 sentence = """v14 keeps {num_warps} rings of {stages} tiles in shared memory, too large with \
               D={head_dim}: lower num_warps, stages or block_n."""
 
+[[constraints]]
+condition = "num_splits % cluster_size == 0"
+sentence = """v14 fuses {cluster_size} splits on chip, more than the {num_splits} there are: \
+              raise num_splits, or lower cluster_size."""
+
+[[constraints]]
+condition = "head_dim % (4 * num_warps * cluster_size) == 0"
+sentence = """v14 has {cluster_size} CTAs fuse equal parts of a row, whole pairs of columns each, \
+              into which D={head_dim} does not divide: lower cluster_size or num_warps."""
+
 [scratch]
-o_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen", "head_dim"]}
+o_partial = {shape = ["num_splits // cluster_size", "batch", "num_heads", "seqlen", "head_dim"]}
 m_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
 l_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
-arrivals = {dtype = "int32", shape = ["batch", "num_heads_kv", "row_tiles"], fill = "zero"}
+arrivals.shape = ["batch", "num_heads_kv", "row_tiles", "cluster_size"]
+arrivals.dtype = "int32"
+arrivals.fill = "zero"
 
 [[passes]]
 entry = "attention_forward"
 grid = ["num_splits", "num_heads_kv * row_tiles", "batch"]
 threads = "32 * num_warps"
+cluster = ["cluster_size", 1, 1]
 # A ring of K and V for each warp, later its O; m and l as floats.
 smem_bytes = "num_warps * (2 * stages * block_n * head_dim * element_bytes + 2 * block_m * 4)"
 args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "num_heads",
@@ -47,6 +64,7 @@ kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
 conflict_ways = 1
 */
 #include "async_copy.cuh"
+#include "cluster.cuh"
 #include "exp2.cuh"
 #include "mma.cuh"
 
@@ -61,6 +79,8 @@ constexpr int RING = 2 * STAGES * TILE;   // elements of one warp's ring
 constexpr int O_STRIDE = HEAD_DIM + 8;
 constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that merge one row
 constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each
+constexpr int PARTS = NUM_SPLITS / CLUSTER_SIZE;             // what is left to fuse in memory
+constexpr int SHARE_PAIRS = MERGE_PAIRS / CLUSTER_SIZE;      // of a thread, across a cluster
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
@@ -70,6 +90,8 @@ static_assert(BLOCK_N == 16 || BLOCK_N == 32,
 static_assert(STAGES >= 2 && STAGES <= 4,
               "stages must be 2 to 4: one tile is computed while the others arrive");
 static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(NUM_SPLITS % CLUSTER_SIZE == 0 && MERGE_PAIRS % CLUSTER_SIZE == 0,
+              "cluster_size must divide num_splits, and the pairs: CTAs fuse equal shares");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 32 up to 128: Q and O stay in registers");
 
@@ -112,10 +134,10 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                   const element* __restrict__ k,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,       // [batch, num_heads, seqlen, HEAD_DIM]
-                  float* __restrict__ o_partial,   // [splits, batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ o_partial,   // [PARTS, batch, num_heads, seqlen, HEAD_DIM]
                   float* __restrict__ m_partial,   // [splits, batch, num_heads, seqlen]
                   float* __restrict__ l_partial,   // [splits, batch, num_heads, seqlen]
-                  int* __restrict__ arrivals,      // [batch, num_heads_kv, row tiles], all zero
+                  int* __restrict__ arrivals,      // [batch, num_heads_kv, row tiles, CLUSTER_SIZE]
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
     extern __shared__ __align__(128) unsigned char smem[];
     const int warp = threadIdx.x / 32;
@@ -324,30 +346,83 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         }
     }
 
-    if constexpr (NUM_SPLITS > 1) {
-        const size_t all_rows = (size_t)gridDim.z * num_heads * seqlen;
-        const size_t partial_row = split * all_rows + out_row;
-        if (has_row) {
-            if (part == 0) {
-                m_partial[partial_row] = m;
-                l_partial[partial_row] = l;
-            }
-            if (m > -INFINITY) {  // a row without keys leaves O unwritten, and m says so
-                float* o_row = o_partial + partial_row * HEAD_DIM;
+    // The CTAs of a cluster fuse their splits on chip: each takes its share of the columns of all.
+    const int rank = split % CLUSTER_SIZE;
+    float2 share_rmem[SHARE_PAIRS];
+    if constexpr (CLUSTER_SIZE == 1) {
 #pragma unroll
-                for (int j = 0; j < MERGE_PAIRS; j++) {
-                    *reinterpret_cast<float2*>(o_row + 2 * (part + j * MERGE_THREADS)) =
-                        merged_rmem[j];
-                }
+        for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = merged_rmem[j];
+    } else {
+        // Where warp 0's part was: of O this thread alone has read what it overwrites, of m and l
+        // the other lanes of the row must have.
+        __syncwarp();
+        float* o_row = reinterpret_cast<float*>(smem) + tile_row * O_STRIDE;
+        if (part == 0) {
+            m_smem[tile_row] = m;
+            l_smem[tile_row] = l;
+        }
+#pragma unroll
+        for (int j = 0; j < MERGE_PAIRS; j++) {
+            *reinterpret_cast<float2*>(o_row + 2 * (part + j * MERGE_THREADS)) = merged_rmem[j];
+        }
+        // All CTAs read what all have left.
+        cluster_arrive();
+        cluster_wait();
+        float m_of[CLUSTER_SIZE];
+        m = -INFINITY;
+#pragma unroll
+        for (int r = 0; r < CLUSTER_SIZE; r++) {
+            m_of[r] = load_of_cta(m_smem + tile_row, r);
+            m = fmaxf(m, m_of[r]);
+        }
+        const float m_known = m == -INFINITY ? 0.0f : m;
+        l = 0.0f;
+#pragma unroll
+        for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = make_float2(0.0f, 0.0f);
+        const float* share = o_row + rank * (HEAD_DIM / CLUSTER_SIZE);
+#pragma unroll
+        for (int r = 0; r < CLUSTER_SIZE; r++) {
+            const float weight = fast_exp2((m_of[r] - m_known) * scale_log2);
+            l += weight * load_of_cta(l_smem + tile_row, r);
+#pragma unroll
+            for (int j = 0; j < SHARE_PAIRS; j++) {
+                const float2 o = load_2_of_cta(share + 2 * (part + j * MERGE_THREADS), r);
+                share_rmem[j].x += weight * o.x;
+                share_rmem[j].y += weight * o.y;
             }
         }
+        // This CTA has read all it needs of the others.
+        cluster_arrive();
+    }
+    // This thread's pairs of columns, every MERGE_THREADS-th.
+    const int d0 = rank * (HEAD_DIM / CLUSTER_SIZE) + 2 * part;
+
+    const size_t all_rows = (size_t)gridDim.z * num_heads * seqlen;
+    if constexpr (PARTS > 1) {
+        // m and l of a split of their own for each CTA: its share is fused by its like.
+        const size_t partial_row = split * all_rows + out_row;
+        if (has_row && part == 0) {
+            m_partial[partial_row] = m;
+            l_partial[partial_row] = l;
+        }
+        if (has_row && m > -INFINITY) {  // a row without keys leaves O unwritten, and m says so
+            float* o_row = o_partial + (split / CLUSTER_SIZE * all_rows + out_row) * HEAD_DIM;
+#pragma unroll
+            for (int j = 0; j < SHARE_PAIRS; j++) {
+                *reinterpret_cast<float2*>(o_row + d0 + 2 * j * MERGE_THREADS) = share_rmem[j];
+            }
+        }
+    }
+    // The others may still be reading this CTA's shared memory, which goes when it returns.
+    if constexpr (CLUSTER_SIZE > 1) cluster_wait();
+    if constexpr (PARTS > 1) {
         // Release: whoever sees this CTA's arrival also sees the partials written above.
         __threadfence();
         // Thread 0 arrives for the whole CTA, so all of its threads must have written and fenced.
         __syncthreads();
-        int* tile_arrivals = arrivals + (size_t)blockIdx.z * gridDim.y + blockIdx.y;
-        const bool came_last =
-            threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == NUM_SPLITS - 1;
+        const size_t tile_index = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
+        int* tile_arrivals = arrivals + tile_index * CLUSTER_SIZE + rank;
+        const bool came_last = threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == PARTS - 1;
         // Only thread 0 knows who came last: the barrier hands its answer to all threads.
         if (!__syncthreads_or(came_last)) return;
         // Acquire: the partials of the other splits are read after the count that announced them.
@@ -355,24 +430,27 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
         if (!has_row) return;
 
-        // The same sum over splits, in their order, so that the same bits come out whoever is last.
+        // The same sum over parts, in their order, so that the same bits come out whoever is last.
         m = -INFINITY;
-        for (int s = 0; s < NUM_SPLITS; s++) m = fmaxf(m, m_partial[s * all_rows + out_row]);
+        for (int p = 0; p < PARTS; p++) {
+            m = fmaxf(m, m_partial[(p * CLUSTER_SIZE + rank) * all_rows + out_row]);
+        }
         l = 0.0f;
 #pragma unroll
-        for (int j = 0; j < MERGE_PAIRS; j++) merged_rmem[j] = make_float2(0.0f, 0.0f);
-        for (int s = 0; s < NUM_SPLITS; s++) {
-            const float m_split = m_partial[s * all_rows + out_row];
-            if (m_split == -INFINITY) continue;  // empty for this row: its O was never written
-            const float weight = fast_exp2((m_split - m) * scale_log2);
-            l += weight * l_partial[s * all_rows + out_row];
-            const float* o_row = o_partial + (s * all_rows + out_row) * HEAD_DIM;
+        for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = make_float2(0.0f, 0.0f);
+        for (int p = 0; p < PARTS; p++) {
+            const size_t row_of_part = (p * CLUSTER_SIZE + rank) * all_rows + out_row;
+            const float m_part = m_partial[row_of_part];
+            if (m_part == -INFINITY) continue;  // empty for this row: its O was never written
+            const float weight = fast_exp2((m_part - m) * scale_log2);
+            l += weight * l_partial[row_of_part];
+            const float* o_row = o_partial + (p * all_rows + out_row) * HEAD_DIM;
 #pragma unroll
-            for (int j = 0; j < MERGE_PAIRS; j++) {
+            for (int j = 0; j < SHARE_PAIRS; j++) {
                 const float2 o =
-                    *reinterpret_cast<const float2*>(o_row + 2 * (part + j * MERGE_THREADS));
-                merged_rmem[j].x += weight * o.x;
-                merged_rmem[j].y += weight * o.y;
+                    *reinterpret_cast<const float2*>(o_row + d0 + 2 * j * MERGE_THREADS);
+                share_rmem[j].x += weight * o.x;
+                share_rmem[j].y += weight * o.y;
             }
         }
     }
@@ -381,8 +459,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     // O = O / l, two columns a store.
     const float inv_l = 1.0f / l;
 #pragma unroll
-    for (int j = 0; j < MERGE_PAIRS; j++) {
-        *reinterpret_cast<element2*>(out + out_row * HEAD_DIM + 2 * (part + j * MERGE_THREADS)) =
-            to_element2(merged_rmem[j].x * inv_l, merged_rmem[j].y * inv_l);
+    for (int j = 0; j < SHARE_PAIRS; j++) {
+        *reinterpret_cast<element2*>(out + out_row * HEAD_DIM + d0 + 2 * j * MERGE_THREADS) =
+            to_element2(share_rmem[j].x * inv_l, share_rmem[j].y * inv_l);
     }
 }

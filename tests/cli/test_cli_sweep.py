@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.cli import parser
+from engine.cli import sweep
 from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
@@ -29,7 +30,9 @@ def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*argv: str) -> int:
-    args = parser(only="sweep").parse_args(["sweep", *argv])
+    parser = argparse.ArgumentParser()
+    sweep.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["sweep", *argv])
     code: int = args.run(args)
     return code
 

@@ -16,7 +16,8 @@ from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
-ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+_NO_CLUSTERS = ("sm_75", "sm_80", "sm_86", "sm_89")
+ARCHS = (*_NO_CLUSTERS, "sm_90", "sm_100", "sm_120")
 
 pytest.importorskip("cupy", reason="NVRTC comes through CuPy: install the extra cuda13")
 
@@ -55,8 +56,9 @@ def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
             causal=number % 3 != 0,
             dtype=variant.dtypes[number // 2 % len(variant.dtypes)],
         )
-        arch = archs[number % len(archs)] + "a" * variant.arch_specific
         config = configs[number % len(configs)]
+        able = [a for a in archs if config.get("cluster_size", 1) == 1 or a not in _NO_CLUSTERS]
+        arch = able[number % len(able)] + "a" * variant.arch_specific
         if variant.unsupported(problem, config) is None:
             builds.append((arch, problem, config))
     return builds

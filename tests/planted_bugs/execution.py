@@ -11,6 +11,9 @@ _RACE = (
     "a barrier is missing",
     "the wait or a barrier after it",
 )
+# v14: two clusters of two CTAs, two tiles and more for each warp of 200 keys; and one cluster.
+_CLUSTERS = {"num_splits": 4, "cluster_size": 2, "num_warps": 2}
+_ONE_CLUSTER = {"num_splits": 2, "cluster_size": 2, "num_warps": 2}
 _COPIED = ("waited", "asynchronous copy", "cp.async", *_RACE)
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -95,10 +98,92 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "fused one split early",
-        ("v06", "v14"),
+        ("v06",),
         "== NUM_SPLITS - 1;",
         "== NUM_SPLITS - 2;",
         ("in this launch", "uninitialised global memory"),
+    ),
+    Mutation(
+        "fused one split early",
+        ("v14",),
+        "== PARTS - 1;",
+        "== PARTS - 2;",
+        ("in this launch", "uninitialised global memory"),
+    ),
+    # ---- the clusters of v14 ----
+    Mutation(
+        "no cluster barrier before the fusion",
+        ("v14",),
+        "        cluster_arrive();\n        cluster_wait();\n",
+        "",
+        ("cluster.sync() is missing", "barrier"),
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "CTA returns while it is read",
+        ("v14",),
+        "if constexpr (CLUSTER_SIZE > 1) cluster_wait();",
+        "",
+        ("has left", "may come after"),
+        config=_ONE_CLUSTER,
+    ),
+    Mutation(
+        "m and l written over while they are read",
+        ("v14",),
+        "        __syncwarp();\n        float* o_row",
+        "        float* o_row",
+        ("race", "barrier", "__syncwarp"),
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "own l for that of the other CTA",
+        ("v14",),
+        "load_of_cta(l_smem + tile_row, r)",
+        "l_smem[tile_row]",
+        ("rescale", "fusion", "splits", "keys"),
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "maximum of the first CTA alone",
+        ("v14",),
+        "m = fmaxf(m, m_of[r]);",
+        "m = m_of[0];",
+        ("NaN", "in this launch", "keys", "never written"),
+        "causal",
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "all CTAs of a cluster write the first share",
+        ("v14",),
+        "const int d0 = rank * (HEAD_DIM / CLUSTER_SIZE) + 2 * part;",
+        "const int d0 = 2 * part;",
+        ("global memory race", "columns"),
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "all CTAs of a cluster take the first share",
+        ("v14",),
+        "o_row + rank * (HEAD_DIM / CLUSTER_SIZE);",
+        "o_row;",
+        ("columns",),
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "one counter for the shares of all ranks",
+        ("v14",),
+        "tile_index * CLUSTER_SIZE + rank;",
+        "tile_index * CLUSTER_SIZE;",
+        ("in this launch", "uninitialised", "arrivals"),
+        config=_CLUSTERS,
+    ),
+    Mutation(
+        "address of another CTA",
+        ("v14",),
+        "mapa.shared::cluster.u32 %0, %1, %2;",
+        "mapa.shared::cluster.u32 %0, %1, 0;",
+        ("splits", "keys", "fusion"),
+        header="cluster.cuh",
+        config=_CLUSTERS,
     ),
     Mutation(
         "counter not reset",
