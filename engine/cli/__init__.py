@@ -6,75 +6,23 @@ error), 2 bad usage.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.cli import (
-    auto,
-    bench,
-    compare,
-    devices,
-    evaluate,
-    occupancy,
-    predictions,
-    profile,
-    recommend,
-    report,
-    rerun,
-    roofline,
-    sass,
-    selfcheck,
-    sessions,
-    sweep,
-    tuned,
-    variants,
-)
+from engine.cli.command_line import parser
 from engine.errors import AttuneError, InvalidKernel, InvalidProblem, UnknownName
 
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_COMMANDS = (
-    selfcheck,
-    variants,
-    auto,
-    evaluate,
-    occupancy,
-    devices,
-    recommend,
-    sweep,
-    tuned,
-    bench,
-    sessions,
-    report,
-    rerun,
-    roofline,
-    sass,
-    compare,
-    predictions,
-    profile,
-)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line's parser; each command module adds its own part."""
-    root = argparse.ArgumentParser(
-        prog="python -m engine",
-        description="Attune: is the kernel right, what does it occupy, how fast is it.",
-        allow_abbrev=False,
-    )
-    commands = root.add_subparsers(dest="command", required=True, metavar="command")
-    for module in _COMMANDS:
-        module.add_parser(commands)
-    return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
-        args = parser().parse_args(argv)
+        given = sys.argv[1:] if argv is None else list(argv)
+        args = parser(only=given[0] if given else "").parse_args(given)
         code: int = args.run(args)
         sys.stdout.flush()  # what does not fit must fail here
     except (InvalidProblem, UnknownName) as error:

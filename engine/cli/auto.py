@@ -5,36 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
 
-from engine.cli.options import add_config, add_problem, given_config, problem_from
+from engine.auto import choose
+from engine.auto.renew import GPUS, renew
+from engine.auto.table import changed_since, read_table
+from engine.cli.evaluate import known_times
+from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import AttuneError, UnknownName
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "auto",
-        help="the variant and config to take for a problem on a GPU, and why",
-        description="Every command that takes a variant takes `auto`; this one prints what it is.",
-    )
-    p.add_argument("--gpu", help="target GPU, for instance L4 (default: the one in this machine)")
-    add_problem(p)
-    add_config(p)
-    p.add_argument(
-        "--renew",
-        action="store_true",
-        help="rank again by machine code and write the tables that ship (minutes, no GPU needed; "
-        "what is compiled and simulated already is taken from the caches)",
-    )
-    p.add_argument(
-        "--capability",
-        action="append",
-        metavar="X.Y",
-        help="with --renew: this compute capability alone, for instance 8.9; repeatable",
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
+from engine.pipeline.request import target_device
+from kernels.ladder import LADDER
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,9 +22,6 @@ def run(args: argparse.Namespace) -> int:
         return _renew(args)
     if args.capability:
         raise AttuneError("--capability needs --renew; --gpu names the GPU to choose for.")
-    from engine.auto import choose
-    from engine.cli.evaluate import known_times
-    from engine.pipeline.request import target_device
 
     problem, device = problem_from(args), target_device(args.gpu)
     given = given_config(args)
@@ -60,10 +37,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _renew(args: argparse.Namespace) -> int:
-    from engine.auto.renew import GPUS, renew
-    from engine.auto.table import changed_since, read_table
-    from kernels.ladder import LADDER
-
     by_name = {".".join(map(str, capability)): capability for capability in GPUS}
     for name in args.capability or by_name:
         if name not in by_name:

@@ -6,59 +6,28 @@ import argparse
 import sys
 from dataclasses import replace
 from math import isnan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import kernel, parse_config, positive_float
+from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
-from engine.evaluation import baseline_label
+from engine.evaluation import Latency, baseline_label
+from engine.measure.verdict import Comparison
 from engine.names import find_variant
+from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
 from engine.records.encoding import encode
+from engine.sessions.export import exists_already, export_evaluations
 from engine.table import Table
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:
-    from engine.evaluation import Latency
-    from engine.measure.verdict import Comparison
     from engine.pipeline.bench import BenchLine, BenchResult, Entrant
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "bench", help="time our kernels beside PyTorch's attention, on this GPU"
-    )
-    p.add_argument("--against", choices=("sdpa",), default="sdpa", help="the baselines")
-    p.add_argument("--preset", choices=tuple(BENCH_PROBLEMS), required=True, help="which problems")
-    p.add_argument(
-        "--variant",
-        action="append",
-        metavar="NAME[:TUNABLE=VALUE,…]",
-        help="a kernel, for instance v05:num_splits=4, or auto; repeatable (default: the ladder's "
-        "fastest)",
-    )
-    p.add_argument(
-        "--mode",
-        choices=("sustained", "burst"),
-        default="sustained",
-        help="launch back to back, as a loaded server does (default), or with pauses",
-    )
-    p.add_argument(
-        "--seconds",
-        type=positive_float,
-        help="per problem at most (default: 15)",
-    )
-    p.add_argument("--out", type=Path, metavar="FILE", help="write a snapshot; .jsonl: a journal")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from engine.backends.cuda import why_not_cuda
     from engine.pipeline.bench import BENCH, bench
-    from engine.pipeline.evaluate import Evaluator
-    from engine.sessions.export import exists_already
 
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
@@ -91,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace, results: list[BenchResult]) -> None:
-    from engine.sessions.export import export_evaluations
-
     evaluations = [e for result in results for e in result.evaluations]
     if args.out is not None and evaluations:
         title = f"bench {args.preset} against SDPA on {results[0].device}"

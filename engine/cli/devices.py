@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import all_devices, find_device
 from engine.devices.detect import detect_local
 from engine.table import Table
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("devices", help="the GPUs Attune knows, and the one in this machine")
-    p.add_argument("name", nargs="?", help="show one GPU with every figure and its source")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,23 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from engine.backends.executed import format_ranges
 from engine.cli.occupancy import occupancy_rows
-from engine.cli.options import (
-    add_config,
-    add_defaults_only,
-    add_problem,
-    add_run,
-    add_target,
-    config_from,
-    kernel,
-    problem_from,
-)
+from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
 from engine.errors import AttuneError
 from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_label
+from engine.input_kinds import NORMAL
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
@@ -29,42 +20,11 @@ from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
 from engine.pipeline.simulate import simulate
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
+from engine.sessions.known_times import KnownTimes
+from engine.sessions.session import save_outcome
+from engine.sessions.tables import known_times_table
 from engine.table import Table
 from engine.units import format_bytes, format_us
-
-if TYPE_CHECKING:
-    from engine.sessions.known_times import KnownTimes
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("evaluate", help="compile, execute, check and time one variant")
-    p.add_argument("variant", type=kernel, help="for instance v01, path/to/my_kernel.cu, or auto")
-    add_problem(p)
-    add_config(p)
-    add_defaults_only(p)
-    add_target(p)
-    add_run(p)
-    p.add_argument(
-        "--coverage",
-        action="store_true",
-        help="with --check: which lines of the device code never ran, file by file",
-    )
-    p.add_argument(
-        "--schedule",
-        choices=("in_order", "random", "reverse"),
-        default="in_order",
-        help="CPU backend: the order in which threads run",
-    )
-    p.add_argument(
-        "--partial",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="CPU backend: execute and check the CTAs of a few (batch, head) pairs and query tiles "
-        "alone; auto: where all do not fit in memory or in the time limit",
-    )
-    p.add_argument("--save", action="store_true", help="save the result as a snapshot")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         schedule=args.schedule,
         seed=args.seed,
         timeout_s=args.timeout,
-        input_kind=args.inputs,
+        input_kind=args.inputs or NORMAL,
         partial=args.partial,
     )
     known = known_times()
@@ -108,12 +68,8 @@ def run(args: argparse.Namespace) -> int:
         if args.coverage:
             _print_coverage(evaluation)
         if times:
-            from engine.sessions.tables import known_times_table
-
             print_table(known_times_table(times, find_variant(evaluation.variant)))
     if args.save:
-        from engine.sessions.session import save_outcome
-
         print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
     return 0 if evaluation.status is Status.PASSED else 1
 
@@ -121,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
 def known_times() -> KnownTimes | None:
     """What sessions hold; None on a machine that can only measure, or cannot read them."""
     try:
-        from engine.sessions.known_times import KnownTimes
-
         return KnownTimes()
     except (ImportError, AttuneError):
         return None

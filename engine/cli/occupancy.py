@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
 from engine.evaluation import Occupancy
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("occupancy", help="CTAs per SM, limiter and waves for given resources")
-    p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
-    p.add_argument("--threads", type=int, required=True, help="threads per CTA")
-    p.add_argument("--registers", type=int, required=True, help="registers per thread")
-    p.add_argument(
-        "--smem", type=int, default=0, metavar="BYTES", help="shared memory per CTA, in bytes"
-    )
-    p.add_argument("--ctas", type=int, help="CTAs of the launch (default: one, or one cluster)")
-    p.add_argument("--cluster", type=int, default=1, help="CTAs of a cluster (default 1: none)")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
+from engine.model.occupancy import occupancy
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.model.occupancy import occupancy
-
     device = find_device(args.gpu)
     result = occupancy(
         limits_for(device.compute_capability),

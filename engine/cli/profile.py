@@ -6,32 +6,17 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
-from engine.cli.options import add_config, add_defaults_only, add_problem, config_from, problem_from
+from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
+from engine.sessions.counters import METRICS, counters_table
+from engine.sessions.files import read_file
+from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.store.store import default_store
 from kernels.variant import Variant
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "profile", help="print the ncu command that profiles a kernel, or import what it wrote"
-    )
-    p.add_argument("variant", help="for instance v05, or auto")
-    add_problem(p)
-    add_config(p)
-    add_defaults_only(p)
-    p.add_argument("--gpu", help="the GPU that is profiled (default: the one in this machine)")
-    p.add_argument(
-        "--import",
-        dest="csv",
-        metavar="FILE",
-        help="keep the counters of this CSV as a session and show them beside the estimates",
-    )
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,10 +30,6 @@ def run(args: argparse.Namespace) -> int:
         make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
         print(ncu_command(variant, problem, resolved.config))
         return 0
-    from engine.sessions.counters import counters_table
-    from engine.sessions.files import read_file
-    from engine.sessions.importers import ImportOptions, import_measurements
-    from engine.sessions.store.store import default_store
 
     path = Path(args.csv)
     options = ImportOptions(
@@ -73,8 +54,6 @@ def run(args: argparse.Namespace) -> int:
 
 def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> str:
     """The command: one launch of each pass, the counters that Attune shows, as CSV in a file."""
-    from engine.sessions.counters import METRICS
-
     entries = "|".join(launch.entry for launch in variant.passes)
     given = {
         "--batch": problem.batch,

@@ -4,115 +4,31 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import (
-    DTYPES,
-    add_config,
-    add_defaults_only,
-    add_dtype,
-    add_kv_sizes,
-    config_from,
-    kernel,
-)
+from engine.auto import choose
+from engine.cli.options import DTYPES, config_from
 from engine.cli.output import print_json, print_table
+from engine.devices import find_device
 from engine.errors import InvalidProblem
+from engine.model.batch.cost import Saving, TrafficUnit
+from engine.model.batch.recommend import (
+    BatchRequest,
+    BatchResult,
+    Point,
+    problem_now,
+    recommend_batch,
+)
+from engine.model.batch.table import DEFAULT_TARGETS
+from engine.model.batch.waiting import WaitPlan
+from engine.model.simulated import simulated_batch_curve
 from engine.table import Table
 from engine.units import format_bytes, format_us, format_usd
 from kernels.variant import AUTO
 
-if TYPE_CHECKING:
-    from engine.model.batch.cost import Saving, TrafficUnit
-    from engine.model.batch.recommend import BatchResult, Point
-    from engine.model.batch.waiting import WaitPlan
+_TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
 
 
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("recommend-batch", help="the batch that fills the GPU, and why")
-    p.add_argument("variant", type=kernel, help="for instance v01, path/to/my_kernel.cu, or auto")
-    p.add_argument("--gpu", required=True, help="target GPU, for instance L4")
-    p.add_argument("--seqlen", "-S", type=int, required=True, help="sequence length")
-    add_kv_sizes(p)
-    p.add_argument("--head-dim", "-D", type=int, default=64, help="head dimension (default 64)")
-    p.add_argument("--heads", "-H", type=int, default=1, help="heads per batch element (default 1)")
-    p.add_argument(
-        "--heads-free", action="store_true", help="vary batch·heads instead of the batch alone"
-    )
-    p.add_argument("--causal", action="store_true", help="causal mask")
-    add_dtype(p)
-    add_config(p)
-    add_defaults_only(p)
-    p.add_argument(
-        "--max-batch", type=int, default=4096, help="the largest batch to consider (default 4096)"
-    )
-    p.add_argument(
-        "--target",
-        type=_percent,
-        action="append",
-        metavar="PERCENT",
-        help="share of the highest throughput to reach; repeatable (default 70, 90, 95)",
-    )
-    p.add_argument(
-        "--measured",
-        metavar="FILE.csv",
-        help="calibrate on these points: columns batch, num_heads, seqlen, head_dim, kernel_ms",
-    )
-    p.add_argument(
-        "--predict",
-        type=_problem_point,
-        action="append",
-        default=[],
-        metavar="B,H,S",
-        help="a further point to predict; repeatable",
-    )
-    p.add_argument(
-        "--measured-kernel",
-        default="",
-        metavar="NAME",
-        help="the points are of this kernel and not of the variant's file, though launched like "
-        "it: the answer is then about that kernel",
-    )
-    p.add_argument("--batch-now", type=int, default=1, help="the batch used today (default 1)")
-    p.add_argument(
-        "--price",
-        type=_price,
-        action="append",
-        default=[],
-        metavar="[GPU=]USD",
-        help="your price of a GPU-hour, of this GPU or of one named; repeatable (default: the list "
-        "prices of `devices`)",
-    )
-    traffic = p.add_mutually_exclusive_group()
-    for unit, meaning in _TRAFFIC.items():
-        traffic.add_argument(f"--{unit}-per-day", type=float, metavar="N", help=meaning)
-    p.add_argument(
-        "--utilisation",
-        type=float,
-        default=1.0,
-        help="share of a GPU's time to use, 0 to 1 (default 1)",
-    )
-    p.add_argument(
-        "--arrivals-per-s", type=float, help="requests a second: how long to collect a batch"
-    )
-    p.add_argument("--budget-ms", type=float, help="latency that collecting a batch may add")
-    p.add_argument(
-        "--alternatives",
-        action="store_true",
-        help="for a batch that cannot grow: rank other variants and GPUs (compiles them)",
-    )
-    p.add_argument("--curve", action="store_true", help="with --json: every row of the curve")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.set_defaults(run=run)
-
-
-_TRAFFIC: dict[TrafficUnit, str] = {
-    "requests": "traffic, for the cost: batch elements a day",
-    "tokens": "traffic: positions of all requests a day",
-    "queries": "traffic: query rows a day, B·H·S of a launch (default 10⁹)",
-}
-
-
-def _price(text: str) -> tuple[str, float]:
+def price(text: str) -> tuple[str, float]:
     """(GPU, dollars); the GPU is empty for the one at hand."""
     gpu, _, dollars = text.rpartition("=")
     try:
@@ -123,11 +39,11 @@ def _price(text: str) -> tuple[str, float]:
         ) from None
 
 
-def _percent(text: str) -> float:
+def percent(text: str) -> float:
     return float(text.removesuffix("%")) / 100
 
 
-def _problem_point(text: str) -> tuple[int, int, int]:
+def problem_point(text: str) -> tuple[int, int, int]:
     try:
         batch, heads, seqlen = (int(x) for x in text.split(","))
     except ValueError:
@@ -138,12 +54,6 @@ def _problem_point(text: str) -> tuple[int, int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.auto import choose
-    from engine.devices import find_device
-    from engine.model.batch.recommend import BatchRequest, problem_now, recommend_batch
-    from engine.model.batch.table import DEFAULT_TARGETS
-    from engine.model.simulated import simulated_batch_curve
-
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:

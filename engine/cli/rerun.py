@@ -8,50 +8,32 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from engine.cli.compare import add_format_options, print_comparison
-from engine.cli.options import add_target
+from engine.cli.compare import print_comparison
+from engine.environment import collect_environment
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
-
-if TYPE_CHECKING:
-    from engine.pipeline.evaluate import EvaluationOutcome
-    from engine.records.snapshot import Snapshot, Source
-    from engine.sessions.rerun import Repeat
+from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.records.explain import file_label
+from engine.records.snapshot import Snapshot, Source
+from engine.sessions.build import make_error_map, make_snapshot
+from engine.sessions.compare import compare_sessions
+from engine.sessions.files import open_session
+from engine.sessions.rerun import (
+    Repeat,
+    foreign_sources,
+    label,
+    plan_rerun,
+    source_of,
+    their_source,
+)
+from engine.sessions.session import sources_of
+from engine.sessions.store.store import default_store
 
 HERE = "here"
 
 
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("rerun", help="repeat a snapshot's evaluations here and compare")
-    p.add_argument("file", metavar="FILE", help="a snapshot file, or its name in the store")
-    p.add_argument(
-        "--only",
-        default="",
-        metavar="PATTERN",
-        help="only evaluations whose line matches, for instance 'v05*S128*'",
-    )
-    add_target(p, "the recorded one")
-    p.add_argument(
-        "--use-their-source",
-        action="store_true",
-        help="compile the kernel source in the snapshot: it is shown first, and you are asked",
-    )
-    p.add_argument(
-        "--across", action="store_true", help="verdicts across GPUs, drivers and clocks too"
-    )
-    p.add_argument("--save", action="store_true", help="save the results as a snapshot")
-    add_format_options(p)
-    p.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
-    from engine.records.explain import file_label
-    from engine.sessions.compare import compare_sessions
-    from engine.sessions.files import open_session
-    from engine.sessions.rerun import foreign_sources, plan_rerun
-
     snapshot = open_session(args.file)
     repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
     if not repeats:
@@ -76,8 +58,6 @@ def run(args: argparse.Namespace) -> int:
         return 1
     here = _snapshot(snapshot, outcomes, theirs)
     if args.save:
-        from engine.sessions.store.store import default_store
-
         print(f"Saved as {default_store().save(here)}", file=sys.stderr)
     name = file_label(args.file)
     sessions = {name: _only(snapshot, repeats), HERE: here}
@@ -109,9 +89,6 @@ def _agreed(sources: Iterable[Source]) -> bool:
 
 
 def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[EvaluationOutcome]:
-    from engine.pipeline.evaluate import Evaluator
-    from engine.sessions.rerun import label, source_of, their_source
-
     outcomes = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -136,10 +113,6 @@ def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[Eva
 
 def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: bool) -> Snapshot:
     """The repetition as a session of its own."""
-    from engine.environment import collect_environment
-    from engine.sessions.build import make_error_map, make_snapshot
-    from engine.sessions.session import sources_of
-
     evaluations = [o.evaluation for o in outcomes]
     sources = {s.sha256: s for e in evaluations for s in sources_of(e)}
     if theirs:

@@ -5,39 +5,28 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
-from engine.cli.options import (
-    add_config,
-    add_defaults_only,
-    add_problem,
-    config_from,
-    kernel,
-    problem_from,
-)
+from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
+from engine.model.estimate import compiled_footprint, launch_plan
+from engine.model.roofline import (
+    launch_work,
+    points_table,
+    roofline_points,
+    roofs_of,
+    roofs_table,
+    work_table,
+)
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.simulate import simulate
+from engine.search.roofline import roofline_frame, roofline_table, sweep_roofs
+from engine.search.sweep.journal import SweepJournal
+from engine.sessions.known_times import KnownTimes, taken_of
+from engine.table import csv_text
 
 _MOST_ROWS = 40  # of a sweep, without --csv
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "roofline", help="FLOPs, bytes from L2 and DRAM, and how near the roofs a kernel comes"
-    )
-    p.add_argument("variant", nargs="?", type=kernel, help="for instance v01, or my_kernel.cu")
-    p.add_argument(
-        "--sweep", type=Path, metavar="FILE", help="instead: every point of this sweep's journal"
-    )
-    add_problem(p)
-    add_config(p)
-    add_defaults_only(p)
-    p.add_argument("--gpu", help="the GPU, for instance L4 (default: the one in this machine)")
-    formats = p.add_mutually_exclusive_group()
-    formats.add_argument("--json", action="store_true", help="print one JSON object")
-    formats.add_argument("--csv", action="store_true", help="with --sweep: print points as CSV")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,20 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_variant(args: argparse.Namespace) -> int:
-    from engine.model.estimate import compiled_footprint, launch_plan
-    from engine.model.roofline import (
-        launch_work,
-        points_table,
-        roofline_points,
-        roofs_of,
-        roofs_table,
-        work_table,
-    )
-    from engine.pipeline.evaluate import evaluate
-    from engine.pipeline.request import EvaluationRequest, resolve
-    from engine.pipeline.simulate import simulate
-    from engine.sessions.known_times import KnownTimes, taken_of
-
     request = EvaluationRequest(
         variant=args.variant,
         problem=problem_from(args),
@@ -106,11 +81,6 @@ def _of_variant(args: argparse.Namespace) -> int:
 
 
 def _of_sweep(args: argparse.Namespace) -> int:
-    from engine.model.roofline import roofs_table
-    from engine.search.roofline import roofline_frame, roofline_table, sweep_roofs
-    from engine.search.sweep.journal import SweepJournal
-    from engine.table import csv_text
-
     rows = list(SweepJournal.open(args.sweep).rows.values())
     roofs = sweep_roofs(rows)
     frame = roofline_frame(rows)

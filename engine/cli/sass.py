@@ -7,79 +7,40 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import (
-    add_config,
-    add_defaults_only,
-    add_problem,
-    given_config,
-    problem_from,
-)
+from engine.auto import choose
+from engine.cli.evaluate import known_times
+from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
+from engine.cli.sass_output import Result, as_json, print_results
+from engine.compile import compile_kernel
+from engine.config import default_config, resolve_config
+from engine.devices import DeviceSpec, find_device
 from engine.errors import CompileError, InvalidProblem, UnknownName
+from engine.model.estimate import compiled_footprint, launch_plan
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
-from kernels.variant import AUTO
-
-if TYPE_CHECKING:
-    from engine.cli.sass_output import Result
-    from engine.devices import DeviceSpec
-    from engine.pipeline.machine_code import TimedLaunch
-    from engine.plan import LaunchPlan
-    from engine.sass.analysis import Analysis
-    from kernels.variant import Variant
+from engine.pipeline.machine_code import (
+    TimedLaunch,
+    main_pass_dram_bytes,
+    time_launch,
+    with_prediction,
+)
+from engine.pipeline.simulate import predict_simulated
+from engine.plan import LaunchPlan
+from engine.records import files
+from engine.sass.analysis import Analysis, analyse, analyse_plan
+from engine.sass.arguments import parse_arguments
+from engine.sass.cubin import read_cubin
+from engine.sass.launch import Launch
+from kernels.description import sidecar_of
+from kernels.variant import AUTO, Variant
 
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
-_MOST_LINES = 10
 _MAX_CUBIN = 256 << 20
 
 
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser(
-        "sass",
-        help="count and time the machine code of a variant, a FILE.cu or a FILE.cubin",
-        description="Read the machine code of a variant of the ladder (v08), of a CUDA source or "
-        "of a cubin, count what it executes, and simulate its time. No GPU is needed.",
-        epilog="Example: python -m engine sass gemm.cu --entry gemm --gpu L4 --grid 64,64 "
-        "--block 16,16 --arg ptr --arg ptr --arg ptr --arg i32:1024",
-    )
-    p.add_argument("kernel", metavar="KERNEL", help="a variant (v08), auto, FILE.cu or FILE.cubin")
-    p.add_argument("--gpu", help="whose time to simulate, for instance L4")
-    p.add_argument("--arch", help="what to compile for, for instance sm_80 (default: the GPU's)")
-    p.add_argument("--listing", action="store_true", help="print every instruction with its counts")
-    p.add_argument(
-        "--lines",
-        type=int,
-        default=_MOST_LINES,
-        metavar="N",
-        help=f"source lines to print, hottest first (default {_MOST_LINES})",
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON object")
-    variant = p.add_argument_group("for a variant, or a file with a description block")
-    add_problem(variant)
-    add_config(variant)
-    add_defaults_only(variant)
-    file = p.add_argument_group("for a FILE.cu or FILE.cubin")
-    file.add_argument("--entry", help="which __global__ function: name, symbol or fwd<64, true>")
-    for flag, metavar, meaning in (
-        ("--define", "NAME=VALUE", "a macro; repeatable"),
-        ("--include", "DIR", "a folder of headers; repeatable"),
-        ("--arg", "ARG", "an argument: ptr, i32:128, f32:0.125, bytes:HEX with @ptr; repeatable"),
-    ):
-        file.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
-    file.add_argument("--grid", metavar="X,Y,Z", help="CTAs of the launch")
-    file.add_argument("--block", metavar="X,Y,Z", help="threads of a CTA")
-    file.add_argument(
-        "--smem", type=int, default=0, metavar="BYTES", help="dynamic shared memory of a CTA"
-    )
-    p.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
-    from engine.cli.sass_output import as_json, print_results
-    from engine.devices import find_device
-
     device = find_device(args.gpu) if args.gpu else None
     results = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
     if args.json:
@@ -98,12 +59,6 @@ def _of_variant(
     args: argparse.Namespace, device: DeviceSpec | None, variant: Variant | None = None
 ) -> list[Result]:
     """Each pass; its time is what `evaluate` and the pages predict."""
-    from engine.auto import choose
-    from engine.cli.sass_output import Result
-    from engine.config import default_config, resolve_config
-    from engine.model.estimate import launch_plan
-    from engine.sass.analysis import analyse_plan
-
     if variant is None:
         for flag in ("entry", "define", "include", "arg", "grid", "block", "smem"):
             if getattr(args, flag):
@@ -133,11 +88,6 @@ def _of_variant(
 def _time_passes(
     variant: Variant, plan: LaunchPlan, analyses: Sequence[Analysis], device: DeviceSpec
 ) -> tuple[TimedLaunch, ...]:
-    from engine.cli.evaluate import known_times
-    from engine.model.estimate import compiled_footprint
-    from engine.pipeline.machine_code import main_pass_dram_bytes, time_launch, with_prediction
-    from engine.pipeline.simulate import predict_simulated
-
     arch = analyses[0].program.arch
     _check_runs_on(arch, device)
     moved = main_pass_dram_bytes(variant, plan, device, analyses[0])
@@ -153,13 +103,6 @@ def _time_passes(
 
 
 def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
-    from engine.cli.sass_output import Result
-    from engine.pipeline.machine_code import time_launch
-    from engine.sass.analysis import analyse
-    from engine.sass.arguments import parse_arguments
-    from engine.sass.launch import Launch
-    from kernels.description import sidecar_of
-
     path = Path(args.kernel)
     if path.suffix != ".cubin" and args.grid is None:
         if sidecar_of(path).is_file():
@@ -190,9 +133,6 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
 
 
 def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:
-    from engine.records import files
-    from engine.sass.cubin import read_cubin
-
     for flag in ("define", "include"):
         if getattr(args, flag):
             raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is compiled already.")
@@ -209,8 +149,6 @@ def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None
 def _compile(
     args: argparse.Namespace, path: Path, device: DeviceSpec | None
 ) -> tuple[bytes, str | None]:
-    from engine.compile import compile_kernel
-
     defines = tuple(_define(item) for item in args.define)
     entries = (args.entry,) if args.entry else ()
     folders = tuple(Path(folder) for folder in args.include)

@@ -5,25 +5,17 @@ from __future__ import annotations
 import argparse
 import textwrap
 from dataclasses import asdict
-from typing import Any
 
 from engine.cli.output import print_json
+from engine.environment import collect_environment
+from engine.selfcheck import State, selfcheck
 
 _WIDTH = 100
 _INDENT = 36
 
 
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("selfcheck", help="check what works on this machine")
-    p.add_argument("--gpu", help="compile for this GPU; default: the local one, else an L4")
-    p.add_argument("--json", action="store_true", help="print one JSON object, a report to send")
-    p.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when a check failed; what is not possible here is no failure."""
-    from engine.selfcheck import State, selfcheck
-
     results = []
     for result in selfcheck(args.gpu):
         results.append(result)
@@ -42,8 +34,6 @@ def run(args: argparse.Namespace) -> int:
             )
     failed = [result.name for result in results if result.state is State.FAILED]
     if args.json:
-        from engine.environment import collect_environment
-
         print_json(
             {
                 "ok": not failed,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import DTYPES, add_config, add_dtype, add_sizes, config_from, day
+from engine.cli.options import DTYPES, config_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 from engine.table import Table
@@ -16,96 +16,17 @@ if TYPE_CHECKING:
     from engine.sessions.importers import ImportOptions
     from engine.sessions.store.store import SnapshotInfo
 
-_FILTERS = {
-    "text": "in name, title, hypothesis or notes",
-    "gpu": "part of a GPU's name",
-    "variant": "part of a variant's name",
-    "problem": 'words of a problem, for instance "S128 D64"',
-    "since": "saved on or after this day, UTC: 2026-11-21",
-    "until": "saved on or before this day, UTC",
-}
+_FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
 
 
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("sessions", help="list, search, show, import and remove snapshots")
-    _add_filters(p)
-    p.set_defaults(run=_run_list)
-    actions = p.add_subparsers(dest="action", metavar="action")
-    listing = actions.add_parser("list", help="the snapshots that match every filter (the default)")
-    _add_filters(listing, default=argparse.SUPPRESS)
-    show = actions.add_parser("show", help="one snapshot: what it is, and its evaluations")
-    show.add_argument("file", metavar="FILE", help="a path, or a name of the list")
-    show.add_argument("--json", action="store_true", help="print the snapshot's JSON object")
-    show.set_defaults(run=_run_show)
-    remove = actions.add_parser("remove", help="move a snapshot to the trash folder")
-    remove.add_argument("name", metavar="NAME")
-    remove.set_defaults(run=_run_remove)
-    _add_import(actions)
-    _add_decide(actions)
-    spent = actions.add_parser("spent", help="what sessions cost, one by one and so far")
-    spent.add_argument("--json", action="store_true", help="print one JSON list")
-    spent.set_defaults(run=_run_spent)
-
-
-def _add_filters(p: argparse.ArgumentParser, **default: Any) -> None:
-    for name, meaning in _FILTERS.items():
-        kind = day if name in ("since", "until") else str
-        p.add_argument(f"--{name}", type=kind, help=meaning, **(default or {"default": ""}))
-    p.add_argument("--json", action="store_true", help="print one JSON list", **default)
-
-
-def _add_import(actions: Any) -> None:
-    p = actions.add_parser(
-        "import",
-        help="add snapshots to the store, or what other tools measured: CSV, Kernel Tuner, "
-        "NVBench, Nsight Compute CSV",
-    )
-    p.add_argument("files", nargs="+", metavar="FILE")
-    where = p.add_argument_group("what a file of another tool may leave out")
-    where.add_argument("--variant", default="", help="the kernel that was measured")
-    where.add_argument("--gpu", default="", help="the GPU it was measured on")
-    add_sizes(where)
-    where.add_argument("--causal", action="store_true", help="causal mask")
-    add_dtype(where)
-    where.add_argument("--title", default="", help="of the session")
-    where.add_argument("--notes", default="", help="of the session")
-    add_config(where)
-    p.set_defaults(run=_run_import)
-
-
-def _add_decide(actions: Any) -> None:
-    p = actions.add_parser(
-        "decide",
-        help="say of a snapshot what it cost and what was decided; the result is a new snapshot",
-    )
-    p.add_argument("file", metavar="FILE", help="a path, or a name of the list")
-    p.add_argument("--decision", choices=("kept", "dropped", "next"), help="what became of it")
-    p.add_argument("--why", default="", help="the reason of the decision")
-    for name, meaning in (
-        ("hours", "hours that people spent"),
-        ("gpu-hours", "hours that GPUs were used"),
-        ("cost", "US$ spent (default: GPU-hours at the list price)"),
-        ("budget", "US$ that may be spent"),
-    ):
-        p.add_argument(f"--{name}", type=_not_negative, metavar="X", help=meaning)
-    p.add_argument(
-        "--phase",
-        action="append",
-        default=[],
-        metavar="NAME[: METRIC VALUE]",
-        help='a phase with its target, for instance "tiling: latency_us 400"; repeatable',
-    )
-    p.set_defaults(run=_run_decide)
-
-
-def _not_negative(text: str) -> float:
+def not_negative(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
     return value
 
 
-def _run_decide(args: argparse.Namespace) -> int:
+def run_decide(args: argparse.Namespace) -> int:
     from engine.records.snapshot import Decision, Spent
     from engine.sessions.build import now
     from engine.sessions.files import open_session
@@ -157,7 +78,7 @@ def _phase(text: str) -> Phase:
     return decode(Phase, raw, name="The phase")
 
 
-def _run_spent(args: argparse.Namespace) -> int:
+def run_spent(args: argparse.Namespace) -> int:
     from engine.sessions.store.store import default_store
     from engine.sessions.tables import spent_table
 
@@ -171,7 +92,7 @@ def _run_spent(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> int:
     from engine.sessions.store.store import default_store, search
 
     store = default_store()
@@ -214,7 +135,7 @@ def _info(info: SnapshotInfo) -> dict[str, Any]:
     }
 
 
-def _run_show(args: argparse.Namespace) -> int:
+def run_show(args: argparse.Namespace) -> int:
     from engine.sessions.files import open_session
     from engine.sessions.tables import session_tables
 
@@ -229,14 +150,14 @@ def _run_show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_remove(args: argparse.Namespace) -> int:
+def run_remove(args: argparse.Namespace) -> int:
     from engine.sessions.store.store import default_store
 
     print(f"Moved to the trash folder as {default_store().remove(args.name)}.")
     return 0
 
 
-def _run_import(args: argparse.Namespace) -> int:
+def run_import(args: argparse.Namespace) -> int:
     from engine.sessions.files import read_file, snapshot_of
     from engine.sessions.store.store import default_store
 

@@ -8,118 +8,42 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.cli.options import (
-    DTYPES,
-    add_kv_sizes,
-    add_run,
-    add_sizes,
-    add_target,
-    kernel,
-    positive_float,
-    positive_int,
-)
+from engine.auto import chosen_variants
+from engine.cli.options import DTYPES
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
+from engine.compile import cache_root
 from engine.errors import ClusterError, InvalidProblem
+from engine.input_kinds import NORMAL
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import target_device
+from engine.presets import find_preset
+from engine.search.autotune import ProblemResult, problem_results, result_with_final
+from engine.search.evaluation_process import EvaluationProcess, evaluate_point
+from engine.search.keep import configs_to_keep, keep_configs
+from engine.search.ranking import by_problem
+from engine.search.results import row_dict, sweep_frame
+from engine.search.rows import SweepRow
+from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
+from engine.search.sweep.estimate import Estimator, runs_on_gpu
+from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
+from engine.search.sweep.progress import Progress
+from engine.search.sweep.run import SweepEnd, run_sweep
+from engine.table import csv_text
+from kernels.ladder import LADDER
 from kernels.variant import AUTO
-
-if TYPE_CHECKING:
-    from engine.search.autotune import ProblemResult
-    from engine.search.rows import SweepRow
-    from engine.search.space import SweepPoint
-    from engine.search.sweep.journal import SweepJournal, SweepSpec
-    from engine.search.sweep.progress import Progress
-    from engine.search.sweep.run import SweepEnd
 
 # The options that say which points a sweep has.
 _POINTS = (
     *("variants", "batch", "heads", "heads_kv", "seqlen", "seqlen_kv", "head_dim"),
     *("causal", "dtype", "preset", "tunable"),
 )
-_VALUES = "1,2,4, a range 64:512:64, or factors 64:4096:x2"
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("sweep", help="evaluate many points, find the best, resume any time")
-    p.add_argument(
-        "variants",
-        nargs="*",
-        type=kernel,
-        help="for instance v01 v05 path/to/my_kernel.cu, or auto for what is chosen for the "
-        "problems (default: the ladder)",
-    )
-    axes = p.add_argument_group("problems", f"each option takes {_VALUES}")
-    add_sizes(axes, str, "VALUES")
-    add_kv_sizes(axes, str, "VALUES")
-    axes.add_argument("--causal", choices=("no", "yes", "both"), help="causal mask (default no)")
-    axes.add_argument("--dtype", metavar="NAMES", help="fp16 (default), bf16, or fp16,bf16")
-    axes.add_argument("--preset", action="append", default=[], help="a named shape; repeatable")
-    space = p.add_argument_group("configs (default: every value that the variants offer)")
-    space.add_argument(
-        "--tunable",
-        action="append",
-        default=[],
-        metavar="NAME=VALUES",
-        help="values of one tunable, for instance num_splits=1,2,4; repeatable",
-    )
-    space.add_argument(
-        "--defaults-only", action="store_true", help="tunables not named keep their default"
-    )
-    search = p.add_argument_group("search")
-    search.add_argument(
-        "--strategy",
-        choices=("exhaustive", "random", "coordinate", "bayesian", "simulated"),
-        default="exhaustive",
-        help="which points come first; simulated: by machine code, the fastest first",
-    )
-    search.add_argument("--budget-evaluations", type=positive_int, metavar="N")
-    search.add_argument("--budget-seconds", type=positive_float, metavar="SECONDS")
-    run_options = p.add_argument_group("evaluation")
-    add_target(run_options)
-    run_options.add_argument(
-        "--no-execute", action="store_true", help="compile, occupancy and prediction only"
-    )
-    run_options.add_argument(
-        "--full",
-        action="store_true",
-        help="on a GPU: time baselines, cold L2 and end to end at every point too",
-    )
-    add_run(run_options, inputs=None)
-    run_options.add_argument(
-        "--dask",
-        metavar="ADDRESS",
-        help="evaluate on the workers of this Dask scheduler, for instance tcp://host:8786",
-    )
-    files = p.add_argument_group("files and output")
-    which = files.add_mutually_exclusive_group()
-    which.add_argument(
-        "--journal",
-        type=Path,
-        metavar="FILE",
-        help="write the rows here (default: in the cache folder)",
-    )
-    which.add_argument(
-        "--resume", type=Path, metavar="FILE", help="continue the sweep of this journal"
-    )
-    files.add_argument("--keep", action="store_true", help="save the best as tuned configs")
-    files.add_argument(
-        "--all",
-        action="store_true",
-        help="run even where neither a variant nor a problem is named: the whole ladder",
-    )
-    files.add_argument("--dry-run", action="store_true", help="count and estimate, run nothing")
-    shape = files.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print one JSON object")
-    shape.add_argument("--csv", action="store_true", help="print every row as CSV")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from engine.search.cluster.address import parse_address
-    from engine.search.sweep.estimate import Estimator, runs_on_gpu
-    from engine.search.sweep.journal import SweepJournal
 
     if args.dask is not None:
         parse_address(args.dask)
@@ -184,18 +108,10 @@ def _on_this_machine(
     reporter: Reporter,
     on_gpu: bool,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    from engine.search.autotune import problem_results, result_with_final
-    from engine.search.ranking import by_problem
-    from engine.search.sweep.run import run_sweep
-
     if not on_gpu:  # kernels on the CPU already run in a process of their own
-        from engine.pipeline.evaluate import Evaluator
-        from engine.search.evaluation_process import evaluate_point
-
         with Evaluator() as evaluator:
             end = run_sweep(spec, partial(evaluate_point, evaluator), book, reporter)
         return end, problem_results(_rows(book, points))
-    from engine.search.evaluation_process import EvaluationProcess
 
     with EvaluationProcess() as process:
         end = run_sweep(spec, process.evaluate, book, reporter, on_gpu=True)
@@ -237,9 +153,6 @@ def _print(
     progress: Progress | None,
     kept: Sequence[str],
 ) -> None:
-    from engine.search.results import row_dict, sweep_frame
-    from engine.table import csv_text
-
     counts = {
         name: getattr(progress, name) if progress else 0
         for name in ("done", "total", "passed", "skipped", "failed", "resumed")
@@ -266,18 +179,10 @@ def _print(
 
 def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[str]:
     """Save each variant's best config; one sentence for each."""
-    from engine.search.keep import configs_to_keep, keep_configs
-
     return keep_configs(configs_to_keep(results, rows, spec.strategy))
 
 
 def _spec(args: argparse.Namespace) -> SweepSpec:
-    from engine.auto import chosen_variants
-    from engine.pipeline.request import target_device
-    from engine.search.space import Space, SweepOptions, parse_values
-    from engine.search.sweep.journal import Budget, SweepSpec
-    from kernels.ladder import LADDER
-
     tunables = {}
     for item in args.tunable:
         name, equals, values = item.partition("=")
@@ -305,7 +210,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             timeout_s=args.timeout,
             execute=not args.no_execute,
             effort="full" if args.full else "quick",
-            input_kind=args.inputs or "normal",
+            input_kind=args.inputs or NORMAL,
         ),
         strategy=args.strategy,
         budget=Budget(args.budget_evaluations, args.budget_seconds),
@@ -315,9 +220,6 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
 
 def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
     """Presets, and the product of the axes where one is named or there is no preset."""
-    from engine.presets import find_preset
-    from engine.search.space import ProblemAxes, parse_values
-
     presets = tuple(find_preset(name).problem for name in args.preset)
     axes: dict[str, Any] = {}
     for field, option in (
@@ -361,8 +263,6 @@ def _first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
 
 
 def _default_journal() -> Path:
-    from engine.compile import cache_root
-
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = cache_root() / "sweeps"
     free = (folder / f"{stamp}{suffix}.jsonl" for suffix in ("", *(f"-{i}" for i in range(2, 999))))

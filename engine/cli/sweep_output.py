@@ -7,17 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from engine.cli.output import print_table
+from engine.search.autotune import ProblemResult
+from engine.search.rows import SweepRow
+from engine.search.space import SweepPoint
+from engine.search.sweep.progress import Progress, best_key
 from engine.table import Table
 from engine.units import format_duration, format_us
-
-if TYPE_CHECKING:
-    from engine.search.autotune import ProblemResult
-    from engine.search.rows import SweepRow
-    from engine.search.space import SweepPoint
-    from engine.search.sweep.progress import Progress
 
 SHOWN_PLACES = 5
 
@@ -80,8 +78,6 @@ class Reporter:
 
 def _best(progress: Progress) -> SweepRow | None:
     """The best so far at what was evaluated last, on the same GPU where there is one."""
-    from engine.search.sweep.progress import best_key
-
     last = progress.last
     if last is None:
         return None

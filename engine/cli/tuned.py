@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from engine.cli.options import kernel
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.errors import InvalidProblem
@@ -13,23 +11,6 @@ from engine.names import find_variant
 from engine.records.encoding import encode
 from engine.table import Table
 from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("tuned", help="list the saved tuned configs, or delete some")
-    p.add_argument(
-        "variant", nargs="?", type=kernel, help="only those of this variant, for instance v05"
-    )
-    p.add_argument("--gpu", help="only those for this GPU")
-    p.add_argument(
-        "--class",
-        dest="problem_class",
-        metavar="CLASS",
-        help="only those for this class of problems",
-    )
-    p.add_argument("--forget", action="store_true", help="delete what would be listed")
-    p.add_argument("--json", action="store_true", help="print one JSON list")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,9 +6,9 @@ import argparse
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.cli.options import add_problem, problem_from
+from engine.cli.options import problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import AttuneError, InvalidProblem
 from engine.names import find_variant, unknown
@@ -21,36 +21,6 @@ from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.ladder.rung import Rung
-
-
-def add_parser(commands: Any) -> None:
-    p = commands.add_parser("variants", help="list the kernel variants and their tunables")
-    p.add_argument(
-        "--add",
-        type=Path,
-        metavar="FILE",
-        help="use this .cu file as a variant from now on, on the pages too",
-    )
-    p.add_argument("--forget", metavar="NAME", help="take an added kernel off the list again")
-    p.add_argument(
-        "--gpu", help="print the ladder's figures for a problem on this GPU, for instance L4"
-    )
-    add_problem(p)
-    p.add_argument(
-        "--diff",
-        metavar="NAME",
-        help="with --gpu: what this rung changed against the one before, in the source and in the "
-        "counts of its machine code",
-    )
-    p.add_argument("--markdown", action="store_true", help="print the table as the README has it")
-    p.add_argument(
-        "--into",
-        type=Path,
-        metavar="FILE",
-        help="with --markdown: write it into this file, between the marks that are there",
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON list")
-    p.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from engine.cli import main
+from engine.cli import main, parser
 
 EVALUATE = [
     "evaluate",
@@ -241,3 +243,19 @@ def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["variants"], ["devices"], ["devices", "L4"]):
         assert main(argv) == 0
         assert "L4" in capsys.readouterr().out or argv == ["variants"]
+
+
+def test_every_command_of_the_page_has_what_it_names() -> None:
+    """Its module, the function that runs it, and the types and choices of its options."""
+    commands = parser().parse_args(["sessions", "decide", "one.json", "--hours", "2"])
+    assert (commands.hours, commands.run.__name__) == (2.0, "run_decide")
+
+
+def test_help_lists_every_command_and_imports_none() -> None:
+    code = "import sys; from engine.cli import main\ntry: main(['--help'])\nfinally: "
+    code += "print([m for m in sys.modules if m.startswith('engine.cli.')])"
+    listed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert "recommend-batch" in listed
+    assert listed.splitlines()[-1] == "['engine.cli.command_line']"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.cli import sweep
+from engine.cli import parser
 from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
@@ -30,9 +29,7 @@ def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    sweep.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["sweep", *argv])
+    args = parser(only="sweep").parse_args(["sweep", *argv])
     code: int = args.run(args)
     return code
 

@@ -189,7 +189,7 @@ def test_bad_usage_is_one_sentence(
 def test_the_command_line_prints_one_kernel(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.pipeline.simulate.simulate", lambda _: False)  # takes seconds
+    monkeypatch.setattr("engine.cli.roofline.simulate", lambda _: False)  # takes seconds
     assert main(["roofline", "v01", "--gpu", "L4", "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["work"]["kv_l2_loads"] == 2
