@@ -22,7 +22,7 @@ def translation_digest() -> str:
     translators = [
         PACKAGE / "instrument.py",
         PACKAGE / "clusters.py",
-        *(PACKAGE / "ptx").rglob("*.py"),
+        *_sources(PACKAGE / "ptx"),
     ]
     return _digest([*_natives(), *translators])
 
@@ -39,7 +39,11 @@ def changed() -> bool:
 
 
 def _digest_now() -> str:
-    return _digest([*_natives(), *PACKAGE.rglob("*.py")])
+    return _digest([*_natives(), *_sources(PACKAGE)])
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in (".py", ".forms")]
 
 
 def _natives() -> list[Path]:

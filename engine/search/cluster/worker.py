@@ -30,7 +30,7 @@ from engine.search.sweep.estimate import runs_on_gpu
 _ROOT = Path(__file__).resolve().parents[3]
 # What shows and stores results, and does not make them.
 _NOT_COMPARED = frozenset({"cli", "jobs", "sessions"})
-_SOURCES = frozenset({".py", ".toml", ".cu", ".cuh", ".cpp", ".hpp", ".h"})
+_SOURCES = frozenset({".py", ".toml", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".forms"})
 
 _RESTART_DELAY_S = 1.0
 

@@ -1,12 +1,11 @@
 """A form: one line of the PTX manual's syntax, its operands, and the C++ that executes it.
 
-    Form("ldmatrix.sync.aligned.m8n8.x<n:1|2|4>[.trans].shared[::cta].b16",
-         "=d:b32[n] a:shared",
-         "coh::ldmatrix(d, $n, $trans, a, coh_here);")
+    ldmatrix.sync.aligned.m8n8.x<n:1|2|4>[.trans].<shared|shared::cta>.b16
+        =d:b32[n] a:shared -> coh::ldmatrix(d, $n, $trans, a, coh_here);
 
 The syntax has `<name:a|b>` where one of several stands, `[...]` where something may be left out,
 and is otherwise literal. `$name` in the code is what stood there ("none" when it was left out), and
-`$trans` whether `[.trans]` was there; `$t` of a type is its C++ type.
+`$trans` whether `[.trans]` was there; `$t` of a type is its C++ type, `$=t` its name in PTX.
 
 Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of a
 group); `[n]` makes it a vector in braces, C++'s array. Other kinds:
@@ -86,10 +85,10 @@ class Match:
         """The C++, with `$name` filled in."""
 
         def value(match: re.Match[str]) -> str:
-            text = self.groups[match[1]]
-            return TYPES[text][0] if text in TYPES else text
+            text = self.groups[match[2]]
+            return TYPES[text][0] if text in TYPES and not match[1] else text
 
-        code = re.sub(r"\$(\w+)", value, self.form.code)
+        code = re.sub(r"\$(=?)(\w+)", value, self.form.code)
         return re.sub(r"(?<![\w:])ptx::", "coh::ptx::", code)
 
 

@@ -15,7 +15,7 @@ from engine.backends.cpu.ptx.statements import AsmStatement
 from engine.errors import CompileError
 
 CPU_ALTERNATIVE = (
-    "write it with instructions of the table in engine/backends/cpu/ptx/instructions, or give the "
+    "write it with instructions of the table in engine/backends/cpu/ptx/table, or give the "
     "CPU a version of its own under #if defined(__CUDA_ON_HOST__)"
 )
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
