@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _BANKS = 8
 _RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
 _SMEM_UNIT_BYTES = 128  # of its allocation (Turing: 256)
 _LEAST_LOCAL_BYTES = 1024
+_MOST_CODES = 4
 
 # Columns of `Totals.values`.
 EXECUTED, LANES, WAVEFRONTS, IDEAL_WAVEFRONTS, SECTORS, IDEAL_SECTORS, SIZE_BYTES, ACCESSES = range(
@@ -45,9 +47,7 @@ class Totals:
 
 class _Request(ctypes.Structure):
     _fields_ = (
-        ("text", ctypes.c_char_p),
-        ("target", ctypes.c_void_p),
-        ("num_instructions", ctypes.c_int32),
+        ("code", ctypes.c_void_p),
         ("arch", ctypes.c_int32),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
@@ -76,16 +76,10 @@ class Emulator:
         self._library = _library()
         self.program, self.launch = program, launch
         number = int(program.arch[3:].rstrip("af"))
-        index_of = {i.address: n for n, i in enumerate(program.instructions)}
-        targets = [
-            -1 if i.target is None else index_of.get(i.target, -1) for i in program.instructions
-        ]
-        self._targets = np.array(targets, np.int32)
+        self._code = _code_of(program, self._library)
         constants = dict(entry.constants) | {0: constant_bank(entry, program.arch, launch)}
         request = self._request = _Request()
-        request.text = _text(program).encode()
-        request.target = self._targets.ctypes.data
-        request.num_instructions = len(targets)
+        request.code = self._code.handle
         request.arch = number
         request.grid[:] = launch.grid
         request.block[:] = launch.block
@@ -241,6 +235,31 @@ class Emulator:
         return [int(v) for v in out]
 
 
+class _Code:
+    """A program as the library decoded it, for as long as this object lives."""
+
+    def __init__(self, program: Program, library: ctypes.CDLL) -> None:
+        index_of: dict[int | None, int] = {i.address: n for n, i in enumerate(program.instructions)}
+        targets = np.array([index_of.get(i.target, -1) for i in program.instructions], np.int32)
+        self.handle = ctypes.c_void_p(
+            library.sass_decode(_text(program).encode(), *_pointers([targets]), len(targets))
+        )
+        weakref.finalize(self, library.sass_free_code, self.handle)
+
+
+_codes: dict[tuple[str, str], _Code] = {}  # one kernel's CTAs are run many times
+
+
+def _code_of(program: Program, library: ctypes.CDLL) -> _Code:
+    key = (program.cubin_sha256, program.entry)
+    if not program.cubin_sha256 or (code := _codes.get(key)) is None:
+        code = _Code(program, library)
+        while len(_codes) >= _MOST_CODES:
+            _codes.pop(next(iter(_codes)), None)
+        _codes[key] = code
+    return code
+
+
 def emulate(
     program: Program, entry: Entry, launch: Launch, cta: tuple[int, int, int] = (0, 0, 0)
 ) -> CtaTrace:
@@ -250,7 +269,7 @@ def emulate(
 
 def _library() -> ctypes.CDLL:
     library = load_library(_SOURCE)
-    library.sass_emulate.restype = ctypes.c_void_p
+    library.sass_decode.restype = library.sass_emulate.restype = ctypes.c_void_p
     library.sass_error.restype = ctypes.c_char_p
     library.sass_barriers.restype = ctypes.c_bool
     return library

@@ -291,8 +291,9 @@ def build_library(source: Path) -> Path:
         ToolMissing: there is no compiler.
     """
     toolchain = find_toolchain()
-    own = ("-O3", "-ffp-contract=off", "-fvisibility=default")
-    flags = (*toolchain.runtime_flags(), *own)
+    # Nothing reads floating-point exceptions or errno: loops with conditions become vector code.
+    own = ("-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
+    flags = (*toolchain.runtime_flags(), *own, "-fvisibility=default")
     digest = hashlib.sha256()
     for part in (*toolchain.command, toolchain.version, host_cpu(), *flags):
         digest.update(f"{part}\0".encode())

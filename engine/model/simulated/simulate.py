@@ -55,7 +55,8 @@ def simulate(
         for pieces, visited, trace in begins:
             # What beginning more query tiles adds to the same rows, in rows.
             lines = measured.table([visited, 2 * visited])[:, 1]
-            more = simulate_sm(kernel, [trace], [0], resident).cycles - lines[0]
+            one = simulate_sm(kernel, [trace], [0], resident, stalls=False)
+            more = one.cycles - lines[0]
             begin_rows.append(max(0.0, visited * float(more / (lines[1] - lines[0])) / pieces))
         return SimulatedCtas(
             measured,

@@ -166,8 +166,9 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     uint32_t jumps = 0;
     bool moves = true;
     auto indirect = [&](int64_t address) {
-        auto it = cta.index_of.find(address);
-        if (it == cta.index_of.end()) fail(i, "goes to an address that is no instruction of this code");
+        const auto& index_of = cta.request.code->index_of;
+        const auto it = index_of.find(address);
+        if (it == index_of.end()) fail(i, "goes to an address that is no instruction of this code");
         return it->second;
     };
     switch (i.op) {
@@ -290,11 +291,17 @@ bool Warp::run() {
         if (!ready) return any;
         any = true;
         // The lanes furthest behind go first, so that the others' path is joined again.
-        int here = 0x7fffffff;
-        for (int l = 0; l < 32; l++) here = ready >> l & 1 && pc[l] < here ? pc[l] : here;
-        uint32_t active = 0;
-        for (int l = 0; l < 32; l++) active |= static_cast<uint32_t>(pc[l] == here) << l;
-        active &= ready;
+        int here = pc[__builtin_ctz(ready)];
+        const auto lanes_here = [&] {
+            uint32_t lanes = 0;
+            for (int l = 0; l < 32; l++) lanes |= static_cast<uint32_t>(pc[l] == here) << l;
+            return lanes & ready;
+        };
+        uint32_t active = lanes_here();
+        if (active != ready) {
+            for (int l = 0; l < 32; l++) here = ready >> l & 1 && pc[l] < here ? pc[l] : here;
+            active = lanes_here();
+        }
         if (here >= static_cast<int>(cta.code.size())) throw std::runtime_error("the code runs past its last instruction");
         if (++cta.steps > cta.request.max_steps)
             throw std::runtime_error("LIMIT");

@@ -65,10 +65,14 @@ struct MBarrier {
     int needed = 1, pending = 1, phase = 0;
 };
 
+struct Code {
+    std::vector<Instruction> instructions;
+    std::unordered_map<int64_t, int> index_of;  // by address
+    std::string error;
+};
+
 struct Request {
-    const char* text;             // a line an instruction: guard \t mnemonic \t operand \t …
-    const int32_t* target;        // [n] index, -1: none
-    int32_t num_instructions;
+    const Code* code;
     int32_t arch;                 // 75 … 120
     uint32_t grid[3], block[3], cta[3];
     const uint8_t* constants[8];  // banks; bank 0 with the launch filled in
@@ -269,8 +273,7 @@ struct Warp {
 
 struct Cta {
     const Request& request;
-    std::vector<Instruction> code;
-    std::unordered_map<int64_t, int> index_of;
+    const std::vector<Instruction>& code;
     std::vector<uint8_t> smem, smem_marks;
     std::vector<Warp*> warps;
     Barrier bars[16];
@@ -294,7 +297,7 @@ struct Cta {
     };
     std::vector<BulkLoad> bulk_loads;
 
-    explicit Cta(const Request& r) : request(r) {}
+    explicit Cta(const Request& r) : request(r), code(r.code->instructions) {}
     ~Cta() { for (Warp* w : warps) delete w; }
 
     int add(const Row& row) {
@@ -368,7 +371,6 @@ struct Cta {
             if (!r.sectors) r.sectors = r.ideal_sectors = static_cast<uint16_t>(std::min(65535u, r.size_bytes / 32));
         }
     }
-    void decode_all();
     void run();
 };
 
@@ -434,31 +436,32 @@ void Warp::addresses(const Operand& o, bool global, Wide& out) {
 #include "memory.h"
 #include "control.h"
 
-void Cta::decode_all() {
-    const char* p = request.text;
-    code.reserve(static_cast<size_t>(request.num_instructions));
-    for (int n = 0; n < request.num_instructions; n++) {
+void decode_all(Code& code, const char* p, const int32_t* target, int count) {
+    code.instructions.reserve(static_cast<size_t>(count));
+    std::vector<std::string> parts;
+    for (int n = 0; n < count; n++) {
         const char* end = std::strchr(p, '\n');
-        std::vector<std::string> parts(1);
-        for (; p < end; p++) {
-            if (*p == '\t') parts.emplace_back();
-            else parts.back() += *p;
+        parts.clear();
+        for (const char* from = p;; from = p + 1) {
+            p = std::find(from, end, '\t');
+            parts.emplace_back(from, p);
+            if (p == end) break;
         }
         p = end + 1;
         Instruction i = decode(parts[1], parts[2], {parts.begin() + 3, parts.end()});
         i.address = std::strtoll(parts[0].c_str(), nullptr, 10);
-        i.target = request.target[n];
-        index_of[i.address] = n;
-        code.push_back(std::move(i));
+        i.target = target[n];
+        code.index_of[i.address] = n;
+        code.instructions.push_back(std::move(i));
     }
+}
+
+void Cta::run() {
+    if (!request.code->error.empty()) throw std::runtime_error(request.code->error);
     totals.assign(code.size() * 8, 0);
     data_branch.assign(code.size(), 0);
     data_address.assign(code.size(), 0);
     stand_in.assign(code.size(), 0);
-}
-
-void Cta::run() {
-    decode_all();
     smem.assign(request.smem_bytes, 0);
     smem_marks.assign(request.smem_bytes / 4 + 1, 0);
     hazards.wanted = request.find_hazards;
@@ -487,6 +490,20 @@ void Cta::run() {
 }  // namespace
 
 extern "C" {
+
+// text: a line an instruction, address \t guard \t mnemonic \t operand \t …; target: [count] the
+// index that it branches to, -1 for none.
+Code* sass_decode(const char* text, const int32_t* target, int32_t count) {
+    Code* code = new Code;
+    try {
+        decode_all(*code, text, target, count);
+    } catch (const std::exception& error) {
+        code->error = error.what();
+    }
+    return code;
+}
+
+void sass_free_code(Code* code) { delete code; }
 
 Cta* sass_emulate(const Request* request) {
     Cta* cta = new Cta(*request);

@@ -213,11 +213,18 @@ void Warp::floats(const Instruction& i) {
 
 void Warp::halves(const Instruction& i) {
     const bool bfloat = i.has(MOD_BF16) || i.has(MOD_BF16_V2), compares = i.op == OP_HSETP2;
-    auto get = [&](const Operand& o, uint32_t v, int part) {
-        const uint32_t bits = (o.half == 2 || (o.half != 1 && part)) ? v >> 16 : v & 0xffff;
-        float value = bfloat ? bfloat_to_float(bits) : half_to_float(bits);
-        if (o.abs) value = std::fabs(value);
-        return o.neg ? -value : value;
+    struct Floats { float v[32]; };
+    auto convert = [&](const Operand& o, const Lanes& v, int part) {
+        const uint32_t shift = o.half == 2 || (o.half != 1 && part) ? 16 : 0;
+        const uint32_t kept = o.abs ? 0x7fffffffu : FULL, flipped = o.neg ? 0x80000000u : 0;
+        Floats out;
+        if (bfloat)
+            for (int l = 0; l < 32; l++) out.v[l] = bfloat_to_float(v[l] >> shift & 0xffff);
+        else
+            for (int l = 0; l < 32; l++) out.v[l] = half_to_float(v[l] >> shift & 0xffff);
+        if (o.abs || o.neg)
+            for (int l = 0; l < 32; l++) out.v[l] = float_of((bits_of(out.v[l]) & kept) ^ flipped);
+        return out;
     };
     auto put = [&](float v) { return bfloat ? float_to_bfloat(v) : float_to_half(v); };
     const size_t first = compares ? 0 : 1;
@@ -225,35 +232,38 @@ void Warp::halves(const Instruction& i) {
     const Lanes* v[3] = {};
     for (size_t n = 0; n < 3 && first + n < i.s.size(); n++) v[n] = &read(i.s[first + n], t[n]);
     if (!v[0] || !v[1]) fail(i, "is written in a way that is not known here");
-    auto value = [&](int l, int part) -> float {
-        const float x = get(i.s[first], (*v[0])[l], part), y = get(i.s[first + 1], (*v[1])[l], part);
-        if (i.op == OP_HADD2) return x + y;
-        if (i.op == OP_HMUL2) return x * y;
-        return v[2] ? x * y + get(i.s[first + 2], (*v[2])[l], part) : x * y;
-    };
     if (compares) {
         const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
         for (int part = 0; part < 2 && part < static_cast<int>(i.pd.size()); part++) {
-            float a[32], b[32];
-            for (int l = 0; l < 32; l++) a[l] = get(i.s[0], (*v[0])[l], part), b[l] = get(i.s[1], (*v[1])[l], part);
-            write_predicate(i.pd[static_cast<size_t>(part)], join(i, compare(i, a, b), other));
+            const Floats a = convert(i.s[0], *v[0], part), b = convert(i.s[1], *v[1], part);
+            write_predicate(i.pd[static_cast<size_t>(part)], join(i, compare(i, a.v, b.v), other));
         }
         return;
     }
-    if (i.op == OP_HMNMX2) {
-        const uint32_t least = i.ps.empty() ? FULL : predicate(i.ps[0]);
-        return write(i.s[0], each([&](int l) {
-            uint32_t out = 0;
-            for (int part = 0; part < 2; part++)
-                out |= put(minmax(get(i.s[1], (*v[0])[l], part), get(i.s[2], (*v[1])[l], part), least >> l & 1)) << 16 * part;
-            return out;
-        }));
-    }
-    if (i.has(MOD_F32)) return write(i.s[0], each([&](int l) { return bits_of(value(l, 0)); }));
     // A constant that the compiler loads as two halves keeps its bits: products of zeros add nothing.
     const bool moves = i.op == OP_HFMA2 && i.s[1].reg == RZ && i.s[2].reg == RZ && i.s[1].kind == Kind::REG && i.s[2].kind == Kind::REG;
-    if (moves) return write(i.s[0], *v[2]);
-    return write(i.s[0], each([&](int l) { return put(value(l, 0)) | put(value(l, 1)) << 16; }));
+    const bool to_float = i.op != OP_HMNMX2 && i.has(MOD_F32);
+    if (moves && !to_float) return write(i.s[0], *v[2]);
+    const uint32_t least = i.op != OP_HMNMX2 || i.ps.empty() ? FULL : predicate(i.ps[0]);
+    Lanes out{};
+    for (int part = 0; part < (to_float ? 1 : 2); part++) {
+        Floats x = convert(i.s[first], *v[0], part);
+        const Floats y = convert(i.s[first + 1], *v[1], part);
+        if (i.op == OP_HADD2) {
+            for (int l = 0; l < 32; l++) x.v[l] += y.v[l];
+        } else if (i.op == OP_HMNMX2) {
+            for (int l = 0; l < 32; l++) x.v[l] = minmax(x.v[l], y.v[l], least >> l & 1);
+        } else {
+            for (int l = 0; l < 32; l++) x.v[l] *= y.v[l];
+            if (i.op == OP_HFMA2 && v[2]) {
+                const Floats z = convert(i.s[first + 2], *v[2], part);
+                for (int l = 0; l < 32; l++) x.v[l] += z.v[l];
+            }
+        }
+        if (to_float) return write(i.s[0], each([&](int l) { return bits_of(x.v[l]); }));
+        for (int l = 0; l < 32; l++) out[l] |= put(x.v[l]) << 16 * part;
+    }
+    write(i.s[0], out);
 }
 
 void Warp::doubles(const Instruction& i) {

@@ -7,24 +7,56 @@ struct Access32 {  // the lanes of one access
     int n = 0;
 };
 
-// A lane's marks in a byte of shared memory's marks, and back.
+// A lane's marks as a byte of shared memory's marks.
 inline uint8_t packed(const Marks& marks, int lane) {
     uint8_t bits = 0;
     for (int k = 0; k < 4; k++) bits |= static_cast<uint8_t>((marks[k] >> lane & 1) << k);
     return bits;
 }
 
-inline void unpack(Marks& marks, int lane, uint8_t bits) {
-    if (!bits) return;
-    for (int k = 0; k < 4; k++) marks[k] |= static_cast<uint32_t>(bits >> k & 1) << lane;
+// The marks of what lanes load, from shared memory's: alike for most accesses.
+struct MarksOfLanes {
+    uint8_t of[32] = {}, some = 0, every = 0xff;
+    uint32_t lanes = 0;
+
+    void add(int lane, uint8_t bits) {
+        of[lane] |= bits, lanes |= 1u << lane;
+        some |= bits, every &= bits;
+    }
+    Marks unpacked() const {
+        Marks marks = NO_MARKS;
+        for (int k = 0; k < 4; k++) {
+            if (some == every) marks[k] = some >> k & 1 ? lanes : 0;
+            else
+                for (int l = 0; l < 32; l++) marks[k] |= static_cast<uint32_t>(of[l] >> k & 1) << l;
+        }
+        return marks;
+    }
+};
+
+// Whether these lanes' marks are alike, as `bits`.
+inline bool all_alike(const Marks& marks, uint32_t lanes, uint8_t& bits) {
+    bits = 0;
+    for (int k = 0; k < 4; k++) {
+        const uint32_t marked = marks[k] & lanes;
+        if (marked && marked != lanes) return false;
+        bits |= static_cast<uint8_t>((marked != 0) << k);
+    }
+    return true;
 }
 
 inline int busiest_bank(const uint64_t* address, int n, int width) {
     // Passes of lanes that go together: distinct words per bank, equal ones are broadcast.
     const int words = std::max(1, width / 4);
+    uint32_t begun = 0;  // banks that a lane begins at
+    for (int k = 0; k < n; k++) begun |= 1u << (address[k] / 4 & 31);
+    bool apart = __builtin_popcount(begun) == n;
+    for (int k = 0; k < n && apart; k++) apart = address[k] % static_cast<uint64_t>(width) == 0;
+    if (apart) return 1;
     uint64_t seen[32][32];
     int count[32] = {}, most = 0;
-    for (int k = 0; k < n; k++)
+    for (int k = 0; k < n; k++) {
+        if (k && address[k] == address[k - 1]) continue;
         for (int w = 0; w < words; w++) {
             const uint64_t word = address[k] / 4 + static_cast<uint64_t>(w);
             const int bank = static_cast<int>(word & 31);
@@ -34,6 +66,7 @@ inline int busiest_bank(const uint64_t* address, int n, int width) {
             seen[bank][count[bank]++] = word;
             most = std::max(most, count[bank]);
         }
+    }
     return most;
 }
 
@@ -232,18 +265,20 @@ int Warp::memory(const Instruction& i) {
                     }
                 continue;
             }
-            marks = of_address;
-            const Lanes v = each([&](int l) {
+            Lanes v;
+            MarksOfLanes loaded;
+            for (int l = 0; l < 32; l++) {
                 uint32_t value = 0;
                 for (int half = 0; half < 2; half++) {
                     const uint64_t from = transposed ? rows[2 * (l % 4) + half] + 2 * static_cast<uint64_t>(l / 4) : rows[l / 4] + 4 * static_cast<uint64_t>(l % 4) + 2 * static_cast<uint64_t>(half);
                     uint16_t part;
                     std::memcpy(&part, &cta.smem[from], 2);
                     value |= static_cast<uint32_t>(part) << 16 * half;
-                    unpack(marks, l, cta.smem_marks[from / 4]);
+                    loaded.add(l, cta.smem_marks[from / 4]);
                 }
-                return value;
-            });
+                v[l] = value;
+            }
+            marks = of_address | loaded.unpacked();
             write(i.s[0], v, m);
         }
         row.kind = op == OP_LDSM ? SHARED_LOAD : SHARED_STORE;
@@ -262,23 +297,26 @@ int Warp::memory(const Instruction& i) {
         locate(address_of(i), generic);
         count_wavefronts(a, i.width, true, row);
         const Marks of_address = marks;
-        Lanes v[8];
-        Marks loaded[8] = {};
+        uint64_t from[32];
         for (int k = 0; k < a.n; k++) {
-            const uint64_t from = shared_at(cta, i, a.address[k], i.width);
-            cta.hazards.shared(from, i.width, number, false);
-            for (int w = 0; w < words; w++) {
-                uint32_t value = 0;
-                std::memcpy(&value, &cta.smem[from + 4 * static_cast<uint64_t>(w)], static_cast<size_t>(std::min(4, i.width)));
-                if (i.has(MOD_S16)) value = static_cast<uint32_t>(static_cast<int16_t>(value));
-                if (i.has(MOD_S8)) value = static_cast<uint32_t>(static_cast<int8_t>(value));
-                v[w][a.lane[k]] = value;
-                unpack(loaded[w], a.lane[k], cta.smem_marks[from / 4 + static_cast<uint64_t>(w)]);
-            }
+            from[k] = shared_at(cta, i, a.address[k], i.width);
+            cta.hazards.shared(from[k], i.width, number, false);
         }
         for (int w = 0; w < words; w++) {
-            marks = of_address | loaded[w];
-            write(at(i.s, 0, i), v[w], w);
+            Lanes v;
+            MarksOfLanes loaded;
+            for (int k = 0; k < a.n; k++) {
+                const uint64_t place = from[k] + 4 * static_cast<uint64_t>(w);
+                uint32_t value = 0;
+                if (i.width >= 4) std::memcpy(&value, &cta.smem[place], 4);
+                else std::memcpy(&value, &cta.smem[place], static_cast<size_t>(i.width));
+                v[a.lane[k]] = value;
+                loaded.add(a.lane[k], cta.smem_marks[place / 4]);
+            }
+            if (i.has(MOD_S16)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int16_t>(x));
+            if (i.has(MOD_S8)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int8_t>(x));
+            marks = of_address | loaded.unpacked();
+            write(at(i.s, 0, i), v, w);
         }
         row.kind = SHARED_LOAD;
         return cta.add(row);
@@ -287,14 +325,21 @@ int Warp::memory(const Instruction& i) {
         locate(address_of(i), generic);
         count_wavefronts(a, i.width, false, row);
         const Marks of_address = marks;
-        for (int k = 0; k < a.n; k++) cta.hazards.shared(a.address[k] & (SHARED_WINDOW - 1), i.width, number, true);
+        uint64_t to[32];
+        for (int k = 0; k < a.n; k++) {
+            to[k] = shared_at(cta, i, a.address[k], i.width);
+            cta.hazards.shared(to[k], i.width, number, true);
+        }
         for (int w = 0; w < words; w++) {
             marks = of_address;
             const Lanes& v = read(i.s.back(), t, w);
+            uint8_t bits;
+            const bool alike = all_alike(marks, on, bits);
             for (int k = 0; k < a.n; k++) {
-                const uint64_t to = shared_at(cta, i, a.address[k], i.width) + 4 * static_cast<uint64_t>(w);
-                std::memcpy(&cta.smem[to], &v.v[a.lane[k]], static_cast<size_t>(std::min(4, i.width)));
-                cta.smem_marks[to / 4] = packed(marks, a.lane[k]);
+                const uint64_t at = to[k] + 4 * static_cast<uint64_t>(w);
+                if (i.width >= 4) std::memcpy(&cta.smem[at], &v.v[a.lane[k]], 4);
+                else std::memcpy(&cta.smem[at], &v.v[a.lane[k]], static_cast<size_t>(i.width));
+                cta.smem_marks[at / 4] = alike ? bits : packed(marks, a.lane[k]);
             }
         }
         row.kind = SHARED_STORE;
@@ -321,7 +366,9 @@ int Warp::memory(const Instruction& i) {
             uint32_t value;
             std::memcpy(&value, &cta.smem[to], 4);
             old[l] = value;
-            unpack(marks, l, cta.smem_marks[to / 4]);
+            MarksOfLanes loaded;
+            loaded.add(l, cta.smem_marks[to / 4]);
+            marks |= loaded.unpacked();
             cta.smem_marks[to / 4] = packed(marks, l);
             const bool s32 = i.has(MOD_S32);
             const bool less = s32 ? static_cast<int32_t>(v[l]) < static_cast<int32_t>(value) : v[l] < value;

@@ -155,8 +155,7 @@ def measure(
         rounds.append((_cycles(kernel, trace, _ROUNDS * full, full) - begun) / (_ROUNDS - 1))
         more.append(_cycles(kernel, trace, full + 1, full) - begun)
     first = next(iter(by_length.values()))
-    with_fetch = simulate_sm(fetching, [first], [0], resident).cycles
-    without = simulate_sm(kernel, [first], [0], resident).cycles
+    with_fetch = _cycles(fetching, first, 1, resident)
     return CtaTimes(
         resident=full,
         lengths=tuple(by_length),
@@ -164,12 +163,12 @@ def measure(
         together=tuple(together),
         round_cycles=tuple(rounds),
         more_cycles=tuple(more),
-        fetch_cycles=max(0.0, with_fetch - without),
+        fetch_cycles=max(0.0, with_fetch - together[0][0]),
     )
 
 
 def _cycles(kernel: Kernel, trace: CtaTrace, count: int, resident: int) -> float:
-    return simulate_sm(kernel, [trace], [0] * count, resident).cycles
+    return simulate_sm(kernel, [trace], [0] * count, resident, stalls=False).cycles
 
 
 def _counts(resident: int) -> tuple[int, ...]:

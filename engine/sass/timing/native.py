@@ -94,12 +94,15 @@ def simulate_sm(
     queue: Sequence[int],
     resident: int,
     num_sms: int = 1,
+    *,
+    stalls: bool = True,
 ) -> SmTiming:
     """One SM, or several, work through a queue of CTAs, each SM `resident` at a time.
 
     Args:
         queue: for each CTA in order of starting, which of `traces` it executes.
         num_sms: that take CTAs from the queue: the first in turn, then whichever has room first.
+        stalls: whether to work out what warps waited for, which takes a quarter of the time.
 
     Raises:
         CompileError: the CTAs wait for each other for ever, as the trace has them.
@@ -123,7 +126,7 @@ def simulate_sm(
         started=np.zeros(len(order)),
         finished=np.zeros(len(order)),
         busy_cycles={},
-        stalls=np.zeros((len(ops), len(StallReason))),
+        stalls=np.zeros((len(ops) if stalls else 0, len(StallReason))),
     )
     busy = np.zeros(len(PIPES) + len(PORTS))
     launch = _Launch(
@@ -139,7 +142,7 @@ def simulate_sm(
     result = _Result(
         timing.started.ctypes.data,
         timing.finished.ctypes.data,
-        timing.stalls.ctypes.data,
+        timing.stalls.ctypes.data if stalls else None,
         busy.ctypes.data,
     )
     if library.attune_time_sm(ctypes.byref(launch), ctypes.byref(result)):

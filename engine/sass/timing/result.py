@@ -43,7 +43,7 @@ class SmTiming:
     started: NDArray[np.float64]  # [ctas] cycle of each CTA's start, in the queue's order
     finished: NDArray[np.float64]  # [ctas]
     busy_cycles: dict[str, float]  # by pipe and port, over the SM: four partitions add up
-    stalls: NDArray[np.float64]  # [instructions, StallReason] warp cycles
+    stalls: NDArray[np.float64]  # [instructions, StallReason] warp cycles; [0, …] if not wanted
 
     def busy(self) -> dict[str, float]:
         """Share of the cycles in which each pipe or port was busy, 0 to 1."""

@@ -49,7 +49,6 @@ struct Warp {
     double stalled = 0;        // the stall count runs out
     double released = 0;       // a barrier or a wait lets go
     double fetched = 0;        // the code is there
-    double ready = 0;          // all of these and the scoreboards
     int32_t released_by = BARRIER_STALL;
     bool waits = false;        // until another warp acts
     int32_t registers = 0;     // of a thread; setmaxnreg changes them
@@ -88,6 +87,7 @@ struct Partition {
     double free_at[NUM_PIPES + 1] = {};  // by pipe; the last one is the FMA pipe's first unit
     double clock = 0;
     double next = 0;                   // cycle of its next issue, unless `changed` since
+    int32_t chosen = -1;               // the warp that issues then
     bool changed = true;
     int32_t last = -1;                 // the warp that issued last
     double unit_free[4] = {};          // of the FMA pipe
@@ -163,11 +163,11 @@ public:
             double now = NEVER;
             for (int p = 0; p < PARTITIONS; ++p) {
                 Partition& each = partitions[p];
-                if (each.changed) each.next = next_time(each), each.changed = false;
+                if (each.changed) look_ahead(each), each.changed = false;
                 if (each.next < now) now = each.next, best = p;
             }
             if (best < 0) return false;
-            step(partitions[best], now);
+            issue(partitions[best], partitions[best].chosen, now);
         }
         --free_slots;
         return true;
@@ -235,9 +235,8 @@ private:
         const Op& op = in.ops[trace_of(w).instruction[w.position]];
         w.fetched = fetch(op, w.issued);
         double ready = std::max({w.stalled, w.released, w.fetched});
-        for (int b = 0; b < SCOREBOARDS; ++b)
-            if (op.wait_mask >> b & 1) ready = std::max(ready, w.scoreboard[b].clear);
-        w.ready = ready;
+        for (int32_t mask = op.wait_mask; mask; mask &= mask - 1)
+            ready = std::max(ready, w.scoreboard[__builtin_ctz(mask)].clear);
         Partition& p = partitions[w.partition];
         p.ready[w.place] = ready;
         p.slot[w.place] = op.pipe == FMA && op.first_unit_only ? NUM_PIPES : op.pipe;
@@ -278,23 +277,19 @@ private:
         }
     }
 
-    static double next_time(const Partition& p) {
-        double first = NEVER;
-        for (size_t i = 0; i < p.warps.size(); ++i)
-            first = std::min(first, std::max(p.ready[i], p.free_at[p.slot[i]]));
-        return std::ceil(std::max(first, p.clock));
-    }
-
-    void step(Partition& p, double now) {
-        int32_t chosen = -1;
-        double longest = NEVER;
+    // Which warp issues next, and when; NEVER while all wait for others.
+    void look_ahead(Partition& p) const {
+        const auto able = [&](size_t i) { return std::max(p.ready[i], p.free_at[p.slot[i]]); };
+        p.next = std::ceil(p.clock);
+        p.chosen = p.last;
+        if (p.last >= 0 && able(warps[p.last].place) <= p.next) return;
+        double first = NEVER, longest = NEVER;
+        for (size_t i = 0; i < p.warps.size(); ++i) first = std::min(first, able(i));
+        p.next = std::ceil(std::max(first, p.clock));
         for (size_t i = 0; i < p.warps.size(); ++i) {
             const double since = p.warps[i] == p.last ? -1.0 : p.ready[i];
-            if (std::max(p.ready[i], p.free_at[p.slot[i]]) <= now && since < longest)
-                chosen = p.warps[i], longest = since;
+            if (able(i) <= p.next && since < longest) p.chosen = p.warps[i], longest = since;
         }
-        p.changed = true;
-        issue(p, chosen, now);
     }
 
     // ---- issue ----
@@ -306,7 +301,8 @@ private:
         const int32_t row = trace.access[w.position];
         const Op& op = in.ops[op_index];
         const uint8_t kind = row < 0 ? static_cast<uint8_t>(NO_ACCESS) : trace.kind[row];
-        attribute(p, w, op, op_index, now);
+        if (out.stalls) attribute(p, w, op, op_index, now);
+        p.changed = true;
 
         double result = now + op.result_cycles, read = now + op.read_cycles;
         bool is_long = false;

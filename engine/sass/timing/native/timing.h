@@ -96,7 +96,7 @@ struct Launch {
 struct Result {
     double* started;           // [num_ctas]
     double* finished;          // [num_ctas]
-    double* stalls;            // [ops, NUM_REASONS], warp cycles
+    double* stalls;            // [ops, NUM_REASONS], warp cycles; null: not wanted
     double* busy;              // [NUM_PIPES + NUM_PORTS]
     double cycles;
     int64_t issued;
