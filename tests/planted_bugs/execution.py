@@ -373,7 +373,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "the second step of Q and K left out",
         ("v12",),
-        "mma_m16n8k16(s_rmem[t][tile], second[t], keys.z, keys.w);",
+        "mma_m16n8k16(s_rmem[t][tile], second, keys.z, keys.w);",
         "",
         ("columns of Q and K",),
     ),

@@ -86,7 +86,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "K/V head by the remainder",
         ("v12",),
-        "blockIdx.y / (num_heads / num_heads_kv);",
+        "(int)((blockIdx.y + 0.5f) * kv_heads_per_head);",
         "blockIdx.y % num_heads_kv;",
         ("by head % num_heads_kv",),
         "gqa",
