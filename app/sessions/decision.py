@@ -71,5 +71,5 @@ def _keep(session: Session, place: str) -> None:
         raw = {"outcome": outcome, "why": state["decision_why"].strip()}
         session.edit(
             spent=decode(Spent, spent, name="What was spent"),
-            decision=decode(Decision, raw, name="The decision") if outcome else "none",
+            decision=decode(Decision, raw, name="The decision") if outcome else None,
         )

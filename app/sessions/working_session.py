@@ -128,7 +128,7 @@ def _label(session_id: str) -> str:
 
 def _set_target(session: Session) -> None:
     with notices.errors_to(_NOTICES):
-        session.edit(target=goal.from_form() or "none")
+        session.edit(target=goal.from_form())
 
 
 def _edit(session: Session, **changes: Any) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from engine.backends.executed import format_ranges
 from engine.cli.occupancy import occupancy_rows
-from engine.cli.options import config_from, problem_from
+from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
 from engine.errors import AttuneError
 from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_label
@@ -31,17 +31,11 @@ def run(args: argparse.Namespace) -> int:
     if args.coverage and not args.check:
         raise AttuneError("--coverage needs --check: only the check build counts lines.")
     request = EvaluationRequest(
-        variant=args.variant,
+        **fields_from(args, EvaluationRequest, "config"),
         problem=problem_from(args),
         config=config_from(args),
-        gpu=args.gpu,
-        backend=args.backend,
-        check=args.check,
-        schedule=args.schedule,
-        seed=args.seed,
         timeout_s=args.timeout,
         input_kind=args.inputs or NORMAL,
-        partial=args.partial,
     )
     known = known_times()
     request, choice = pin_auto(request, known.taken_at if known is not None else lambda *_: ())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from engine.config import default_config
 from engine.errors import InvalidProblem
@@ -81,6 +82,12 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
     if getattr(args, "defaults_only", False) and args.variant != AUTO:
         return default_config(find_variant(args.variant), config)
     return config
+
+
+def fields_from(args: argparse.Namespace, kind: type[Any], *without: str) -> dict[str, Any]:
+    """What the options say of the fields of a dataclass that are called as they are."""
+    names = [f.name for f in fields(kind) if f.name not in without]
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
 def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from engine.cli.options import config_from, problem_from
@@ -35,16 +36,9 @@ def run(args: argparse.Namespace) -> int:
     options = ImportOptions(
         variant=variant.id,
         device=resolved.device.name if resolved.device is not None else args.gpu or "",
-        batch=problem.batch,
-        num_heads=problem.num_heads,
-        seqlen=problem.seqlen,
-        head_dim=problem.head_dim,
-        seqlen_kv=problem.seqlen_kv,
-        num_heads_kv=problem.num_heads_kv,
-        causal=problem.causal,
-        dtype=problem.dtype,
         config=resolved.config,
         title=f"Profile of {variant.id} on {problem.label()}",
+        **asdict(problem),
     )
     snapshot = import_measurements(read_file(path), name=path.name, options=options)
     print(f"Kept as {default_store().save(snapshot)}.")

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from engine.auto import choose
-from engine.cli.options import DTYPES, config_from
+from engine.cli.options import DTYPES, config_from, fields_from
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.errors import InvalidProblem
@@ -59,30 +59,14 @@ def run(args: argparse.Namespace) -> int:
     if args.curve and not args.json:
         raise InvalidProblem("--curve goes with --json: the curve has a row per batch.")
     request = BatchRequest(
-        variant=args.variant,
-        gpu=args.gpu,
-        seqlen=args.seqlen,
-        seqlen_kv=args.seqlen_kv,
-        heads_kv=args.heads_kv,
-        head_dim=args.head_dim,
-        heads=args.heads,
-        heads_free=args.heads_free,
-        causal=args.causal,
+        **fields_from(args, BatchRequest, "dtype", "config", "predict"),
         dtype=DTYPES[args.dtype],
         config=config_from(args),
-        max_batch=args.max_batch,
         targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
-        measured=args.measured,
-        measured_kernel=args.measured_kernel,
         predict=tuple(args.predict),
-        batch_now=args.batch_now,
         prices={find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price},
         traffic_per_day=next(iter(named.values()), None),
         traffic_unit=next(iter(named), "queries"),
-        utilisation=args.utilisation,
-        arrivals_per_s=args.arrivals_per_s,
-        budget_ms=args.budget_ms,
-        alternatives=args.alternatives,
     )
     note = ""
     if request.variant == AUTO:

@@ -41,11 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_variant(args: argparse.Namespace) -> int:
     request = EvaluationRequest(
-        variant=args.variant,
-        problem=problem_from(args),
-        config=config_from(args),
-        gpu=args.gpu,
-        execute=False,
+        args.variant, problem_from(args), config_from(args), args.gpu, execute=False
     )
     resolved = resolve(request)
     if resolved.device is None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import DTYPES, config_from
+from engine.cli.options import DTYPES, config_from, fields_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 from engine.table import Table
@@ -178,15 +178,9 @@ def _options(args: argparse.Namespace) -> ImportOptions:
     from engine.sessions.importers import ImportOptions
 
     return ImportOptions(
-        variant=args.variant,
+        **fields_from(args, ImportOptions, "dtype", "config"),
         device=args.gpu,
-        batch=args.batch,
         num_heads=args.heads,
-        seqlen=args.seqlen,
-        head_dim=args.head_dim,
-        causal=args.causal,
         dtype=DTYPES[args.dtype],
         config=config_from(args),
-        title=args.title,
-        notes=args.notes,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.auto import chosen_variants
-from engine.cli.options import DTYPES
+from engine.cli.options import DTYPES, fields_from
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.compile import cache_root
@@ -203,10 +203,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             own_values=not args.defaults_only,
         ),
         options=SweepOptions(
-            gpu=args.gpu,
-            backend=args.backend,
-            check=args.check,
-            seed=args.seed,
+            **fields_from(args, SweepOptions),
             timeout_s=args.timeout,
             execute=not args.no_execute,
             effort="full" if args.full else "quick",

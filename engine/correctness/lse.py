@@ -22,10 +22,9 @@ from engine.correctness.reference import (
     slice_groups,
     slice_qkv,
 )
+from engine.correctness.systematic import UNIT_ROUNDOFF
 from engine.tensors import FloatArray, Inputs
-from kernels.variant import Dtype
 
-_HALF_STEP: Final[dict[Dtype, float]] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _RELATIVE: Final = 1e-3
 
 
@@ -66,7 +65,7 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
     covered = lse.reshape(-1, problem.seqlen)[coverage.slices[:, None], coverage.rows[None, :]]
     error = np.abs(covered - ref)
     worst = float(error.max())
-    allowed = _HALF_STEP[problem.dtype] + _RELATIVE * max(1.0, float(np.abs(ref).max()))
+    allowed = UNIT_ROUNDOFF[problem.dtype] + _RELATIVE * max(1.0, float(np.abs(ref).max()))
     if worst <= allowed:
         return LseVerdict(
             True, f"The largest error of LSE is {worst:.3g}; {allowed:.3g} is allowed."

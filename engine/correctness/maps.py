@@ -53,9 +53,9 @@ def error_maps(
         error = np.where(compared.finite, error, np.nan)
     by_slice = np.full(problem.batch * problem.num_heads, NOT_COMPARED)
     by_slice[coverage.slices] = error.max(axis=(1, 2))
-    batch_by_head, *per_head = _pool(by_slice.reshape(problem.batch, problem.num_heads))
+    batch_by_head, *per_head = pool(by_slice.reshape(problem.batch, problem.num_heads))
     by_tile, merged = error_by_key_tile(inputs, compared, tiles, compared.worst_slice())
-    by_tile, *per_tile = _pool(by_tile)
+    by_tile, *per_tile = pool(by_tile)
     row_by_column, *per_row = _pool_rows(error.max(axis=0), coverage.rows, problem.seqlen)
     per_tile = [cell * tile for cell, tile in zip(per_tile, merged, strict=True)]
     head_map, tile_map, row_map = (
@@ -85,9 +85,12 @@ def maps_from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> tuple[Err
     )
 
 
-def _pool(values: Float64Array) -> tuple[Float64Array, int, int]:
-    """Block maxima of a matrix, at most 256 × 256, and the block's two sides."""
-    down, across = (ceil_div(n, MAX_MAP_SIDE) for n in values.shape)
+def pool(values: Float64Array, side: int = MAX_MAP_SIDE) -> tuple[Float64Array, int, int]:
+    """Block maxima of a matrix, at most `side` × `side`, and the block's two sides.
+
+    NaN wins over every number.
+    """
+    down, across = (ceil_div(n, side) for n in values.shape)
     for axis, step in ((0, down), (1, across)):
         values = np.maximum.reduceat(values, np.arange(0, values.shape[axis], step), axis=axis)
     return values, down, across
@@ -100,5 +103,5 @@ def _pool_rows(values: Float64Array, rows: IntArray, seqlen: int) -> tuple[Float
     starts = np.flatnonzero(np.r_[True, cells[1:] != cells[:-1]])
     pooled = np.full((ceil_div(seqlen, whole), values.shape[1]), NOT_COMPARED)
     pooled[cells[starts]] = np.maximum.reduceat(values, starts, axis=0)
-    pooled, down, across = _pool(pooled)
+    pooled, down, across = pool(pooled)
     return pooled, whole * down, across

@@ -56,6 +56,10 @@ class DeviceSpec:
         is_nominal = self.memory_bytes in (None, self.memory_gb << 30)
         return f"{self.memory_gb} GB" if is_nominal else f"{self.memory_gb} GB ({usable})"
 
+    def tensor_tflops(self, dtype: str) -> float | None:
+        """The tensor cores' peak in the format: what % of peak refers to, whatever unit is used."""
+        return self.bf16_tensor_tflops if dtype == "bfloat16" else self.fp16_tensor_tflops
+
     @property
     def architecture(self) -> str:
         """`Ada`, as NVIDIA calls the generation; empty where it is none of those known here."""

@@ -35,7 +35,10 @@ _ACTIVE_S = 2.0  # a stream with a sample so young will see by itself that it is
 
 
 class JobManager:
-    """Jobs of one server. Thread-safe; every method returns quickly."""
+    """Jobs of one server. Thread-safe; every method returns quickly.
+
+    What queues a job raises `StoreError` where the jobs folder cannot be written.
+    """
 
     def __init__(self, root: Path) -> None:
         self._run, self._slot_lock = _claim_slot(root)
@@ -64,9 +67,6 @@ class JobManager:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
                 "machine_code" what `engine.pipeline.read_machine_code` makes, "rung" the
                 figures of `engine.ladder`.
-
-        Raises:
-            StoreError: the jobs folder cannot be written.
         """
         return self._submit(kind, encode(request))
 
@@ -76,9 +76,6 @@ class JobManager:
         Args:
             cluster: address of the Dask scheduler whose workers evaluate, for instance
                 `tcp://host:8786`; empty for this machine.
-
-        Raises:
-            StoreError: the jobs folder cannot be written.
         """
         return self._submit("sweep", encode(spec), cluster=cluster)
 
@@ -90,9 +87,6 @@ class JobManager:
 
         Returns:
             The new job's id, its own while it still runs, or None when there is no such sweep.
-
-        Raises:
-            StoreError: the jobs folder cannot be written.
         """
         job = self.status(job_id)
         if job is None or job.kind != "sweep":
@@ -103,11 +97,7 @@ class JobManager:
         return self._submit("sweep", job.request, job.journal, where)
 
     def submit_stream(self, request: EvaluationRequest) -> str:
-        """Queue a latency stream, which goes on until it is cancelled; the job's id.
-
-        Raises:
-            StoreError: the jobs folder cannot be written.
-        """
+        """Queue a latency stream, which goes on until it is cancelled; the job's id."""
         return self._submit("live", encode(request))
 
     def _submit(

@@ -198,10 +198,9 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
     """
     if variant.work.math_unit == "fma":
         peak, peak_name = device.fp32_tflops, "FP32 peak"
-    elif dtype == "bfloat16":
-        peak, peak_name = device.bf16_tensor_tflops, "BF16 tensor peak"
     else:
-        peak, peak_name = device.fp16_tensor_tflops, "FP16 tensor peak"
+        name = "BF16" if dtype == "bfloat16" else "FP16"
+        peak, peak_name = device.tensor_tflops(dtype), f"{name} tensor peak"
     figures = {
         "number of SMs": device.num_sms,
         "clock": device.boost_clock_mhz,

@@ -264,7 +264,7 @@ class _Bench:
         by_kind: dict[LatencyKind, Latency] = {x.kind: x for x in group.latencies(run, name)}
         device = by_kind.get(self.settings.kinds[0])
         tflops = self.problem.flops / device.median_us / 1e6 if device else None
-        peak = _peak_tflops(self.spec, self.problem)
+        peak = self.spec.tensor_tflops(self.problem.dtype) if self.spec is not None else None
         comparison: Comparison | None = None
         if device is not None and best is not None and name != best:
             comparison = run.table.compare(name, best, self.settings.kinds[0])
@@ -280,11 +280,3 @@ class _Bench:
             against_best=comparison,
             reason="" if device else group.failures.get(name, "It was not measured."),
         )
-
-
-def _peak_tflops(spec: DeviceSpec | None, problem: Problem) -> float | None:
-    """The tensor cores' dense peak with FP32 accumulation."""
-    if spec is None:
-        return None
-    half = problem.dtype == "float16"
-    return spec.fp16_tensor_tflops if half else spec.bf16_tensor_tflops

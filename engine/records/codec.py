@@ -7,19 +7,18 @@ the file and the place. Nothing read here is executed, fetched or used as a path
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from engine.errors import SnapshotError
 from engine.records.encoding import decode
 from engine.records.explain import file_label, place_of
+from engine.records.journal import collector_paused
 from engine.records.snapshot import (
     FORMAT,
     SCHEMA_VERSION,
@@ -86,7 +85,7 @@ def loads(data: bytes, *, name: str) -> Snapshot:
     """
     label = file_label(name)
     text = _text(data, label)
-    with _collector_paused():
+    with collector_paused():
         raw = _known_version(_parse(text, label), label)
         decode(Summary, raw.pop("summary", None), name=label, at="summary")
         return decode(Snapshot, raw, name=label)
@@ -120,7 +119,7 @@ def parse_json(data: bytes, *, name: str) -> Any:
         SnapshotError: too large, not JSON, or with a field given twice.
     """
     label = file_label(name)
-    with _collector_paused():
+    with collector_paused():
         return _parse(_text(data, label), label, max_fields=MAX_VALUES)
 
 
@@ -130,18 +129,6 @@ def text_of(data: bytes, *, name: str) -> str:
     text = _text(data, label)
     _check_values(text, label)
     return _decode(text, label)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hundreds of thousands of live objects and no cycles: collecting would only cost time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _text(data: bytes, label: str) -> bytes:

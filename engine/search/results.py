@@ -26,17 +26,8 @@ OUTLIER_TIME = 0.05
 _CONFIG = "config."
 COLUMNS = (
     *("point", "status", "reason", "device", "variant", "problem"),
-    *(
-        "batch",
-        "num_heads",
-        "seqlen",
-        "head_dim",
-        "causal",
-        "dtype",
-        "seqlen_kv",
-        "num_heads_kv",
-        "label",
-    ),
+    *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype"),
+    *("seqlen_kv", "num_heads_kv", "label"),
     *("origin", "method", "median_us", "low_us", "high_us", "tflops"),
     *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
     *("registers_per_thread", "smem_bytes", "spill_bytes"),
@@ -63,6 +54,8 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
     resources, occupancy = row.result["resources"] or {}, row.result["occupancy"] or {}
     correctness, execution = row.result["correctness"] or {}, row.result["execution"] or {}
     interval = row.interval
+    held = ("occupancy", "limiter", "ctas", "waves", "wave_efficiency")
+    used = ("registers_per_thread", "smem_bytes", "spill_bytes")
     return {
         "point": row.point,
         "status": str(row.status),
@@ -78,16 +71,9 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
         "low_us": interval.low if interval else None,
         "high_us": interval.high if interval else None,
         "tflops": row.problem.flops / interval.median / 1e6 if interval else None,
-        "occupancy": occupancy.get("occupancy"),
-        "limiter": occupancy.get("limiter"),
-        "ctas": occupancy.get("ctas"),
-        "waves": occupancy.get("waves"),
-        "wave_efficiency": occupancy.get("wave_efficiency"),
-        "registers_per_thread": resources.get("registers_per_thread"),
-        "smem_bytes": resources.get("smem_bytes"),
-        "spill_bytes": resources.get("spill_bytes"),
-        "max_abs_err": correctness.get("max_abs_err"),
-        "tolerance": correctness.get("tolerance"),
+        **{name: occupancy.get(name) for name in held},
+        **{name: resources.get(name) for name in used},
+        **{name: correctness.get(name) for name in ("max_abs_err", "tolerance")},
         # Of the CPU backend, in ms; says nothing about a GPU.
         "cpu_execution_ms": execution.get("cpu_execution_ms"),
         "evaluated_in_s": row.elapsed_s,

@@ -9,22 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from engine.evaluation import Evaluation
 from engine.problem import Problem
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import (
     Attachment,
-    Decision,
     Environment,
-    Goal,
-    Phase,
     Snapshot,
     Source,
-    Spent,
     StoredErrorMap,
-    TimelineEntry,
 )
 from engine.text import (
     MAX_NOTES,
@@ -52,25 +45,20 @@ def make_snapshot(
     environment: Mapping[str, Any] | Environment,
     title: str = "",
     hypothesis: str = "",
-    target: Goal | None = None,
     notes: str = "",
     provenance: str = "",
     created: str | None = None,
     updated: str | None = None,
     id: str | None = None,  # noqa: A002  (the field's name)
     problems: Iterable[Problem] = (),
-    error_maps: Iterable[StoredErrorMap] = (),
-    sources: Iterable[Source] = (),
-    timeline: Iterable[TimelineEntry] = (),
-    log: str = "",
-    attachments: Iterable[Attachment] = (),
-    spent: Spent | None = None,
-    decision: Decision | None = None,
-    phases: Iterable[Phase] = (),
+    **fields: Any,
 ) -> Snapshot:
     """A snapshot of `evaluations`. Texts are cleaned and cut to what a file may hold.
 
-    `problems` adds problems that have no evaluation yet. Times default to now.
+    Args:
+        problems: further ones, which have no evaluation yet.
+        created, updated: now by default.
+        fields: further fields of `Snapshot`.
 
     Raises:
         SnapshotError: something that no file may hold, such as too many evaluations.
@@ -80,7 +68,6 @@ def make_snapshot(
         "id": id or uuid.uuid4().hex,
         "title": clean_line(title, 120) or UNTITLED,
         "hypothesis": clean_lines(hypothesis, MAX_SENTENCE),
-        "target": target,
         "notes": clean_lines(notes, MAX_NOTES),
         "created": created or present,
         "updated": updated or present,
@@ -88,14 +75,7 @@ def make_snapshot(
         "environment": environment,
         "problems": tuple(dict.fromkeys([*(e.problem for e in evaluations), *problems])),
         "evaluations": [encode(evaluation) for evaluation in evaluations],
-        "error_maps": tuple(error_maps),
-        "sources": tuple(sources),
-        "timeline": tuple(timeline),
-        "log": log,
-        "spent": spent,
-        "decision": decision,
-        "phases": tuple(phases),
-        "attachments": tuple(attachments),
+        **fields,
     }
     return decode(Snapshot, raw, name="This session")
 
@@ -137,10 +117,9 @@ def make_error_map(evaluation: int, error_map: ErrorMap) -> StoredErrorMap:
 
     `evaluation` is the index of the evaluation it belongs to. Values keep four digits.
     """
-    pooled = np.asarray(error_map.values, dtype=np.float64)
-    down, across = (-(-n // MAP_SIDE) for n in pooled.shape)
-    for axis, step in ((0, down), (1, across)):  # NaN wins over every number
-        pooled = np.maximum.reduceat(pooled, np.arange(0, pooled.shape[axis], step), axis=axis)
+    from engine.correctness.maps import pool
+
+    pooled, down, across = pool(error_map.values, MAP_SIDE)
     raw = {
         "evaluation": evaluation,
         "name": error_map.name,

@@ -165,31 +165,15 @@ def _speedups(goal: Goal, evaluations: list[Evaluation]) -> list[Figure]:
         if e.latency is None or not baselines:
             continue
         name, against = min(baselines, key=lambda pair: pair[1].median_us)
-        figures.append(
-            Figure(
-                against.median_us / e.latency.median_us,
-                against.low_us / e.latency.high_us,
-                against.high_us / e.latency.low_us,
-                e.problem,
-                f"{_what(e)} over {name}",
-                _hard(e.latency, against),
-            )
-        )
+        figures.append(_ratio(against, e.latency, e.problem, f"{_what(e)} over {name}"))
     return _best_per_problem(figures, lambda f: f.value)
 
 
 def _latencies(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     figures = [
-        Figure(
-            e.latency.median_us,
-            e.latency.low_us,
-            e.latency.high_us,
-            e.problem,
-            _what(e),
-            _hard(e.latency),
-        )
+        Figure(t.median_us, t.low_us, t.high_us, e.problem, _what(e), _hard(t))
         for e in _last_of_each(evaluations)
-        if e.latency is not None
+        if (t := e.latency) is not None
     ]
     return _best_per_problem(figures, lambda f: -f.value)
 
@@ -209,21 +193,25 @@ def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
             if _units(e) == _units(start) or e.latency is None or start.latency is None:
                 continue
             scale = _units(e) / _units(start)
-            figures.append(
-                Figure(
-                    scale * start.latency.median_us / e.latency.median_us,
-                    scale * start.latency.low_us / e.latency.high_us,
-                    scale * start.latency.high_us / e.latency.low_us,
-                    e.problem,
-                    f"{_what(e)} over {start.problem.label()}",
-                    _hard(e.latency, start.latency),
-                )
-            )
+            what = f"{_what(e)} over {start.problem.label()}"
+            figures.append(_ratio(start.latency, e.latency, e.problem, what, scale))
     return [
         max((f for f in figures if f.hard is hard), key=lambda f: f.value)
         for hard in (True, False)
         if any(f.hard is hard for f in figures)
     ]
+
+
+def _ratio(start: Latency, now: Latency, problem: Problem, what: str, scale: float = 1.0) -> Figure:
+    """How many times as long the start took, times `scale`."""
+    return Figure(
+        scale * start.median_us / now.median_us,
+        scale * start.low_us / now.high_us,
+        scale * start.high_us / now.low_us,
+        problem,
+        what,
+        _hard(start, now),
+    )
 
 
 def _units(e: Evaluation) -> int:

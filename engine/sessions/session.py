@@ -8,9 +8,10 @@ when the person saves.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from engine.environment import collect_environment
 from engine.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
@@ -18,9 +19,12 @@ from engine.evaluation import Evaluation
 from engine.records import files, journal
 from engine.records.encoding import decode, encode
 from engine.records.snapshot import (
+    AS_TUPLE,
     Decision,
     Goal,
     Phase,
+    Record,
+    ShortLine,
     Snapshot,
     Source,
     Spent,
@@ -38,7 +42,7 @@ from engine.sessions.build import (
 from engine.sessions.goal import GoalStatus, goal_status
 from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
-from engine.text import MAX_NOTES, MAX_SENTENCE, clean_line, clean_lines
+from engine.text import MAX_NOTES, MAX_SENTENCE, Notes, Sentence, clean_line, clean_lines
 from engine.user_data import data_folder
 
 if TYPE_CHECKING:
@@ -46,6 +50,25 @@ if TYPE_CHECKING:
     from engine.pipeline.evaluate import EvaluationOutcome
 
 Outcome = Literal["tried", "kept", "dropped"]
+
+
+class About(Record):
+    """What a person says of a session. As a change of it: the fields that are set."""
+
+    title: ShortLine = ""
+    hypothesis: Sentence = ""
+    notes: Notes = ""
+    target: Goal | None = None
+    spent: Spent | None = None
+    decision: Decision | None = None
+    phases: Annotated[tuple[Phase, ...], *AS_TUPLE] = ()
+
+
+_CLEAN: dict[str, Callable[[str], str]] = {
+    "title": partial(clean_line, limit=120),
+    "hypothesis": partial(clean_lines, limit=MAX_SENTENCE),
+    "notes": partial(clean_lines, limit=MAX_NOTES),
+}
 
 
 class Session:
@@ -123,35 +146,13 @@ class Session:
         )
         return self._keys[key]
 
-    def edit(
-        self,
-        *,
-        title: str | None = None,
-        hypothesis: str | None = None,
-        notes: str | None = None,
-        target: Goal | Literal["none"] | None = None,
-        spent: Spent | None = None,
-        decision: Decision | Literal["none"] | None = None,
-        phases: Iterable[Phase] | None = None,
-    ) -> None:
-        """Change what is given and leave the rest; `"none"` takes target or decision away."""
-        changes: dict[str, Any] = {}
-        if title is not None:
-            changes["title"] = clean_line(title, 120)
-        if hypothesis is not None:
-            changes["hypothesis"] = clean_lines(hypothesis, MAX_SENTENCE)
-        if notes is not None:
-            changes["notes"] = clean_lines(notes, MAX_NOTES)
-        if target is not None:
-            changes["target"] = None if target == "none" else target.model_dump(mode="json")
-        if spent is not None:
-            changes["spent"] = spent.model_dump(mode="json")
-        if decision is not None:
-            changes["decision"] = None if decision == "none" else decision.model_dump(mode="json")
-        if phases is not None:
-            changes["phases"] = [phase.model_dump(mode="json") for phase in phases]
-        if changes:
-            self._append("edit", **changes)
+    def edit(self, **changes: Any) -> None:
+        """Change these fields of `About` and leave the rest. Texts are cleaned and cut."""
+        for name, clean in _CLEAN.items():
+            if name in changes:
+                changes[name] = clean(changes[name])
+        about = About(**changes)
+        self._append("edit", **about.model_dump(mode="json", include=about.model_fields_set))
 
     def note(self, what: str) -> None:
         """A timeline entry of its own: an idea, a dead end, a decision."""
@@ -171,30 +172,19 @@ class Session:
     def to_snapshot(self) -> Snapshot:
         """The session so far. SnapshotError when it is more than one file may hold."""
         left_out = f"{self.damaged_lines} damaged lines of its journal were left out."
+        log = [missing_sources(self._evaluations, self._sources.values())]
+        about = {name: getattr(self, name) for name in About.model_fields}
+        about["title"] = self.title or _default_title(self._evaluations)
         return make_snapshot(
             self._evaluations,
             id=self.id,
-            title=self.title or _default_title(self._evaluations),
-            hypothesis=self.hypothesis,
-            target=self.target,
-            notes=self.notes,
             created=self.created,
             environment=self._environment,
             error_maps=self._maps,
             sources=self._sources.values(),
             timeline=self._timeline,
-            spent=self.spent,
-            decision=self.decision,
-            phases=self.phases,
-            log="\n".join(
-                filter(
-                    None,
-                    [
-                        left_out if self.damaged_lines else "",
-                        missing_sources(self._evaluations, self._sources.values()),
-                    ],
-                )
-            ),
+            log="\n".join(filter(None, [left_out if self.damaged_lines else "", *log])),
+            **about,
         )
 
     def save(self, store: Store | None = None) -> str:
@@ -234,22 +224,10 @@ class Session:
                 self.id, self.created = event["id"], event["created"]
                 self._environment = event["environment"]
             case "edit":
-                target = event.get("target")
-                if target is not None:
-                    self.target = decode(Goal, target, name="The target")
-                elif "target" in event:
-                    self.target = None
-                if "spent" in event:
-                    self.spent = decode(Spent, event["spent"], name="What was spent")
-                if "decision" in event:
-                    self.decision = _decoded_decision(event["decision"])
-                if "phases" in event:
-                    self.phases = tuple(
-                        decode(Phase, raw, name="The phase") for raw in event["phases"]
-                    )
-                self.title = event.get("title", self.title)
-                self.hypothesis = event.get("hypothesis", self.hypothesis)
-                self.notes = event.get("notes", self.notes)
+                told = {name: value for name, value in event.items() if name != "kind"}
+                about = decode(About, told, name="The edit")
+                for name in about.model_fields_set:
+                    setattr(self, name, getattr(about, name))
             case "evaluation":
                 self._apply_evaluation(event)
             case "note":
@@ -293,10 +271,6 @@ class Session:
                 evaluation=index,
             )
         )
-
-
-def _decoded_decision(raw: Any) -> Decision | None:
-    return None if raw is None else decode(Decision, raw, name="The decision")
 
 
 def working_folder() -> Path:

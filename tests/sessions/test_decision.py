@@ -46,7 +46,7 @@ def test_a_working_session_keeps_them_and_its_snapshot_leads_with_them() -> None
     assert "left" in told["budget"]
     assert phases.texts[0][:2] == ("tiling", "latency ≤ 400 µs")
     assert phases.texts[0][2].startswith("Met")
-    working.edit(decision="none")
+    working.edit(decision=None)
     assert working.decision is None
 
 

@@ -79,7 +79,7 @@ def test_a_target_can_be_taken_away(session: Session) -> None:
     assert session.status() is not None
     session.edit(notes="and")
     assert session.target is not None
-    session.edit(target="none")
+    session.edit(target=None)
     assert session.target is None
     assert session.status() is None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from engine.model.batch.table import (
 from engine.model.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.model.batch.waiting import WaitPlan, plan_waiting
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
-from engine.model.equations import Calibration, CtaCurve, machine
+from engine.model.equations import CtaCurve, machine
 from engine.model.estimate import (
     BatchCurveOf,
     Footprint,
@@ -196,6 +197,7 @@ def recommend_batch(
         variant, launch_plan(variant, now, config, device), footprint(now), device
     ).passes[0]
     recommended = recommendations[len(recommendations) // 2]
+    asked_of = _Kernel(variant, config, device, footprint, calibrated, curve_of)
     warnings = [
         impossible,
         step_warning(table, batch_now),
@@ -208,23 +210,13 @@ def recommend_batch(
         problem=now,
         table=table,
         method=curve.method,
-        points=_points(request, variant, config, device, footprint_of, calibrated, curve_of),
+        points=_points(request, asked_of),
         recommendations=recommendations,
         calibration=calibration,
         loo=calibrated.loo,
         kernel=request.measured_kernel,
         knee=explain_knee(main.occupancy, table, device),
-        next_point=_next_point(
-            variant,
-            config,
-            problem,
-            device,
-            footprint,
-            calibration,
-            recommended.batch,
-            fitting,
-            curve_of,
-        ),
+        next_point=_next_point(asked_of, problem, recommended.batch, fitting),
         saving=_saving(request, table, recommended, batch_now, price),
         wait=wait,
         options=options,
@@ -232,6 +224,18 @@ def recommend_batch(
         axis_notes=tuple(axis_notes),
         notes=tuple(notes),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What is asked about, and by what it is predicted."""
+
+    variant: Variant
+    config: Mapping[str, int]
+    device: DeviceSpec
+    footprint: Footprint
+    calibrated: Calibrated
+    curve_of: BatchCurveOf | None
 
 
 def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, ResolvedConfig]:
@@ -323,26 +327,17 @@ def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:
     )
 
 
-def _next_point(
-    variant: Variant,
-    config: Mapping[str, int],
-    problem: Problem,
-    device: DeviceSpec,
-    footprint: Footprint,
-    calibration: Calibration | None,
-    recommended: int,
-    most: int,
-    curve_of: BatchCurveOf | None,
-) -> NextPoint | None:
-    launches = collect_batches(variant, config, problem, candidates(most, recommended))
+def _next_point(at: _Kernel, problem: Problem, recommended: int, most: int) -> NextPoint | None:
+    calibration = at.calibrated.calibration
+    launches = collect_batches(at.variant, at.config, problem, candidates(most, recommended))
     if calibration is not None and calibration.skips_absent_keys:
         launches = launches.without_absent_keys()
-    resident = resident_ctas(variant, launches, footprint(problem), device)
-    m = machine(device, variant, problem.dtype)
+    resident = resident_ctas(at.variant, launches, at.footprint(problem), at.device)
+    m = machine(at.device, at.variant, problem.dtype)
     curve = None
-    if curve_of is not None:
-        curve = curve_of(variant, config, device, problem, launches, resident)
-    return measure_next(variant, launches, resident, m, calibration, recommended, curve)
+    if at.curve_of is not None:
+        curve = at.curve_of(at.variant, at.config, at.device, problem, launches, resident)
+    return measure_next(at.variant, launches, resident, m, calibration, recommended, curve)
 
 
 def _method_note(method: str) -> str:
@@ -364,28 +359,17 @@ def _largest_launchable(
 
     By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch.
     """
-    low, high, limit = 1, max_batch, ""
-    while low < high:
-        middle = (low + high + 1) // 2
-        why = variant.unsupported(replace(problem, batch=middle), config)
-        if why is None:
-            low = middle
-        else:
-            high, limit = middle - 1, why
-    return low, limit
+
+    def refused(batch: int) -> str:
+        return variant.unsupported(replace(problem, batch=batch), config) or ""
+
+    most = 1 + bisect_left(range(2, max_batch + 1), True, key=lambda batch: bool(refused(batch)))
+    return most, refused(most + 1) if most < max_batch else ""
 
 
-def _points(
-    request: BatchRequest,
-    variant: Variant,
-    config: Mapping[str, int],
-    device: DeviceSpec,
-    footprint_of: FootprintOf,
-    calibrated: Calibrated,
-    curve_of: BatchCurveOf | None,
-) -> tuple[Point, ...]:
+def _points(request: BatchRequest, at: _Kernel) -> tuple[Point, ...]:
     """The measured points, then those asked for (with what was measured for the same problem)."""
-    measurements = calibrated.measurements
+    measurements = at.calibrated.measurements
     wanted: list[tuple[Problem, float | None, float | None]] = [
         (p.problem, p.measured_us, p.sdpa_us) for p in measurements
     ]
@@ -402,11 +386,17 @@ def _points(
     points = []
     for problem, measured_us, sdpa_us in wanted:
         try:
-            launch_plan(variant, problem, config, device)
+            launch_plan(at.variant, problem, at.config, at.device)
         except InvalidProblem as error:
             raise InvalidProblem(f"{problem.label()}: {error}") from None
         result = estimate_compiled(
-            variant, problem, config, device, footprint_of, calibrated.calibration, curve_of
+            at.variant,
+            problem,
+            at.config,
+            at.device,
+            lambda *_: at.footprint,
+            at.calibrated.calibration,
+            at.curve_of,
         )
         latency = result.latency
         if latency is None:

@@ -29,6 +29,12 @@ DEFAULT_TARGETS = (0.7, 0.9, 0.95)
 _WORTH_SAYING = 0.01
 # A launch that takes this much longer, in proportion, is said to take as long.
 _NO_LONGER = 0.005
+# What a recommendation takes over from its row of the table.
+_OF_ROW = (
+    *("batch", "latency_us", "origin", "low_us", "high_us", "per_unit_us", "per_query_us"),
+    *("speedup_per_unit", "ctas", "useful_ctas", "waves", "sm_fill", "thread_fill"),
+    *("memory_share", "binds"),
+)
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
@@ -70,7 +76,7 @@ def batch_table(
     batch = table["batch"].to_numpy()
     units = batch * problem.num_heads
     queries = units * problem.seqlen
-    peak = peak_tflops(device, problem)
+    peak = device.tensor_tflops(problem.dtype)
     tflops = table["flops"].to_numpy() / total_us / 1e6
     per_unit_us = total_us / units
     table["units"] = units
@@ -87,13 +93,6 @@ def batch_table(
     table["step"] = np.diff(table["load_per_sm"].to_numpy(), prepend=table["load_per_sm"][0]) > 0
     table["cheaper_batch"] = _cheaper_batches(batch, per_unit_us)
     return table
-
-
-def peak_tflops(device: DeviceSpec, problem: Problem) -> float | None:
-    """The tensor peak that % of peak refers to, whatever unit the variant uses."""
-    if problem.dtype == "bfloat16":
-        return device.bf16_tensor_tflops
-    return device.fp16_tensor_tflops
 
 
 def _cheaper_batches(batch: np.ndarray[Any, Any], per_unit_us: FloatArray) -> FloatArray:
@@ -189,32 +188,20 @@ def _recommendation(
     row: Any = table.iloc[i]
     share = float(throughput[i] / throughput.max())
     free = _same_latency_up_to(table, i)
-    memory_share = None if device.memory_bytes is None else float(row.memory_share)
+    figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python's own numbers
+    if device.memory_bytes is None:
+        figures["memory_share"] = None
     return Recommendation(
         target=target,
-        batch=int(row.batch),
         low_batch=int(table["batch"].iloc[min(indices)]),
         high_batch=int(table["batch"].iloc[max(indices)]),
         same_latency_up_to=free,
-        latency_us=float(row.latency_us),
-        origin=str(row.origin),
-        low_us=float(row.low_us),
-        high_us=float(row.high_us),
-        per_unit_us=float(row.per_unit_us),
-        per_query_us=float(row.per_query_us),
-        speedup_per_unit=float(row.speedup_per_unit),
         share_of_plateau=share,
-        ctas=int(row.ctas),
-        useful_ctas=int(row.useful_ctas),
-        waves=float(row.waves),
-        sm_fill=float(row.sm_fill),
-        thread_fill=float(row.thread_fill),
         memory_bytes=int(row.device_bytes),
-        memory_share=memory_share,
-        binds=str(row.binds),
         reason=_reason(table, i, share, device)
         + (f" Up to B={free:,} the launch takes no longer." if free > row.batch else ""),
         warning=step_warning(table, int(row.batch)),
+        **figures,
     )
 
 

@@ -9,6 +9,7 @@ before is left out: it is negligible while utilisation is low, and a plan is ref
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,13 +112,8 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
         return wait + float(latency_us[batch - 1] - latency_us[0])
 
     # Waiting grows with the batch, so the largest batch within the budget is found by halving.
-    low, high = 1, len(latency_us)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if added_us(middle, 0.95) <= budget_us:
-            low = middle
-        else:
-            high = middle - 1
+    more = range(2, len(latency_us) + 1)
+    low = 1 + bisect_right(more, budget_us, key=lambda batch: added_us(batch, 0.95))
     possible = batches[:low][keeps_up[:low]]
     if len(possible) == 0:
         least = int(batches[keeps_up][0])
