@@ -26,6 +26,7 @@ same TOML in a file beside it, `my_kernel.attune.toml`.
     query_rows = "block_m"
     kv_rows = "round_up(seqlen_kv, block_n)"
     conflict_ways = 1                                  # may be left out: see there
+    schedule = {shares = "key tiles"}                  # of a persistent kernel: what CTAs take
     */
 
 What may be added:
@@ -81,9 +82,11 @@ from kernels.variant import (
     LseLayout,
     MathUnit,
     Pass,
+    Schedule,
     Scratch,
     ScratchFill,
     ScratchType,
+    Shares,
     TensorMap,
     TextFormula,
     Tunable,
@@ -442,7 +445,8 @@ class _Reader:
 
     def _work(self, threads: IntFormula, grid: list[Expression]) -> Work:
         table = self.block.table("work", {})
-        table.allow("math_unit", "math_threads", "query_rows", "kv_rows", "conflict_ways")
+        known = ("math_unit", "math_threads", "query_rows", "kv_rows", "conflict_ways", "schedule")
+        table.allow(*known)
         optional = {
             key: self._formula(table, key)
             for key in ("math_threads", "conflict_ways", "query_rows")
@@ -455,6 +459,17 @@ class _Reader:
             query_rows=optional.get("query_rows") or self.scope.function(self._share(grid)),
             kv_rows=self._formula(table.with_default("kv_rows", "seqlen_kv"), "kv_rows"),
             conflict_ways=optional.get("conflict_ways"),
+            schedule=self._schedule(table),
+        )
+
+    def _schedule(self, work: Table) -> Schedule | None:
+        if "schedule" not in work.values:
+            return None
+        table = work.table("schedule")
+        table.allow("shares", "heads_at_once")
+        return Schedule(
+            table.choice("shares", get_args(Shares)),
+            self._formula(table, "heads_at_once") if "heads_at_once" in table.values else None,
         )
 
     def _share(self, grid: list[Expression]) -> Expression:

@@ -56,6 +56,7 @@ math_unit = "tensor"
 query_rows = "block_m"
 kv_rows = "ceil_div(query_tiles * num_heads * batch * round_up(seqlen_kv, block_n), ctas)"
 conflict_ways = 1
+schedule = {shares = "key tiles"}
 */
 #include "async_copy.cuh"
 #include "exp2.cuh"

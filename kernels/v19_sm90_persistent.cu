@@ -65,9 +65,9 @@ args = ["q_map", "k_map", "v_map", "out_map", "batch", "num_heads", "num_heads_k
 math_unit = "tensor"
 math_threads = "128 * consumers"
 query_rows = "block_m"
-# A query tile is not cut: the CTA with most of them decides.
 kv_rows = "ceil_div(query_tiles * num_heads * batch, ctas) * round_up(seqlen_kv, block_n)"
 conflict_ways = 1
+schedule = {shares = "query tiles", heads_at_once = "heads_at_once"}
 */
 #include "exp2.cuh"
 #include "hopper.cuh"

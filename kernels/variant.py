@@ -29,6 +29,7 @@ TensorDim: TypeAlias = Literal["head_dim", "row", "head", "batch"]
 LseLayout: TypeAlias = Literal["bhs", "bsh"]
 LseBase: TypeAlias = Literal["e", "2"]
 ScratchType: TypeAlias = Literal["float32", "int32"]
+Shares: TypeAlias = Literal["query tiles", "key tiles"]
 ScratchFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
 
@@ -176,6 +177,23 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """What each CTA of a persistent kernel takes; CTAs differ along the grid's first axis alone.
+
+    "query tiles": all of them stand in a line, and CTAs take one after the other, every other round
+    backwards. The line is made of sections of `heads_at_once` heads, of which the last goes from
+    the heads' last query tile to their first where there is a causal mask, the one before the other
+    way, and so on; the same query tile of a section's heads stands together.
+
+    "key tiles": those of all query tiles stand in a line, head after head, of a head the last query
+    tile first, and CTA c of n takes all from c / n to (c + 1) / n: query tiles are cut.
+    """
+
+    shares: Shares
+    heads_at_once: IntFormula | None = None  # None: one
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What one CTA of the main pass does; the latency model needs it and no compiler reports it."""
 
@@ -186,6 +204,7 @@ class Work:
     # Ways of the shared-memory bank conflict in the inner loop, 1 when there is none. None stands
     # for row-major tiles without padding, which the latency model works out for itself.
     conflict_ways: IntFormula | None = None
+    schedule: Schedule | None = None  # of CTAs that stay for several query tiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from engine.errors import AttuneError
 from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.model.launches import collect
 from engine.model.simulated import known_ctas, known_simulated_of, simulated_of
+from engine.model.simulated.ctas import SimulatedCtas
 from engine.names import find_variant
 from engine.plan import LaunchPlan
 from engine.problem import Problem
@@ -162,12 +163,12 @@ def _errors(
     regime = "alone" if 2 * ctas <= gpu.num_sms else "shared"
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
     of_ctas: list[float] = []
-    if not problem.causal and known.begin_rows is None and regime == "shared":
+    if not problem.causal and isinstance(known, SimulatedCtas) and regime == "shared":
         trace = emulator.trace()[0]
         rows = float(collect(variant, plan.config, [problem]).kv_rows[0])
         for count in sorted({1, resident}):
             full = simulate_sm(kernel, [trace], [0] * count, resident).cycles
-            cycles = known.times.of(count, rows) - known.times.fetch_cycles
+            cycles = known.times.of(count, rows) - known.fetch_cycles
             of_ctas.append(cycles / full - 1)
     work = count_launch(emulator).work
     if work.sum() > _MOST_INSTRUCTIONS:
@@ -182,7 +183,7 @@ def _errors(
         traces = [emulator.trace()[0]]
     order = np.broadcast_to(queue.reshape(work.shape), launch_of_pass(plan, 0).grid[::-1])
     whole = simulate_sm(kernel, traces, order.reshape(-1).tolist(), resident, gpu.num_sms)
-    predicted = found.terms.compute_us[0] * gpu.cycles_per_us - known.times.fetch_cycles
+    predicted = found.terms.compute_us[0] * gpu.cycles_per_us - known.fetch_cycles
     return of_ctas, [float(predicted / whole.cycles - 1)]
 
 

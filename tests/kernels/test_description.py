@@ -153,6 +153,12 @@ def test_a_file_off_the_ladder_has_its_own_name() -> None:
         ('"k", "v"', '"k"', 19, "no pass takes the argument `v`."),
         ('math_unit = "tensor"', 'math_unit = "fp8"', 34, "math_unit: it is one of fma, tensor"),
         ('kv_rows = "seqlen_kv"', 'kv_rows = "rows"', 36, "kv_rows: there is no rows"),
+        (
+            'kv_rows = "seqlen_kv"',
+            'schedule = {shares = "rows"}',
+            36,
+            "shares: it is one of query t",
+        ),
         ("int code;", "/* attune\n*/", 38, "a file has one description block."),
         ("/* attune", "/* other", 1, "it has no description block `/* attune … */`."),
     ],

@@ -30,10 +30,11 @@ class SimulatedCtas:
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
     longest_first: bool  # of a causal launch's query tiles
-    # K/V rows that beginning a query tile is worth, in heads of fewer keys than `tile_rows` and in
-    # longer ones, and the keys of the heads that were simulated: of CTAs that stay for several.
-    begin_rows: tuple[float, float] | None = None
-    tile_rows: float = 1.0
+
+    @property
+    def fetch_cycles(self) -> float:
+        """What the first CTAs' code adds."""
+        return self.times.fetch_cycles
 
     def curve(
         self,
@@ -47,13 +48,10 @@ class SimulatedCtas:
         rows = launches.kv_rows * visited_share(launches)
         slices = _slices(config, launches)
         longest = np.where(slices > 0, launches.kv_rows, rows)
-        if self.begin_rows is not None:
-            pieces = launches.kv_rows * (1 / launches.num_keys - 1 / self.tile_rows)
-            longest = rows + np.where(pieces > 0, *self.begin_rows) * pieces
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
         mixed = np.flatnonzero(launches.causal & (slices > 0))
-        if len(mixed) and self.begin_rows is None:
+        if len(mixed):
             # Straight between some batches of a curve, as shares of what equal CTAs would take.
             last = len(mixed) - 1
             some = mixed[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]

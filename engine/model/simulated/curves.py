@@ -19,9 +19,9 @@ from engine.model.equations import CtaCurve
 from engine.model.estimate import SimulatedOf
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray
-from engine.model.simulated.ctas import SimulatedCtas
+from engine.model.simulated.persistent import PersistentCtas
 from engine.model.simulated.simulate import simulate
-from engine.model.simulated.store import REGIMES, find, known_ctas, path_of
+from engine.model.simulated.store import REGIMES, KernelCtas, find, known_ctas, path_of
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
@@ -72,9 +72,22 @@ def known_simulated_of(
             return None
         moved = traffic_by_order(variant, plan, device, resident)
         dram_bytes = None if moved is None else np.array([moved.dram_bytes])
-        return ctas.curve(plan.config, launches, device, dram_bytes)
+        return _curve(ctas, variant, plan.config, launches, device, dram_bytes)
 
     return curve
+
+
+def _curve(
+    ctas: KernelCtas,
+    variant: Variant,
+    config: Config,
+    launches: Launches,
+    device: DeviceSpec,
+    dram_bytes: FloatArray | None = None,
+) -> CtaCurve:
+    if isinstance(ctas, PersistentCtas):
+        return ctas.curve(variant, config, launches, device, dram_bytes)
+    return ctas.curve(config, launches, device, dram_bytes)
 
 
 def known_batch_curve(
@@ -96,13 +109,13 @@ def known_batch_curve(
     held = int(resident[0, 0])
     if compiled is None:
         return None
-    by_regime: list[SimulatedCtas] = []
+    by_regime: list[KernelCtas] = []
     for regime in REGIMES:
         known = find(path_of(variant, plan, compiled, device, held, regime))
         if known is None:
             return None
         by_regime.append(known)
-    alone, shared = (known.curve(config, launches, device) for known in by_regime)
+    alone, shared = (_curve(known, variant, config, launches, device) for known in by_regime)
     is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
     return replace(
         shared,

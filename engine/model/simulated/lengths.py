@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from engine.errors import InvalidProblem
 from engine.model.simulated.heaviest import heaviest_cta
-from engine.model.simulated.persistent import is_persistent, more_heads, visited_rows
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.sass.cubin import Entry
@@ -39,9 +38,6 @@ def plans_of(
 def _plans(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
 ) -> Iterator[LaunchPlan]:
-    if problem.seqlen_kv is None and is_persistent(variant, problem, config):
-        yield from more_heads(variant, problem, config, rows)
-        return
     seqlen = 128
     for least in rows:
         while seqlen <= _LONGEST_SEQLEN:
@@ -66,7 +62,6 @@ def longest_ctas(
     """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
     most (a causal kernel's last tile)."""
     problem, config = plan.problem, plan.config
-    stays = is_persistent(variant, problem, config)
     traces: dict[float, CtaTrace] = {}
 
     def add(rows: int) -> int:
@@ -75,10 +70,7 @@ def longest_ctas(
         short = plans_of(variant, problem, config, at)[-1 if traces else 0]
         emulator = Emulator(program, entry, launch_of_pass(short, 0))
         trace = heaviest_cta(emulator)
-        if stays:
-            traces[visited_rows(variant, short.problem, config)] = trace
-        else:
-            traces[float(variant.work.kv_rows(short.problem, config))] = trace
+        traces[float(variant.work.kv_rows(short.problem, config))] = trace
         return len(trace.instruction)
 
     executed = add(ROWS[0])

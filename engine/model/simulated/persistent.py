@@ -1,82 +1,304 @@
-"""CTAs that stay for several query tiles: problems whose CTAs take more or fewer of them."""
+"""CTAs that stay for several query tiles: what beginning one and each of its K/V tiles cost.
+
+Short launches of the kernel's own machine code, of one CTA or few, are simulated; what their CTAs
+take is linear in the pieces of query tiles that they visit, by length. The schedule says which
+pieces each CTA of another launch takes, and the SM that is done last decides.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from engine.model.equations import visited_share
-from engine.model.launches import collect
-from engine.model.simulated.heaviest import heaviest_cta
+import numpy as np
+import numpy.typing as npt
+
+from engine.devices.spec import DeviceSpec
+from engine.model.equations import CtaCurve, visited_share
+from engine.model.launches import Launches
+from engine.model.simulated.schedule import Pieces, pieces_of
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.sass.cubin import Entry
 from engine.sass.emulation import Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
+from engine.sass.timing.constants import LAUNCH_FLOOR_US
+from engine.sass.timing.cta_times import counts_of
+from engine.sass.timing.native import Kernel, simulate_sm
+from engine.sass.timing.residuals import family, spread
+from engine.sass.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
-_SEQLEN_OF_PERSISTENT = 1 << 10  # of the heads whose query tiles a CTA takes in turn
-# Heads that a causal CTA takes query tiles of, at least: of few, one CTA has long ones by chance.
-_CAUSAL_HEADS = 4
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+_FIRST_ROWS, _LATER_ROWS = 2048, 1024  # K/V rows of the longest pieces that are simulated
+# Query tiles of a CTA that are followed one by one; of more, as many stand for all.
+_MOST_PIECES = 48
+_MOST_POINTS = 24  # of a curve that are worked out; straight in between
+# CTAs of one SM that start and do the same end one behind the other, not all at once.
+_BEHIND = 1e-4
 
 
-def is_persistent(variant: Variant, problem: Problem, config: Config) -> bool:
-    """Whether CTAs stay for several query tiles, so that more heads are more rows for each."""
-    few, many = (replace(problem, batch=batch) for batch in (1, 4096))
-    return variant.work.kv_rows(few, config) != variant.work.kv_rows(many, config)
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A CTA of a short launch: what it executes, and what it takes of each cost."""
+
+    trace: CtaTrace
+    features: FloatArray  # [costs]
 
 
-def visited_rows(variant: Variant, problem: Problem, config: Config) -> float:
-    """K/V rows of a CTA that stays, without those that the mask spares it."""
-    launches = collect(variant, config, [problem])
-    return float((launches.kv_rows * visited_share(launches))[0])
+@dataclass(frozen=True, slots=True)
+class PersistentCtas:
+    """The main pass of one persistent kernel on one GPU."""
+
+    counts: tuple[int, ...]  # CTAs beside each other, ascending from 1
+    costs: tuple[tuple[float, ...], ...]  # cycles, a row for each count; see `features_of`
+    resident: int
+    fetch_cycles: float  # what the first CTAs' code adds
+    cycles_per_us: float
+    spread: float  # standard deviation of the logarithm of its error, from the validation
+
+    def curve(
+        self,
+        variant: Variant,
+        config: Config,
+        launches: Launches,
+        device: DeviceSpec,
+        dram_bytes: FloatArray | None = None,
+    ) -> CtaCurve:
+        """For launches of the same kernel; of many, they differ in their batch alone."""
+        last = launches.size - 1
+        some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MOST_POINTS)).astype(np.int64))
+        num_sms = device.num_sms or 1
+        cycles = [self._cycles(variant, config, launches, int(i), num_sms) for i in some - 1]
+        usual = launches.kv_rows * visited_share(launches)
+        shares = np.array(cycles) / usual[some - 1][:, np.newaxis]
+        us = usual / self.cycles_per_us
+        at, known = launches.batch, launches.batch[some - 1]
+        alone, together, all_sms = (us * np.interp(at, known, column) for column in shares.T)
+        return CtaCurve(
+            cta_us=alone,
+            added_us=together - alone,
+            sm_us=all_sms,
+            spread=self.spread,
+            floor_us=LAUNCH_FLOOR_US,
+            dram_bytes=dram_bytes,
+        )
+
+    def _cycles(
+        self, variant: Variant, config: Config, launches: Launches, i: int, num_sms: int
+    ) -> tuple[float, float, float]:
+        """Of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
+        problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
+        tiles = -(-problem.seqlen // int(launches.query_rows[i]))
+        heads = problem.batch * problem.num_heads
+        followed = min(heads, max(1, _MOST_PIECES * ctas // tiles))
+        thinned = problem
+        if followed < heads:
+            thinned = replace(problem, batch=followed, num_heads=1, num_heads_kv=None)
+        pieces = pieces_of(variant, thinned, config, ctas)
+        of_pieces = features_of(pieces, config) @ np.array(self.costs).T
+        of_ctas = np.stack([np.bincount(pieces.cta, column) for column in of_pieces.T], axis=1)
+        steps = np.arange(1, self.resident + 1)
+        beside = np.stack([np.interp(steps, self.counts, row) for row in of_ctas])
+        longest = beside[beside[:, 0].argmax()]
+        if ctas <= num_sms:
+            whole = float(longest[0])
+        else:
+            beside *= 1 + _BEHIND * (np.arange(ctas) // num_sms)[:, np.newaxis]
+            whole = _shared(beside, num_sms)
+        rows = variant.work.kv_rows
+        scale = rows(problem, config) / rows(thinned, config)
+        return scale * longest[0], scale * longest[-1], scale * whole + self.fetch_cycles
 
 
-def seqlen_of(problem: Problem) -> int:
-    return _SEQLEN_OF_PERSISTENT // 2 if problem.causal else _SEQLEN_OF_PERSISTENT
+def _problem(launches: Launches, i: int) -> Problem:
+    keys, seqlen = int(launches.num_keys[i]), int(launches.seqlen[i])
+    return Problem(
+        batch=int(launches.batch[i]),
+        num_heads=int(launches.num_heads[i]),
+        num_heads_kv=int(launches.kv_heads[i]),
+        seqlen=seqlen,
+        seqlen_kv=None if keys == seqlen else keys,
+        head_dim=int(launches.head_dim[i]),
+        causal=bool(launches.causal[i]),
+    )
 
 
-def more_heads(
-    variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
-) -> Iterator[LaunchPlan]:
-    """Each at least twice as many rows as the one before, so that a line through them is steady."""
-    heads, before = 1, 0
-    fewest = _CAUSAL_HEADS * seqlen_of(problem) if problem.causal else 0
-    for least in rows:
-        while True:
-            short = _heads_of(problem, heads, seqlen_of(problem))
-            if (visited := variant.work.kv_rows(short, config)) >= max(least, 2 * before, fewest):
-                before = visited
-                yield make_plan(variant, short, config)
-                break
-            heads *= 2
+def features_of(pieces: Pieces, config: Config) -> FloatArray:
+    """How much each piece has of each cost, `[pieces, costs]`.
+
+    A CTA's first piece and later ones cost what their K/V tiles say: few of them do not hide the
+    copies of Q and O, and before the first mask two warpgroups may run in another rhythm. To that
+    comes what masked tiles and cut query tiles cost, and what the second piece saves where tiles
+    are few, as the copies before it had room.
+    """
+    is_first = (pieces.place == 0)[:, np.newaxis]
+    is_second = (pieces.place == 1)[:, np.newaxis]
+    later = _hats(pieces.tiles, _knots(config, _LATER_ROWS, (1, 2, 3, 4, 8)))
+    return np.concatenate(
+        [
+            is_first * _hats(pieces.tiles, _knots(config, _FIRST_ROWS, (1, 2, 4))),
+            ~is_first * later,
+            is_second * later[:, :2],
+            pieces.masked[:, np.newaxis],
+            pieces.is_cut[:, np.newaxis],
+        ],
+        axis=1,
+    )
 
 
-def _heads_of(problem: Problem, heads: int, seqlen: int) -> Problem:
-    return replace(problem, batch=heads, num_heads=1, num_heads_kv=None, seqlen=seqlen)
+def _knots(config: Config, rows: int, tiles: tuple[int, ...]) -> list[int]:
+    """K/V tiles of pieces that are simulated; up to those of `rows` K/V rows."""
+    return sorted({*tiles, max(tiles[-1], rows // config.get("block_n", 1))})
 
 
-def other_tiles(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan
-) -> list[tuple[float, float, CtaTrace]]:
-    """Of CTAs that stay, in shorter heads and in longer ones: (how many query tiles more they begin
-    than in those of `more_heads` for as many rows, the rows, a trace)."""
-    problem, config = plan.problem, plan.config
-    if problem.seqlen_kv is not None or not is_persistent(variant, problem, config):
-        return []
-    usual = seqlen_of(problem)
-    others = []
-    for seqlen in (usual // 4, usual * 4):
-        heads = 1
-        while True:
-            short = _heads_of(problem, heads, seqlen)
-            rows = variant.work.kv_rows(short, config)
-            if rows >= _CAUSAL_HEADS * max(seqlen if problem.causal else 0, usual // 4):
-                break
-            heads *= 2
-        emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, config), 0))
-        visited = visited_rows(variant, short, config)
-        others.append((rows / seqlen - rows / usual, visited, heaviest_cta(emulator)))
-    return others
+def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
+    """What each knot weighs in a line through them at x, `[n, knots]`, the last piece going on."""
+    weights = np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
+    beyond = np.maximum(0, x - knots[-1]) / (knots[-1] - knots[-2])
+    weights[:, -1] += beyond
+    weights[:, -2] -= beyond
+    return weights
+
+
+def simulate_persistent(
+    program: Program,
+    entry: Entry,
+    variant: Variant,
+    plan: LaunchPlan,
+    device: DeviceSpec,
+    resident: int,
+    regimes: Sequence[Regime],
+) -> dict[Regime, PersistentCtas]:
+    """Raises as `Emulator` and `simulate_sm`."""
+    gpu = gpu_rates(device)
+    known = _samples(program, entry, variant, plan)
+    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+    taken = resident * allocated_smem(device, smem_bytes)
+
+    def of_regime(regime: Regime) -> PersistentCtas:
+        # Where few SMs work, one has one CTA at most.
+        held = 1 if regime == "alone" else resident
+        kernel, fetching = (
+            sm_kernel(program, gpu, regime, taken, fetches_code) for fetches_code in (False, True)
+        )
+        counts = counts_of(held)
+        fetch_cycles = _cycles(fetching, known[0], 1, held) - _cycles(kernel, known[0], 1, held)
+        return PersistentCtas(
+            counts=counts,
+            costs=tuple(_costs(kernel, known, count, held) for count in counts),
+            resident=held,
+            fetch_cycles=max(0.0, fetch_cycles),
+            cycles_per_us=gpu.cycles_per_us,
+            spread=spread(gpu.constants.arch, family(program)),
+        )
+
+    return {regime: of_regime(regime) for regime in regimes}
+
+
+def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:
+    """CTAs of short launches of `plan`'s kernel, which tell all costs apart."""
+    found = []
+    for problem, ctas, chosen in _short_launches(variant, plan.problem, plan.config):
+        launch = replace(
+            launch_of_pass(make_plan(variant, problem, plan.config), 0), grid=(ctas, 1, 1)
+        )
+        pieces = pieces_of(variant, problem, plan.config, ctas)
+        features = features_of(pieces, plan.config)
+        emulator = Emulator(program, entry, launch)
+        for cta in chosen:
+            trace = emulator.trace((cta, 0, 0))[0]
+            found.append(Sample(trace, features[pieces.cta == cta].sum(axis=0)))
+    return found
+
+
+def _short_launches(
+    variant: Variant, problem: Problem, config: Config
+) -> Iterator[tuple[Problem, int, tuple[int, ...]]]:
+    """(Problem, CTAs, which of them): pieces of all lengths, first and later, whole and cut."""
+    rows, keys = variant.work.query_rows(problem, config), config.get("block_n", 1)
+    schedule = variant.work.schedule
+    cuts = schedule is not None and schedule.shares == "key tiles"
+
+    def short(heads: int, seqlen: int, num_keys: int) -> Problem:
+        kv = None if num_keys == seqlen else num_keys
+        one = replace(problem, batch=1, num_heads=heads, num_heads_kv=None)
+        return replace(one, seqlen=seqlen, seqlen_kv=kv)
+
+    first = _knots(config, _FIRST_ROWS, (1, 2, 4))
+    later = _knots(config, _LATER_ROWS, (3, 4, 8))
+    if not problem.causal:
+        for tiles in first:
+            yield short(1, rows, tiles * keys), 1, (0,)
+        for heads, tiles in ((2, 1), (6, 1), (2, 2), (4, 2), *((3, n) for n in later)):
+            yield short(heads, rows, tiles * keys), 1, (0,)
+        yield short(4, rows, 3 * keys - keys // 2), 1, (0,)
+        if cuts:
+            yield short(7, rows, 4 * keys), 4, (1, 2, 3)
+        return
+    for tiles in first:
+        yield short(1, tiles * keys, tiles * keys), -(-tiles * keys // rows), (0,)
+    for heads, tiles in ((2, 1), (4, 1), (2, 2), (1, 3), (2, 4), (1, 6), (1, 8)):
+        yield short(heads, tiles * keys, tiles * keys), 1, (0,)
+    if cuts:
+        yield short(5, rows, rows), 3, (0, 1, 2)
+        yield short(3, 2 * rows, 2 * rows), 4, (1, 2)
+    # Four pieces each, of several lengths.
+    for heads, seqlen in ((4, _LATER_ROWS), (2, _FIRST_ROWS)):
+        ctas = max(1, -(-seqlen // rows) * heads // 4)
+        yield short(heads, seqlen, seqlen), ctas, (0, ctas - 1)
+
+
+def _costs(kernel: Kernel, samples: list[Sample], count: int, resident: int) -> tuple[float, ...]:
+    """Cycles of each cost, with so many equal CTAs beside each other."""
+    cycles = np.array([_cycles(kernel, sample, count, resident) for sample in samples])
+    features = np.stack([sample.features for sample in samples])
+    # By their share of the time: a short launch says as much as a long one.
+    costs = np.linalg.lstsq(features / cycles[:, np.newaxis], np.ones(len(cycles)))[0]
+    return tuple(costs.tolist())
+
+
+def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
+    queue = [0] * count
+    return simulate_sm(kernel, [sample.trace], queue, resident, stalls=False).cycles
+
+
+def _shared(beside: FloatArray, num_sms: int) -> float:
+    """Cycles until the last CTA is done, each SM taking the next one where one is.
+
+    A CTA advances by 1 / (its cycles beside n - 1 others) each cycle while n are there.
+
+    Args:
+        beside: `[ctas, resident]`.
+    """
+    costs: list[list[float]] = beside.tolist()
+    waiting = iter(range(len(costs)))
+    left: list[dict[int, float]] = [{} for _ in range(num_sms)]  # of each SM's CTAs
+    for _ in range(beside.shape[1]):
+        for sm in left:
+            if (cta := next(waiting, None)) is not None:
+                sm[cta] = 1.0
+    since, end = [0.0] * num_sms, 0.0
+
+    def first(sm: dict[int, float]) -> tuple[float, int]:
+        return min((share * costs[cta][len(sm) - 1], cta) for cta, share in sm.items())
+
+    events = [(*first(sm), i) for i, sm in enumerate(left) if sm]
+    heapq.heapify(events)
+    while events:
+        end, done, i = heapq.heappop(events)
+        sm, passed = left[i], end - since[i]
+        for cta in sm:
+            sm[cta] -= passed / costs[cta][len(sm) - 1]
+        del sm[done]
+        since[i] = end
+        if (cta := next(waiting, None)) is not None:
+            sm[cta] = 1.0
+        if sm:
+            after, soonest = first(sm)
+            heapq.heappush(events, (end + max(0.0, after), soonest, i))
+    return end

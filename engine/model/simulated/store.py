@@ -6,22 +6,24 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine.compile import CompiledKernel, cache_root
 from engine.compile.cache import read_entry
 from engine.devices.spec import DeviceSpec
 from engine.model.simulated.ctas import SimulatedCtas
 from engine.model.simulated.lengths import ROWS, plans_of
+from engine.model.simulated.persistent import PersistentCtas
 from engine.plan import LaunchPlan
 from engine.sass.analysis import code_digest
 from engine.sass.timing.cta_times import CtaTimes
 from engine.sass.timing.sm import Regime
 from kernels.variant import Variant
 
+KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 9
+_VERSION = 10
 
 
 def path_of(
@@ -34,19 +36,19 @@ def path_of(
 ) -> Path:
     """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
-    lengths = [
-        (p.problem.seqlen, p.problem.num_keys)
-        for p in plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
-    ]
+    lengths = []
+    if variant.work.schedule is None:
+        plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
+        lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
     key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
     text = json.dumps([*key, lengths, regime, plan.passes[0].dynamic_smem_bytes])
     return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
 
 
-_kept: dict[Path, SimulatedCtas] = {}  # what was read; what is not there may come any time
+_kept: dict[Path, KernelCtas] = {}  # what was read; what is not there may come any time
 
 
-def find(path: Path) -> SimulatedCtas | None:
+def find(path: Path) -> KernelCtas | None:
     if (kept := _kept.get(path)) is not None:
         return kept
     if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
@@ -57,10 +59,19 @@ def find(path: Path) -> SimulatedCtas | None:
     return read
 
 
-def _read(payload: bytes) -> SimulatedCtas | None:
+def _read(payload: bytes) -> KernelCtas | None:
     try:
         fields: dict[str, Any] = json.loads(payload)
-        times, begin = fields.pop("times"), fields["begin_rows"]
+        if "times" not in fields:
+            return PersistentCtas(
+                counts=tuple(int(n) for n in fields["counts"]),
+                costs=tuple(_floats(row) for row in fields["costs"]),
+                resident=int(fields["resident"]),
+                fetch_cycles=float(fields["fetch_cycles"]),
+                cycles_per_us=float(fields["cycles_per_us"]),
+                spread=float(fields["spread"]),
+            )
+        times = fields["times"]
         return SimulatedCtas(
             times=CtaTimes(
                 resident=int(times["resident"]),
@@ -74,8 +85,6 @@ def _read(payload: bytes) -> SimulatedCtas | None:
             cycles_per_us=float(fields["cycles_per_us"]),
             spread=float(fields["spread"]),
             longest_first=bool(fields["longest_first"]),
-            begin_rows=None if begin is None else (float(begin[0]), float(begin[1])),
-            tile_rows=float(fields["tile_rows"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None  # it is simulated again
@@ -92,7 +101,7 @@ def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
 
 def known_ctas(
     variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
-) -> SimulatedCtas | None:
+) -> KernelCtas | None:
     """The main pass's CTAs, by K/V rows; None where they were not simulated."""
     regime = regime_of(plan, device)
     return find(path_of(variant, plan, compiled, device, resident, regime))

@@ -133,7 +133,7 @@ def measure(
             from CTAs that drift apart.
     """
     full = min(resident, most or resident)
-    counts = tuple(sorted({1, full})) if quick else _counts(full)
+    counts = tuple(sorted({1, full})) if quick else counts_of(full)
     together: list[tuple[float, ...]] = []
     rounds: list[float] = []
     more: list[float] = []
@@ -171,7 +171,8 @@ def _cycles(kernel: Kernel, trace: CtaTrace, count: int, resident: int) -> float
     return simulate_sm(kernel, [trace], [0] * count, resident, stalls=False).cycles
 
 
-def _counts(resident: int) -> tuple[int, ...]:
+def counts_of(resident: int) -> tuple[int, ...]:
+    """Of CTAs on one SM, those that are simulated; straight lines in between."""
     if resident <= _MOST_EXACT:
         return tuple(range(1, resident + 1))
     doubling = [1 << i for i in range(resident.bit_length()) if 1 << i < resident]

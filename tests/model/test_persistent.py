@@ -1,0 +1,141 @@
+"""Persistent kernels: what each CTA takes, and launches predicted from the cost of its pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.compile import CompiledKernel, compile_plan, resources
+from engine.devices import find_device
+from engine.model.estimate import estimate
+from engine.model.simulated import known_ctas, simulated_of
+from engine.model.simulated.persistent import PersistentCtas
+from engine.model.simulated.schedule import pieces_of
+from engine.names import find_variant
+from engine.plan import LaunchPlan, make_plan
+from engine.problem import Problem
+from engine.sass.analysis import program_of
+from engine.sass.cubin import read_cubin
+from engine.sass.disassembly import find_entry
+from engine.sass.emulation import EXECUTED, Emulator
+from engine.sass.launch import launch_of_pass
+from engine.sass.timing.native import simulate_sm
+from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
+
+PROBLEM = Problem(batch=2, num_heads=15, seqlen=1000, head_dim=64)
+CAUSAL = replace(PROBLEM, causal=True)
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, CAUSAL], ids=["full", "causal"])
+@pytest.mark.parametrize("name", ["v13", "v19", "v20"])
+def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
+    variant = find_variant(name)
+    config = variant.default_config()
+    rows, keys = variant.work.query_rows(problem, config), config["block_n"]
+    pieces = pieces_of(variant, problem, config, 100)
+    ends = [min(end, 1000) if problem.causal else 1000 for end in range(rows, 1000 + rows, rows)]
+    of_head = [-(-end // keys) for end in ends]
+    assert pieces.tiles.sum() == 30 * sum(of_head)
+    of_ctas = np.bincount(pieces.cta, pieces.tiles)
+    assert len(of_ctas) == 100
+    if name == "v13":
+        assert np.ptp(of_ctas) <= 1
+        assert pieces.is_cut.sum() > 100
+    else:
+        assert not pieces.is_cut.any()
+        assert sorted(pieces.tiles) == sorted(30 * of_head)
+    # The last key tile crosses the end of the keys; causal, each one behind the first query.
+    whole = [min(1000, first + 1) // keys for first in range(0, 1000, rows)]
+    masked = sum(of_head) - sum(whole) if problem.causal else len(ends)
+    assert pieces.masked.sum() == 30 * masked
+
+
+def test_the_longest_go_first_in_the_last_section() -> None:
+    """v19 with two heads at a time: four tiles of 1, 2, 3 and 4 key tiles in each of four heads."""
+    variant = find_variant("v19")
+    config = variant.default_config() | {"kv_mib": 1}
+    problem = Problem(batch=1, num_heads=4, seqlen=512, head_dim=64, causal=True)
+    at_once = variant.work.schedule
+    assert at_once is not None
+    assert at_once.heads_at_once is not None
+    assert at_once.heads_at_once(problem, config) >= 4
+    pieces = pieces_of(variant, problem, config, 4)
+    # Rounds of four CTAs, every other one backwards.
+    assert pieces.tiles.reshape(4, 4).tolist() == [[4, 3, 2, 1]] * 4
+    long = replace(problem, seqlen=8192)
+    assert at_once.heads_at_once(long, config) == 1
+    first = pieces_of(variant, long, config, 1).tiles
+    # Sections of one head: falling in the last, rising in the one before.
+    assert first.tolist() == [*range(1, 65), *range(64, 0, -1)] * 2
+
+
+def compiled_for(
+    name: str, problem: Problem, gpu: str, **chosen: int
+) -> tuple[LaunchPlan, CompiledKernel]:
+    pytest.importorskip("cupy")
+    variant = find_variant(name)
+    plan = make_plan(variant, problem, variant.default_config() | chosen)
+    return plan, compile_plan(plan, find_device(gpu).arch)
+
+
+def emulator_of(plan: LaunchPlan, compiled: CompiledKernel) -> Emulator:
+    cubin = read_cubin(compiled.cubin)
+    name = plan.passes[0].entry
+    entry = find_entry(cubin, compiled.symbols.get(name, name))
+    return Emulator(program_of(cubin, entry.name), entry, launch_of_pass(plan, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "gpu", "mma"), [("v13", "A100 80GB SXM", "HMMA"), ("v19", "H200", "HGMMA")]
+)
+def test_ctas_execute_the_products_of_the_pieces_that_they_take(
+    name: str, gpu: str, mma: str
+) -> None:
+    problem = replace(CAUSAL, batch=1, num_heads=5, seqlen=600)
+    plan, compiled = compiled_for(name, problem, gpu, num_ctas=4)
+    emulator = emulator_of(plan, compiled)
+    pieces = pieces_of(find_variant(name), problem, plan.config, 4)
+    is_product = np.array([i.opcode.startswith(mma) for i in emulator.program.instructions])
+    products = [emulator.totals((cta, 0, 0)).values[is_product, EXECUTED].sum() for cta in range(4)]
+    tiles = np.bincount(pieces.cta, pieces.tiles)
+    assert len({p / t for p, t in zip(products, tiles, strict=True)}) == 1
+
+
+def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> list[float]:
+    """Of the prediction over the full simulation, in which every CTA is emulated by itself."""
+    variant, device = find_variant(name), find_device(gpu)
+    found = []
+    for problem in problems:
+        plan, compiled = compiled_for(name, problem, gpu, **chosen)
+        simulated = simulated_of(variant, plan, compiled, device)
+        predicted = estimate(
+            variant, plan, resources(plan, compiled), device, simulated_of=simulated
+        )
+        resident = predicted.passes[0].occupancy.ctas_per_sm
+        known = known_ctas(variant, plan, compiled, device, resident)
+        if known is None:
+            pytest.skip("no nvdisasm or no C++ compiler")
+        assert isinstance(known, PersistentCtas)
+        assert predicted.terms is not None
+        emulator, gpu_row = emulator_of(plan, compiled), gpu_rates(device)
+        smem_bytes = emulator.program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+        taken = resident * allocated_smem(device, smem_bytes)
+        kernel = sm_kernel(emulator.program, gpu_row, "shared", taken, fetches_code=False)
+        ctas = range(plan.passes[0].ctas)
+        traces = [emulator.trace((cta, 0, 0))[0] for cta in ctas]
+        whole = simulate_sm(kernel, traces, list(ctas), resident, gpu_row.num_sms)
+        cycles = predicted.terms.compute_us[0] * gpu_row.cycles_per_us - known.fetch_cycles
+        found.append(float(cycles / whole.cycles - 1))
+    return found
+
+
+@pytest.mark.slow
+def test_a_predicted_launch_is_the_simulated_one() -> None:
+    """Within 2 %: the same query tiles, by their costs and one after the other."""
+    short = Problem(batch=1, num_heads=150, seqlen=256, head_dim=64)
+    causal = Problem(batch=1, num_heads=30, seqlen=700, head_dim=64, causal=True)
+    assert np.abs(errors("v19", "H200", [short, causal])).max() < 0.02
