@@ -1,10 +1,11 @@
 """Machine code of the ladder: first analysis, a new problem, predicted against fully simulated.
 
-`bench_machine_code.py [VARIANT …] [--gpu L4 …]`. For every kernel and GPU: seconds of the first
-analysis of a compiled kernel (wall, and CPU of this process and of nvdisasm) with an empty cache,
-and milliseconds of CPU time of a new problem on it. Then, for each problem, how far the prediction
-is from the full simulation, %: of one CTA alone on an SM, of as many as fit, and of the whole
-launch, in which all SMs take CTAs of their own lengths from one queue.
+`bench_machine_code.py [VARIANT …] [--gpu L4 …] [--speed]`. For every kernel and GPU: seconds of CPU
+time of the first analysis of a compiled kernel with an empty cache (this process, nvdisasm, both),
+the wall time it took, and milliseconds of CPU time of a new problem on it. Then, unless --speed
+asks for no more, for each problem how far the prediction is from the full simulation, %: of one CTA
+alone on an SM, of as many as fit, and of the whole launch, in which all SMs take CTAs of their own
+lengths from one queue.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _PROBLEMS = (
     Problem(batch=4, num_heads=16, seqlen=1000, head_dim=64, causal=True),
     Problem(batch=64, num_heads=8, seqlen=128, head_dim=64),  # for kernels of few keys, too
 )
+_SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 _MOST_INSTRUCTIONS = 20_000_000  # of a launch that is simulated in full: some seconds
 
 
@@ -59,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("variants", nargs="*", default=[v.id for v in LADDER])
     parser.add_argument("--gpu", nargs="+", default=_GPUS)
+    parser.add_argument("--speed", action="store_true", help="no full simulations")
     args = parser.parse_args()
     kept = cache_root()
     build_libraries()
@@ -68,16 +71,18 @@ def main() -> None:
         os.environ["ATTUNE_CACHE_DIR"] = folder
         for gpu in args.gpu:
             device = find_device(gpu)
-            print(f"{device.name}\nvariant   first s (CPU s)   new ms", flush=True)
+            print(f"{device.name}\nvariant    own + nvdisasm = CPU s   wall s   new ms", flush=True)
             for name in args.variants:
                 try:
-                    of_ctas, of_launches = _one(find_variant(name), device)
+                    of_ctas, of_launches = _one(find_variant(name), device, args.speed)
                 except AttuneError as error:
                     print(f"{name:9} {error}")
                     continue
                 ctas += of_ctas
                 launches += of_launches
     os.environ["ATTUNE_CACHE_DIR"] = str(kept)
+    if args.speed:
+        return
     for what, errors in (("CTAs", ctas), ("launches", launches)):
         size = np.abs(errors) if errors else np.zeros(1)
         print(
@@ -86,14 +91,15 @@ def main() -> None:
         )
 
 
-def _one(variant: Variant, device: DeviceSpec) -> tuple[list[float], list[float]]:
+def _one(variant: Variant, device: DeviceSpec, only_speed: bool) -> tuple[list[float], list[float]]:
     first = _FIRST
     if variant.unsupported(first, variant.default_config()) is not None:
         first = _PROBLEMS[-1]
     plan, compiled = _compiled(variant, first, device)
-    begin, cpu = time.perf_counter(), _cpu_s()
+    begin, own, disassembling = time.perf_counter(), _cpu_s(_SELF), _cpu_s(_CHILDREN)
     found = _predicted(variant, plan, compiled, device)
-    first_s, first_cpu_s = time.perf_counter() - begin, _cpu_s() - cpu
+    first_s, own = time.perf_counter() - begin, _cpu_s(_SELF) - own
+    disassembling = _cpu_s(_CHILDREN) - disassembling
     if not found.by_machine_code:
         print(f"{variant.id:9} cannot be simulated")
         return [], []
@@ -106,9 +112,12 @@ def _one(variant: Variant, device: DeviceSpec) -> tuple[list[float], list[float]
         estimate(variant, other, used, device, simulated_of=known)
         times_ms.append(1e3 * (time.process_time() - begin))
     print(
-        f"{variant.id:9} {first_s:7.2f} ({first_cpu_s:.2f}) {statistics.median(times_ms):12.2f}",
+        f"{variant.id:9} {own:5.2f} + {disassembling:8.2f} = {own + disassembling:5.2f} "
+        f"{first_s:8.2f} {statistics.median(times_ms):8.2f}",
         flush=True,
     )
+    if only_speed:
+        return [], []
     of_ctas: list[float] = []
     of_launches: list[float] = []
     for problem in _PROBLEMS:
@@ -187,11 +196,9 @@ def _errors(
     return of_ctas, [float(predicted / whole.cycles - 1)]
 
 
-def _cpu_s() -> float:
-    own, children = (
-        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+def _cpu_s(who: int) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -240,16 +240,23 @@ def test_a_clean_kernel_has_no_advice(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variant", "named"),
-    # What v10 mends is what v08 lacks, by its own header.
-    [("v08", {"copy_ahead"}), ("v10", set())],
+    ("variant", "gpu", "named"),
+    [
+        # What v10 mends is what v08 lacks, by its own header.
+        ("v08", "L4", {"copy_ahead"}),
+        ("v10", "L4", set()),
+        # CTAs that stay: the loop that copies lies in one over query tiles.
+        ("v13", "L4", set()),
+        # What v19 and v20 mend; named barriers and mbarriers cannot be left out.
+        ("v18", "H200", {"tensor_idle"}),
+    ],
 )
 def test_the_ladder_has_no_advice_but_what_its_next_step_mends(
-    variant: str, named: set[AdviceKind]
+    variant: str, gpu: str, named: set[AdviceKind]
 ) -> None:
-    device = find_device(GPU)
+    device = find_device(gpu)
     found = find_variant(variant)
-    problem = Problem(batch=1, num_heads=16, seqlen=512, head_dim=64)
+    problem = Problem(batch=4, num_heads=16, seqlen=1024, head_dim=64)
     plan = make_plan(found, problem, found.default_config())
     (analysis,) = analyse_plan(plan, device.arch)
     assert kinds(advise_launch(analysis, device, time_launch(analysis, device))) == named

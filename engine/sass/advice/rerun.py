@@ -30,7 +30,7 @@ _MOST_INSTRUCTIONS = 40_000
 _LEAST_ITERATIONS = 4
 _SECTOR_BYTES, _SECTORS_A_LINE = 32, 4
 _WAVEFRONT_BYTES = 128
-_PHASES = (AccessKind.MBARRIER_WAIT, AccessKind.MBARRIER_ARRIVE)
+_PHASES = (AccessKind.MBARRIER_WAIT, AccessKind.MBARRIER_ARRIVE, AccessKind.BARRIER_ARRIVE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +75,19 @@ class Rerun:
             return whole
         return self.cut(whole, max(_LEAST_ITERATIONS, iterations * limit // length))
 
+    @cached_property
+    def has_phases(self) -> bool:
+        """Whether warps wait for others' arrivals one by one: without some they wait for ever."""
+        return bool(np.isin(self.simulated.longest.kind, _PHASES).any())
+
     @property
     def iterations(self) -> int:
-        """Of the loop, in the warp of the longest CTA that takes most; 0 where it cannot be cut."""
-        trace, loop = self.simulated.longest, self.loop
-        if loop is None or np.isin(trace.kind, _PHASES).any():
-            return 0
+        """Of the loop; 0 where it cannot be cut."""
+        return 0 if self.loop is None or self.has_phases else self.iterations_of(self.loop)
+
+    def iterations_of(self, loop: Loop) -> int:
+        """Of a loop, in the warp of the longest CTA that takes most."""
+        trace = self.simulated.longest
         heads = np.flatnonzero(trace.instruction == loop.first)
         warps = np.searchsorted(trace.warp_start, heads, side="right")
         return int(np.bincount(warps).max()) if len(heads) else 0

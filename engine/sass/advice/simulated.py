@@ -10,7 +10,8 @@ import numpy as np
 from engine.sass.advice.kinds import Advice, Gain
 from engine.sass.advice.lines import Finding, by_line, executed, hottest, mask_of
 from engine.sass.advice.rerun import Change, Mask, Parts, Rerun, left_out, without_latency
-from engine.sass.emulation import SECTORS
+from engine.sass.disassembly import find_loops
+from engine.sass.emulation import EXECUTED, SECTORS
 from engine.sass.footprint import SharedBytes
 from engine.sass.instruction import Instruction, Loop, Pipe
 from engine.sass.summary import is_conversion
@@ -44,12 +45,12 @@ def simulated_findings(
 
 
 def _copy_ahead(rerun: Rerun) -> Iterator[Finding]:
-    loop, trace = rerun.loop, rerun.simulated.longest
-    if loop is None or rerun.iterations < _LEAST_ITERATIONS:
-        return
     copies = mask_of(rerun.analysis, lambda i: i.opcode in _COPIES)
+    loop = _copying_loop(rerun, copies)
+    if loop is None or rerun.iterations_of(loop) < _LEAST_ITERATIONS:
+        return
     copies[: loop.first] = copies[loop.last + 1 :] = False
-    if not copies.any() or _ahead(rerun, loop, trace, copies) >= _AHEAD:
+    if _ahead(rerun, loop, rerun.simulated.longest, copies) >= _AHEAD:
         return
     lines = by_line(rerun.analysis, copies)
     total = sum(line.total(SECTORS) for line in lines)
@@ -61,6 +62,27 @@ def _copy_ahead(rerun: Rerun) -> Iterator[Finding]:
     )
     share = most.total(SECTORS) / total if total else 0.0
     yield Finding(Advice("copy_ahead", most.source, share, sentence), (without_latency,))
+
+
+def _copying_loop(rerun: Rerun, copies: Mask) -> Loop | None:
+    """The innermost loop with copies in it that is most of the launch: CTAs that stay have another
+    around it, over query tiles."""
+    if rerun.loop is None:
+        return None
+    totals = rerun.analysis.counts.totals[:, EXECUTED]
+
+    def total(loop: Loop) -> int:
+        return int(totals[loop.first : loop.last + 1].sum())
+
+    fitting = [
+        loop
+        for loop in find_loops(rerun.analysis.program.instructions)
+        if rerun.loop.first <= loop.first
+        and loop.last <= rerun.loop.last
+        and copies[loop.first : loop.last + 1].any()
+        and 2 * total(loop) >= total(rerun.loop)
+    ]
+    return max(fitting, key=lambda loop: loop.depth, default=None)
 
 
 def _ahead(rerun: Rerun, loop: Loop, trace: CtaTrace, copies: Mask) -> float:
@@ -108,7 +130,7 @@ def _ahead(rerun: Rerun, loop: Loop, trace: CtaTrace, copies: Mask) -> float:
 def _tensor_idle(rerun: Rerun) -> Iterator[tuple[Advice, Gain]]:
     analysis = rerun.analysis
     products = mask_of(analysis, lambda i: i.pipe is Pipe.TENSOR)
-    busy = rerun.full.busy()[Pipe.TENSOR.value]
+    busy = rerun.simulated.busy()[Pipe.TENSOR.value]
     if not products.any() or busy >= _TENSOR_BUSY:
         return
     causes = []
@@ -139,10 +161,12 @@ def _causes(rerun: Rerun) -> Iterator[tuple[str, Mask, tuple[Change, ...]]]:
         ("exponentials and other special functions", lambda i: i.opcode == "MUFU"),
         ("conversions", is_conversion),
         ("accesses to shared memory", lambda i: i.pipe is Pipe.SHARED),
-        ("barriers", lambda i: i.opcode == "BAR"),
     ):
         mask = mask_of(analysis, wanted)
         yield what, mask, left_out(mask)
+    if not rerun.has_phases:
+        mask = mask_of(analysis, lambda i: i.opcode == "BAR")
+        yield "barriers", mask, left_out(mask)
     loads = mask_of(analysis, lambda i: i.opcode in _COPIES or i.opcode.startswith("UTMALDG"))
     yield "waiting for global memory", loads, (without_latency,)
 
