@@ -1,14 +1,23 @@
 // cp.async of sm_80 and later: copies from global to shared memory that take no registers and run
-// on while the thread computes.
+// on while the thread computes. On sm_75 a load and a store, behind which the thread goes on.
 #pragma once
 
 // 16 bytes to shared memory past the L1 cache; zeros when not `valid` (`source` is then not read).
 __device__ __forceinline__ void cp_async_16(unsigned destination, const void* source, bool valid) {
+#if __CUDA_ARCH__ >= 800
     const int source_bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
                  : "r"(destination), "l"(source), "r"(source_bytes)
                  : "memory");
+#else
+    uint4 chunk = make_uint4(0, 0, 0, 0);
+    if (valid) chunk = *static_cast<const uint4*>(source);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(destination), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z), "r"(chunk.w)
+                 : "memory");
+#endif
 }
 __device__ __forceinline__ void cp_async_16(void* destination, const void* source, bool valid) {
     cp_async_16((unsigned)__cvta_generic_to_shared(destination), source, valid);
@@ -16,17 +25,23 @@ __device__ __forceinline__ void cp_async_16(void* destination, const void* sourc
 
 // Closes a group: the copies that this thread started since the last one. It may be empty.
 __device__ __forceinline__ void cp_async_commit() {
+#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
 }
 
 // Waits until at most UNDER_WAY of this thread's youngest groups have not arrived. As below, other
 // threads see them after a barrier on top.
 template <int UNDER_WAY>
 __device__ __forceinline__ void cp_async_wait() {
+#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(UNDER_WAY) : "memory");
+#endif
 }
 
 // Waits for this thread's own copies; other threads see them after a barrier on top.
 __device__ __forceinline__ void cp_async_wait_all() {
+#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }

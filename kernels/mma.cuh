@@ -1,4 +1,4 @@
-// The tensor-core instructions of sm_80 and later, each behind one function.
+// The tensor-core instructions of sm_75 and later, each behind one function.
 #pragma once
 #include "element.cuh"
 
@@ -51,7 +51,18 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(unsigned (&fragment)[4],
 // D [16, 8] += A [16, 16] @ B [16, 8], in FP32.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
+#if __CUDA_ARCH__ >= 800 || IS_BF16
     asm volatile(MMA_M16N8K16 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else  // sm_75 multiplies 8 columns of A at a time, and FP16 alone
+    const unsigned halves[2][3] = {{a[0], a[1], b0}, {a[2], a[3], b1}};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, "
+                     "{%6}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(halves[half][0]), "r"(halves[half][1]), "r"(halves[half][2]));
+    }
+#endif
 }

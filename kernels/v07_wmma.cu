@@ -2,14 +2,14 @@
 // Idea: let the compiler arrange the operands, at the price of passing S, P and O through memory.
 // Changed: against v04, wmma fragments for both products; softmax between them in shared memory.
 // Limiter: shared memory: S, P and O travel through it once a tile, because lanes are unknown.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUDA programming guide, warp matrix functions.
 // Weakness: an accumulator hides its layout, so O is rescaled in shared memory; element-wise reads.
 /* attune
 idea = "Tensor cores through mma.h: easy to write, and S, P and O pass through shared memory."
 head_dims = [32, 64, 96, 128]
-min_compute_capability = 8.0
+min_compute_capability = 7.5
 gqa = true
 let.block_m = "16 * num_warps"
 

@@ -2,7 +2,7 @@
 // Idea: the accumulator of S = Q @ K^T has the layout that P @ V wants as its left operand.
 // Changed: against v04, mma.m16n8k16 and ldmatrix; 16 rows per warp; Q goes straight to registers.
 // Limiter: latency: loads, tensor cores and exp follow one another with nothing to overlap them.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), section 3.3: warps split Q, not K.
 // Weakness: no copy runs ahead of the maths; padding costs 16 bytes a row; 4-byte output stores.
@@ -10,7 +10,7 @@
 /* attune
 idea = "Tensor cores by mma.m16n8k16 and ldmatrix; P stays in registers and warps split Q."
 head_dims = [32, 64, 96, 128]
-min_compute_capability = 8.0
+min_compute_capability = 7.5
 gqa = true
 let.block_m = "16 * num_warps"
 

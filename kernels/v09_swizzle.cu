@@ -2,7 +2,7 @@
 // Idea: ldmatrix reads one chunk of 8 rows at a time; an XOR puts the 8 in 8 groups of 4 banks.
 // Changed: against v08, chunk ^ row in place of 8 elements of padding; V's and K's address by XOR.
 // Limiter: as v08: loads, tensor cores and exp follow one another with nothing to overlap them.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's Swizzle<3, 3, 3> by its definition; FlashAttention-2 uses it for the same end.
 // Weakness: it saves shared memory, 11 % at D = 64, and no time: v08's padding had no conflicts.
@@ -10,7 +10,7 @@
 /* attune
 idea = "As v08 with an XOR swizzle instead of padded rows: less shared memory, no conflicts."
 head_dims = [32, 64, 96, 128]
-min_compute_capability = 8.0
+min_compute_capability = 7.5
 gqa = true
 let.block_m = "16 * num_warps"
 

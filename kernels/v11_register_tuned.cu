@@ -2,7 +2,7 @@
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
 // Changed: against v10, row_tiles; K a tile ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
@@ -13,7 +13,7 @@
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
-min_compute_capability = 8.0
+min_compute_capability = 7.5
 gqa = true
 let.block_m = "16 * row_tiles * num_warps"
 # Where O and S leave too few registers for Q, it stays in shared memory.

@@ -2,7 +2,7 @@
 // Idea: query tiles seldom divide evenly among SMs, their key tiles do: cut where a share ends.
 // Changed: against v11, a loop over pieces of query tiles, partial (O, m, l), fusion on arrival.
 // Limiter: as v11, without its last, partly filled round of CTAs.
-// Constraints: sm_80 or later; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
 // Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
@@ -13,7 +13,7 @@
 /* attune
 idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
 head_dims = [32, 64, 96, 128]
-min_compute_capability = 8.0
+min_compute_capability = 7.5
 gqa = true
 let.block_m = "16 * row_tiles * num_warps"
 let.query_tiles = "ceil_div(seqlen, block_m)"

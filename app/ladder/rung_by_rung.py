@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.shared.selection import variant_label
 from app.shared.widgets import errors_as_sentences, plain_markdown
+from engine.auto.reach import out_of_reach
 from engine.devices.spec import DeviceSpec
 from engine.ladder import Rung
 from engine.ladder.changes import (
@@ -19,7 +20,7 @@ from engine.ladder.changes import (
     rung_before,
     source_diff,
 )
-from engine.ladder.planned import beyond, planned
+from engine.ladder.planned import planned
 from engine.table import as_markdown
 
 _MOST_LINES = 2000  # of a diff that is shown
@@ -40,7 +41,7 @@ def draw_planned(device: DeviceSpec | None) -> None:
         st.markdown("#### Not there yet")
         listed = (f"- **{rung.id}** {plain_markdown(rung.idea)}" for rung in missing)
         st.markdown("\n".join(listed))
-    if device is not None and (sentence := beyond(device)):
+    if device is not None and (sentence := out_of_reach(device)):
         st.caption(plain_markdown(sentence))
 
 

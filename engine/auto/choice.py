@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.auto.reach import out_of_reach, own_instructions, own_rungs
 from engine.auto.table import Row, Table, code_digest, table_for
-from engine.devices.spec import DeviceSpec, limits_for
+from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem, StoreError
 from engine.evaluation import Origin
 from engine.measure.verdict import RANKING_ERROR
-from engine.model.estimate import unsupported_reason
+from engine.model.fitting import fits, fitting_config
 from engine.names import find_variant
-from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tuned import TunedConfig, load_tuned, problem_class
 from engine.units import format_us
@@ -77,7 +77,7 @@ def choose(
     pick, us = _from_table(problem, device)
     pick, times = _with_tuned(pick, problem, device, taken)
     pick = _with_taken(pick, us, times, problem, device)
-    reason = " ".join(filter(None, [pick.reason, _out_of_reach(device)]))
+    reason = " ".join(filter(None, [pick.reason, out_of_reach(device), _not_ranked(device)]))
     config = pick.config | dict(given or {})
     if (unknown := sorted(set(config) - set(pick.config))) != []:
         names = ", ".join(pick.config) or "none"
@@ -102,17 +102,6 @@ def chosen_variants(
     return tuple(dict.fromkeys(chosen))
 
 
-def _fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec) -> bool:
-    """Whether the GPU can launch it: constraints, compute capability, shared memory of a CTA."""
-    if unsupported_reason(variant, problem, config, device) is not None:
-        return False
-    try:
-        most = limits_for(device.compute_capability).smem_per_cta_optin_bytes
-        return all(p.dynamic_smem_bytes <= most for p in make_plan(variant, problem, config).passes)
-    except AttuneError:
-        return False
-
-
 def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | None]:
     """What the table of the GPU's compute capability says, and the time that is expected."""
     try:
@@ -125,7 +114,7 @@ def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | N
         except AttuneError:
             continue  # the ladder has it no more
         config = variant.default_config() | dict(row.config)
-        if table is not None and _fits(variant, problem, config, device):
+        if table is not None and fits(variant, problem, config, device):
             us = row.us * max(1.0, problem.flops / _flops(row))
             return Choice(variant, config, _reason(row, table, variant, problem, device)), us
     return _by_order(problem, device, note), None
@@ -135,8 +124,7 @@ def _by_order(problem: Problem, device: DeviceSpec, note: str) -> Choice:
     """Without a table: the highest rung that takes the problem."""
     variants = LADDER.variants()
     for variant in reversed(variants):
-        config = variant.default_config()
-        if _fits(variant, problem, config, device):
+        if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
             why += f" {variant.id} is the highest rung that takes it."
             return Choice(variant, config, why)
@@ -200,7 +188,7 @@ def _with_tuned(
 
 def _tuned_pick(pick: Choice, entry: TunedConfig, problem: Problem, device: DeviceSpec) -> Choice:
     config = pick.config | dict(entry.config)
-    if not _fits(pick.variant, problem, config, device):
+    if not fits(pick.variant, problem, config, device):
         return pick
     reason = f"{pick.reason} Its config is your tuned one, for {entry.describe()}."
     return replace(pick, config=config, reason=reason)
@@ -224,7 +212,7 @@ def _with_taken(
         except AttuneError:
             continue
         config = variant.default_config() | dict(time.config)
-        if _fits(variant, problem, config, device):
+        if fits(variant, problem, config, device):
             fitting.append((time, variant, config))
     if not fitting:
         return pick
@@ -242,41 +230,17 @@ def _with_taken(
     return replace(pick, reason=reason)
 
 
-# By compute capability: the instructions that the fastest kernels there use, and who has them.
-_OWN_INSTRUCTIONS: Mapping[tuple[int, int], str] = {
-    (9, 0): "wgmma and TMA, Hopper's own tensor-core instructions",
-    (10, 0): "tcgen05, Blackwell's own tensor-core instructions",
-    (10, 3): "tcgen05, Blackwell's own tensor-core instructions",
-}
-
-
-def _out_of_reach(device: DeviceSpec) -> str:
-    """What the GPU could do and no variant of the ladder does; empty where there is nothing."""
-    capability = device.compute_capability
-    if capability < (8, 0):
-        return (
-            f"The rungs with tensor cores (v07 on) need sm_80: on {device.arch} the scalar ones "
-            "are what there is."
-        )
-    own = _OWN_INSTRUCTIONS.get(capability)
-    if own is None:
-        return ""
-    users = [v.id for v in LADDER if v.arch_specific and v.min_compute_capability == capability]
-    if not users:
-        return f"Out of reach: {own}, which no rung of the ladder uses yet."
-    return _not_ranked(users, own, capability)
-
-
-def _not_ranked(users: Sequence[str], own: str, capability: tuple[int, int]) -> str:
-    """Which rungs of a GPU's own its table lacks; empty where it has them all."""
+def _not_ranked(device: DeviceSpec) -> str:
+    """Which rungs with instructions of this GPU's own its table lacks; empty where it has all."""
     try:
-        table = table_for(capability)
+        table = table_for(device.compute_capability)
     except AttuneError:
         return ""  # what is wrong with the table is said before
-    missing = [name for name in users if table is None or name not in table.sources]
+    ranked = table.sources if table is not None else {}
+    missing = [v.id for v in own_rungs(device) if v.id not in ranked]
     if not missing:
         return ""
     return (
-        f"{', '.join(missing)} use {own}, and are not in the table yet: name one of them, or rank "
-        "again by python -m engine auto --renew."
+        f"{', '.join(missing)} use {own_instructions(device)}, and are not in the table yet: name "
+        "one of them, or rank again by python -m engine auto --renew."
     )

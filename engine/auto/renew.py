@@ -1,11 +1,12 @@
 """Makes the tables of `auto`: every eligible variant and some configs, ranked by machine code.
 
 Each rung runs with its defaults first, at one head_dim; those that are nowhere within `_KEEP` of
-the fastest are left out of the rest. The others try one tunable at a time. That is done for one
-compute capability; others rank what was good there and search among the rungs that need a newer
-GPU, or search everything where none of it runs. Compiled kernels and their simulated times are kept
-in the caches on disk, so that a second run, or one after a few kernels changed, does only what is
-new.
+the fastest are left out of the rest. The others try one tunable at a time. That is done for two
+compute capabilities: sm_89, and sm_75, which copies otherwise and has less shared memory; others
+rank what was good on sm_89 and search among the rungs that need a newer GPU. As the tensor cores of
+sm_75 have no BF16, its scalar rungs are ranked by themselves, too. Compiled kernels and their
+simulated times are kept in the caches on disk, so that a second run, or one after a few kernels
+changed, does only what is new.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
 from engine.measure.verdict import RANKING_ERROR
-from engine.model.estimate import estimate, launch_plan
+from engine.model.estimate import BF16_CAPABILITY, estimate, launch_plan
+from engine.model.fitting import fitting_config
 from engine.problem import Problem
 from engine.records import files
 from kernels.ladder import LADDER
@@ -38,7 +40,8 @@ GPUS = {
     (10, 0): "B200",
     (7, 5): "T4",
 }
-_REFERENCE = (8, 9)  # searched in full; the others rank what was good there
+_REFERENCE = (8, 9)  # searched in full; others rank what was good there
+_SEARCHED = (_REFERENCE, (7, 5))
 _HEAD_DIMS = (64, 128)
 _LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
 _HEADS = (1, 8, 64, 512)
@@ -69,9 +72,15 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
     """
     device = find_device(GPUS[compute_capability])
     sources = {v.id: code_digest(v) for v in LADDER}  # before ranking: a file may change meanwhile
-    reference = read_table(_REFERENCE) if compute_capability != _REFERENCE else None
-    rows = _by_reference(device, reference, on_stage) if reference is not None else []
-    rows = rows or _by_search(device, on_stage)
+    reference = read_table(_REFERENCE) if compute_capability not in _SEARCHED else None
+    if reference is not None:
+        rows = _by_reference(device, reference, on_stage)
+    else:
+        rows = _by_search(device, tuple(LADDER), on_stage)
+    if device.compute_capability < BF16_CAPABILITY:
+        # Behind the others: of equally near rows the first whose kernel takes the problem counts.
+        scalar = [v for v in LADDER if v.work.math_unit == "fma"]
+        rows += _by_search(device, scalar, on_stage)
     table = Table(
         compute_capability=".".join(map(str, compute_capability)),
         gpu=device.name,
@@ -87,17 +96,17 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
     return table
 
 
-def _by_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
+def _by_search(device: DeviceSpec, variants: Sequence[Variant], on_stage: OnStage) -> list[Row]:
     rows: list[Row] = []
-    square = [_default(v, device) for v in LADDER]
-    decoding = [_default(v, device) for v in LADDER if v.gqa]
+    square = list(variants)
+    decoding = [v for v in variants if v.gqa] or square
     for head_dim in _HEAD_DIMS:
         first = _ranked(device, _square(head_dim, causal=False), square, on_stage)
         causal = _Ranking(device, _square(head_dim, causal=True), on_stage)
         causal.add(first.near(_KEEP_CONFIG))
         few = _ranked(device, _decoding(head_dim), decoding, on_stage)
         rows += [*first.rows(), *causal.rows(), *few.rows()]
-        square, decoding = (_defaults_of(r.near(_KEEP), device) for r in (first, few))
+        square, decoding = (_variants_of(r.near(_KEEP)) for r in (first, few))
     return rows
 
 
@@ -124,17 +133,17 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
     They pad the rows of a warpgroup to 64, so that one query alone is nothing for them.
     """
     beyond = [
-        _default(v, device)
+        v
         for v in LADDER
         if _REFERENCE < v.min_compute_capability <= device.compute_capability
         and not (v.arch_specific and v.min_compute_capability != device.compute_capability)
     ]
     if not beyond:
         return
-    names = {c.variant.id for c in beyond}
-    ranking.add(beyond)
-    near = _defaults_of((c for c in ranking.near(_KEEP) if c.variant.id in names), device)
-    ranking.add(c for n in near for c in _neighbours(n, device, splits=False))
+    ranking.add_defaults(beyond)
+    names = {v.id for v in beyond}
+    near = _variants_of(c for c in ranking.near(_KEEP) if c.variant.id in names)
+    ranking.add_neighbours(near)
 
 
 def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:
@@ -146,20 +155,19 @@ def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> li
         if kind != (problem.head_dim, problem.causal, problem.seqlen == 1):
             continue
         named = [_Candidate(variants[row.variant], row.config)] if row.variant in variants else []
-        named += [_default(variants[row.beside], device)] if row.beside in variants else []
+        if row.beside in variants:
+            named.append(_default(variants[row.beside], device, problem.head_dim))
         candidates |= {repr(c): c for c in named}
     return list(candidates.values())
 
 
 def _ranked(
-    device: DeviceSpec, problems: Sequence[Problem], first: Sequence[_Candidate], on_stage: OnStage
+    device: DeviceSpec, problems: Sequence[Problem], first: Sequence[Variant], on_stage: OnStage
 ) -> _Ranking:
-    """The first candidates, and one tunable at a time of the variants that come near."""
+    """The variants with their defaults, and one tunable at a time of those that come near."""
     ranking = _Ranking(device, problems, on_stage)
-    ranking.add(first)
-    splits = problems[0].seqlen == 1
-    near = _defaults_of(ranking.near(_KEEP), device)
-    ranking.add(c for n in near for c in _neighbours(n, device, splits=splits))
+    ranking.add_defaults(first)
+    ranking.add_neighbours(_variants_of(ranking.near(_KEEP)))
     return ranking
 
 
@@ -181,9 +189,10 @@ def _decoding(head_dim: int) -> list[Problem]:
     ]
 
 
-def _default(variant: Variant, device: DeviceSpec) -> _Candidate:
-    """With as many CTAs as two on every SM, where CTAs stay."""
-    config = variant.default_config()
+def _default(variant: Variant, device: DeviceSpec, head_dim: int) -> _Candidate:
+    """Nearest to the defaults with what shared memory there is; where CTAs stay, two on an SM."""
+    short = Problem(1, 1, _LENGTHS[0], head_dim)
+    config = fitting_config(variant, short, device) or variant.default_config()
     for tunable in variant.tunables:
         if tunable.name == "num_ctas":
             at_two = (v for v in _values(tunable, device) if v <= 2 * (device.num_sms or 1))
@@ -200,9 +209,9 @@ def _values(tunable: Tunable, device: DeviceSpec) -> tuple[int, ...]:
     return whole or (max((v for v in tunable.values if v <= sms), default=tunable.values[0]),)
 
 
-def _defaults_of(candidates: Iterable[_Candidate], device: DeviceSpec) -> list[_Candidate]:
+def _variants_of(candidates: Iterable[_Candidate]) -> list[Variant]:
     variants = {c.variant.id: c.variant for c in candidates}
-    return [_default(variants[name], device) for name in sorted(variants)]
+    return [variants[name] for name in sorted(variants)]
 
 
 def _neighbours(default: _Candidate, device: DeviceSpec, *, splits: bool) -> Iterator[_Candidate]:
@@ -236,6 +245,18 @@ class _Ranking:
             for candidate, times in zip(chosen, pool.map(self._timed, chosen), strict=True):
                 for problem, us in times:
                     self._times[problem].append((candidate, us))
+
+    def add_defaults(self, variants: Iterable[Variant]) -> None:
+        self.add(self._default(variant) for variant in variants)
+
+    def add_neighbours(self, variants: Iterable[Variant]) -> None:
+        """Their defaults with one tunable changed."""
+        splits = self._problems[0].seqlen == 1
+        defaults = [self._default(variant) for variant in variants]
+        self.add(c for d in defaults for c in _neighbours(d, self._device, splits=splits))
+
+    def _default(self, variant: Variant) -> _Candidate:
+        return _default(variant, self._device, self._problems[0].head_dim)
 
     def near(self, factor: float) -> list[_Candidate]:
         """Candidates within `factor` of the fastest on some problem."""

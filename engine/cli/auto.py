@@ -6,15 +6,15 @@ import argparse
 import sys
 import time
 
-from engine.auto import choose
 from engine.auto.renew import GPUS, renew
 from engine.auto.table import changed_since, read_table
-from engine.cli.evaluate import known_times
+from engine.cli.evaluate import pinned
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import AttuneError, UnknownName
-from engine.pipeline.request import target_device
+from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import LADDER
+from kernels.variant import AUTO
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,11 +23,9 @@ def run(args: argparse.Namespace) -> int:
     if args.capability:
         raise AttuneError("--capability needs --renew; --gpu names the GPU to choose for.")
 
-    problem, device = problem_from(args), target_device(args.gpu)
-    given = given_config(args)
-    known = known_times()
-    taken = known.taken_at(problem, device.name) if known is not None and device else ()
-    choice = choose(problem, device, given, taken)
+    request = EvaluationRequest(AUTO, problem_from(args), given_config(args), gpu=args.gpu)
+    _, choice = pinned(request)
+    assert choice is not None
     if args.json:
         print_json({"variant": choice.variant.id, "config": choice.config, "reason": choice.reason})
     else:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
+from engine.auto import Choice
 from engine.backends.executed import format_ranges
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         input_kind=args.inputs or NORMAL,
     )
     known = known_times()
-    request, choice = pin_auto(request, known.taken_at if known is not None else lambda *_: ())
+    request, choice = pinned(request)
     simulate(request)
     calibrations = known.calibration_of(compiled_footprint) if known is not None else None
     outcome = evaluate(request, None if args.json else _show_stage, calibrations)
@@ -74,6 +75,20 @@ def known_times() -> KnownTimes | None:
         return KnownTimes()
     except (ImportError, AttuneError):
         return None
+
+
+def pinned(request: EvaluationRequest) -> tuple[EvaluationRequest, Choice | None]:
+    """A request for `auto` as one for the kernel chosen by the times that are known here."""
+    known = known_times()
+    return pin_auto(request, known.taken_at if known is not None else lambda *_: ())
+
+
+def pinned_with_note(request: EvaluationRequest) -> EvaluationRequest:
+    """As `pinned`; what was chosen and why goes to stderr."""
+    request, choice = pinned(request)
+    if choice is not None:
+        print(choice.note(), file=sys.stderr)
+    return request
 
 
 def _show_stage(stage: str) -> None:

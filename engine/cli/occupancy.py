@@ -1,26 +1,43 @@
-"""`occupancy`: the calculator on its own, no kernel needed."""
+"""`occupancy`: the calculator for resources as given, or for a kernel as it is compiled."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
 
+from engine.cli.evaluate import pinned_with_note
+from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
-from engine.evaluation import Occupancy
+from engine.errors import InvalidProblem
+from engine.evaluation import Occupancy, PassReport
 from engine.model.occupancy import occupancy
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
+from engine.units import format_bytes
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.variant is not None:
+        return _of_variant(args)
+    if args.threads is None or args.registers is None:
+        raise InvalidProblem(
+            "Name a variant, for instance auto, or give both --threads and --registers."
+        )
+    return _of_resources(args)
+
+
+def _of_resources(args: argparse.Namespace) -> int:
     device = find_device(args.gpu)
+    cluster = 1 if args.cluster is None else args.cluster
     result = occupancy(
         limits_for(device.compute_capability),
         device.num_sms,
-        max(1, args.cluster) if args.ctas is None else args.ctas,
+        max(1, cluster) if args.ctas is None else args.ctas,
         args.threads,
         args.registers,
-        args.smem,
-        cluster_size=args.cluster,
+        args.smem or 0,
+        cluster_size=cluster,
     )
     if args.json:
         print_json({"device": device.name, "threads": args.threads, **asdict(result)})
@@ -28,6 +45,47 @@ def run(args: argparse.Namespace) -> int:
         print_figures(f"Occupancy on {device.name}", occupancy_rows(result))
         print(result.reason)
     return 0 if result.ctas_per_sm > 0 else 1
+
+
+def _of_variant(args: argparse.Namespace) -> int:
+    """Each pass, with the resources that the compiler gave it."""
+    for flag in ("threads", "registers", "smem", "ctas", "cluster"):
+        if getattr(args, flag) is not None:
+            raise InvalidProblem(f"{args.variant} is compiled, which says what --{flag} is.")
+    request = EvaluationRequest(
+        args.variant, problem_from(args), config_from(args), gpu=args.gpu, execute=False
+    )
+    request = pinned_with_note(request)
+    made = evaluate(request).evaluation
+    if not made.passes:
+        raise InvalidProblem(made.reason)
+    if args.json:
+        passes = [asdict(each) for each in made.passes]
+        print_json(
+            {
+                "device": made.device,
+                "variant": made.variant,
+                "config": made.config,
+                "passes": passes,
+            }
+        )
+    else:
+        for each in made.passes:
+            title = (
+                f"{made.variant} {each.resources.entry} on {made.device}, {made.problem.label()}"
+            )
+            print_figures(title, [*_resource_rows(each), *occupancy_rows(each.occupancy)])
+            print(each.occupancy.reason)
+    return 0 if all(each.occupancy.ctas_per_sm > 0 for each in made.passes) else 1
+
+
+def _resource_rows(each: PassReport) -> list[tuple[str, object]]:
+    r = each.resources
+    return [
+        ("threads per CTA", r.threads_per_cta),
+        ("registers per thread", r.registers_per_thread),
+        ("shared memory per CTA", format_bytes(r.smem_bytes)),
+    ]
 
 
 def occupancy_rows(result: Occupancy) -> list[tuple[str, object]]:

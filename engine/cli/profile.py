@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from engine.cli.evaluate import pinned_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -23,10 +23,8 @@ from kernels.variant import Variant
 def run(args: argparse.Namespace) -> int:
     problem = problem_from(args)
     request = EvaluationRequest(args.variant, problem, config_from(args), gpu=args.gpu)
-    resolved = resolve(request)
+    resolved = resolve(pinned_with_note(request))
     variant = resolved.variant
-    if resolved.choice is not None:
-        print(resolved.choice.note(), file=sys.stderr)
     if args.csv is None:
         make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
         print(ncu_command(variant, problem, resolved.config))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from engine.auto import choose
+from engine.cli.evaluate import pinned
 from engine.cli.options import DTYPES, config_from, fields_from
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
@@ -21,6 +21,7 @@ from engine.model.batch.recommend import (
 from engine.model.batch.table import DEFAULT_TARGETS
 from engine.model.batch.waiting import WaitPlan
 from engine.model.simulated import simulated_batch_curve
+from engine.pipeline.request import EvaluationRequest
 from engine.table import Table
 from engine.units import format_bytes, format_us, format_usd
 from kernels.variant import AUTO
@@ -70,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
     )
     note = ""
     if request.variant == AUTO:
-        choice = choose(problem_now(request), find_device(args.gpu), request.config)
+        at = EvaluationRequest(AUTO, problem_now(request), request.config, gpu=args.gpu)
+        _, choice = pinned(at)
+        assert choice is not None
         note = choice.note()
         request = replace(request, variant=choice.variant.id, config=choice.config)
     result = recommend_batch(request, curve_of=simulated_batch_curve)

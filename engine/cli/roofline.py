@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
+from engine.cli.evaluate import pinned_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
@@ -43,6 +44,7 @@ def _of_variant(args: argparse.Namespace) -> int:
     request = EvaluationRequest(
         args.variant, problem_from(args), config_from(args), args.gpu, execute=False
     )
+    request = pinned_with_note(request)
     resolved = resolve(request)
     if resolved.device is None:
         raise InvalidProblem(resolved.device_reason or "Name a GPU with --gpu.")

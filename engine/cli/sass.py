@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.auto import choose
-from engine.cli.evaluate import known_times
+from engine.cli.evaluate import known_times, pinned_with_note
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.cli.sass_output import Result, as_json, print_results
@@ -26,6 +24,7 @@ from engine.pipeline.machine_code import (
     time_launch,
     with_prediction,
 )
+from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import predict_simulated
 from engine.plan import LaunchPlan
 from engine.records import files
@@ -70,9 +69,9 @@ def _of_variant(
     given = given_config(args)
     problem = problem_from(args)
     if variant is None:
-        choice = choose(problem, device, given)
-        print(choice.note(), file=sys.stderr)
-        variant, config = choice.variant, choice.config
+        auto = EvaluationRequest(AUTO, problem, given, gpu=device.name if device else None)
+        pinned = pinned_with_note(auto)
+        variant, config = find_variant(pinned.variant), dict(pinned.config)
     elif args.defaults_only:
         config = default_config(variant, given)
     else:

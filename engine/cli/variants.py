@@ -71,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _figures(args: argparse.Namespace) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
+    from engine.auto.reach import out_of_reach
     from engine.devices import find_device
-    from engine.ladder.planned import beyond, planned
+    from engine.ladder.planned import planned
     from engine.ladder.tables import ladder_table, without_empty
 
     problem, device = problem_from(args), find_device(args.gpu)
@@ -93,7 +94,7 @@ def _figures(args: argparse.Namespace) -> int:
             print(f"Not here: {rung.why_not}")
     for missing in planned():
         print(f"Not yet there: {missing.id}, {missing.idea}.")
-    if sentence := beyond(device):
+    if sentence := out_of_reach(device):
         print(sentence)
     return 0
 

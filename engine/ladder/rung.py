@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from engine.config import default_config
 from engine.errors import AttuneError
 from engine.evaluation import Latency, PassReport
 from engine.ladder.counts import TileCounts, count_tile, known_tile_counts
+from engine.model.fitting import fitting_config
 from engine.pipeline.preview import Preview, preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, target_device
 from engine.pipeline.simulate import simulate
 from engine.problem import Problem
 from engine.sessions.known_times import KnownTime, newest_of, source_match
@@ -51,26 +51,13 @@ def request_of(
     """What is worked out for a rung.
 
     Args:
-        config: None takes the defaults, or where they do not take the problem (too many keys for a
-            kernel that holds them all) the nearest config that does.
+        config: None takes the defaults, or where they do not fit (too many keys for a kernel that
+            holds them all, more shared memory than a CTA of this GPU has) the nearest that do.
     """
     values = default_config(variant, config or {})
-    if config is None and variant.unsupported(problem, values) is not None:
-        values = _nearest_fitting(variant, problem) or values
+    if config is None:
+        values = fitting_config(variant, problem, target_device(gpu)) or values
     return EvaluationRequest(variant.id, problem, values, gpu=gpu, execute=False)
-
-
-def _nearest_fitting(variant: Variant, problem: Problem) -> dict[str, int] | None:
-    """Of the configs that take the problem one that differs from the default in fewest values."""
-    default = variant.default_config()
-    configs = (
-        dict(zip(default, values, strict=True))
-        for values in product(*(t.values for t in variant.tunables))
-    )
-    fitting = (c for c in configs if variant.unsupported(problem, c) is None)
-    return min(
-        fitting, key=lambda c: sum(c[name] != default[name] for name in default), default=None
-    )
 
 
 def known_rung(

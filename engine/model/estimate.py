@@ -42,8 +42,10 @@ BatchCurveOf: TypeAlias = Callable[
 # such times is wanted where the points have them too.
 CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype, bool], Calibration | None]
 
+BF16_CAPABILITY = (8, 0)  # the first whose tensor cores multiply BF16
 
-def capability_reason(variant: Variant, device: DeviceSpec) -> str | None:
+
+def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
     """Why the device's compute capability cannot run the variant: a sentence, or None."""
     needed, has = variant.min_compute_capability, device.compute_capability
     if has < needed:
@@ -57,6 +59,11 @@ def capability_reason(variant: Variant, device: DeviceSpec) -> str | None:
             f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
             "choose another variant or GPU."
         )
+    if dtype == "bfloat16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
+        return (
+            f"{variant.id} multiplies on tensor cores, and those of {device.name} "
+            f"({device.arch}) have no BF16: choose FP16, or a variant without tensor cores."
+        )
     return None
 
 
@@ -69,7 +76,9 @@ def unsupported_reason(
         device: None leaves the compute capability unchecked.
     """
     why = variant.unsupported(problem, config)
-    return why if why is not None or device is None else capability_reason(variant, device)
+    if why is not None or device is None:
+        return why
+    return capability_reason(variant, problem.dtype, device)
 
 
 def launch_plan(
@@ -81,8 +90,10 @@ def launch_plan(
         InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
     """
     plan = make_plan(variant, problem, config)
-    if device is not None and (why := capability_reason(variant, device)) is not None:
-        raise InvalidProblem(why)
+    if device is not None:
+        why = capability_reason(variant, problem.dtype, device)
+        if why is not None:
+            raise InvalidProblem(why)
     has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
     if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:
         raise InvalidProblem(no_clusters(device.compute_capability))

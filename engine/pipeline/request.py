@@ -63,8 +63,9 @@ class ResolvedRequest:
 
     @property
     def arch(self) -> str:
-        """What a CPU build says the GPU is: the target, else the least that the variant needs."""
-        major, minor = self.variant.min_compute_capability
+        """What a CPU build says the GPU is: the target, else the least that the variant needs, from
+        sm_80 on, which has BF16 on its tensor cores."""
+        major, minor = max(self.variant.min_compute_capability, (8, 0))
         plain = self.device.arch if self.device is not None else f"sm_{major}{minor}"
         return f"{plain}a" if self.variant.arch_specific else plain
 

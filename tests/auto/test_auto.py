@@ -16,7 +16,7 @@ from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.cli import main
 from engine.devices import find_device
 from engine.errors import AttuneError, InvalidProblem, UnknownName
-from engine.model.estimate import capability_reason
+from engine.model.estimate import BF16_CAPABILITY, capability_reason
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
 from engine.problem import Problem
@@ -83,12 +83,16 @@ def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_without_a_table_the_highest_rung_that_fits_is_taken() -> None:
-    turing = choose(SMALL, find_device("T4"))
-    assert turing.variant.min_compute_capability <= (7, 5)
-    assert "No table has a row for T4 (sm_75)" in turing.reason
-    assert "on sm_75 the scalar ones" in turing.reason
+def test_without_a_table_the_highest_rung_that_fits_is_taken(tmp_path: Path) -> None:
     assert "tcgen05" in choose(SMALL, find_device("B200")).reason  # by the table of sm_89
+    (tmp_path / "sm_89.json").unlink()
+    wide = replace(SMALL, head_dim=128)
+    for dtype, rung in (("float16", "v14"), ("bfloat16", "v06")):
+        turing = choose(replace(wide, dtype=dtype), find_device("T4"))
+        assert turing.variant.id == rung
+        # With the defaults a CTA of either would have more shared memory than there is.
+        assert turing.config != turing.variant.default_config()
+        assert "No table has a row for T4 (sm_75)" in turing.reason
 
 
 def test_a_kernel_that_changed_since_is_a_sentence(table: Callable[..., Table]) -> None:
@@ -231,6 +235,8 @@ def test_what_is_older_than_the_kernels_that_stand_here_is_said(
         if each.seqlen == 1 or each.group > 1:
             continue
         problem = Problem(1, each.heads, each.seqlen, each.head_dim, causal=each.causal)
+        if capability < BF16_CAPABILITY and LADDER.by_id(each.variant).work.math_unit == "fma":
+            problem = replace(problem, dtype="bfloat16")
         choice = choose(problem, device)
         assert choice.variant.id == each.variant
         assert ("Its source has changed" in choice.reason) == (each.variant in changed)
@@ -242,10 +248,10 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
     hopper = [v for v in LADDER if v.arch_specific]
     for gpu, words in (("L4", "v15 needs compute capability 9.0"), ("B200", "9.0 alone")):
-        reasons = [capability_reason(v, find_device(gpu)) for v in hopper]
+        reasons = [capability_reason(v, "float16", find_device(gpu)) for v in hopper]
         assert words in (reasons[0] or "")
         assert all(reasons)
-    assert not any(capability_reason(v, find_device("H200")) for v in hopper)
+    assert not any(capability_reason(v, "float16", find_device("H200")) for v in hopper)
     long, h200 = Problem(1, 16, 2048, 128), find_device("H200")
     table = tables.table_for((9, 0))
     assert table is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fitting import fitting_config, takes_seqlen
 from pairwise import pairs_of, pairwise
-from slow_cases import of_each
+from slow_cases import of_each, one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -106,6 +106,18 @@ def test_more_splits_than_tiles(
     for schedule in ("random", "reverse"):
         options = RunOptions(schedule=schedule, seed=seqlen)
         _assert_right(cpu, variant, problem, config, options, "large_logits")
+
+
+ON_TURING = [v for v in LADDER if v.work.math_unit == "tensor" and not v.arch_specific]
+
+
+@pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=3), ids=lambda v: v.id)
+def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
+    """FP16 alone; m16n8k8 twice for m16n8k16, a load and a store for cp.async."""
+    problem = Problem(1, 2, 113, 64, causal=True)
+    config = fitting_config(variant, problem)
+    options = RunOptions(arch="sm_75", schedule="random", seed=1, repeat=False)
+    _assert_right(cpu, variant, problem, config, options)
 
 
 def test_the_study_s_smallest_shape(cpu: CpuBackend) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from slow_cases import one_in
 
-from engine.backends.base import RunOptions
+from engine.backends.base import DEFAULT_ARCH, RunOptions
 from engine.correctness.check import check_output
 from engine.evaluation import Status
 from engine.plan import make_plan
@@ -44,12 +44,16 @@ MUTATIONS = {
     "waits before the group is closed": ("cp.async.wait_all;", "cp.async.wait_group 0;", 0, "v12"),
     "copied to the next row": ("[%0], [%1], 16", "[%0+16], [%1], 16", 0, "v12"),
     "an instruction that is not there": ("cp.async.cg", "cp.async.cx", 0, "v12"),
+    "sm_75: one half of A twice": ("{a[2], a[3], b1}", "{a[0], a[1], b1}", 0, "v08"),
+    "sm_75: halves of B swapped": ("b0}, {a[2], a[3], b1}", "b1}, {a[2], a[3], b0}", 0, "v08"),
+    "sm_75: copied out of order": ("{%1, %2, %3, %4}", "{%1, %2, %4, %3}", 0, "v12"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", one_in(9, list(MUTATIONS), slow=2))
 def test_a_mutation_is_found(cpu, tmp_path, name):
     old, new, number, variant_id = MUTATIONS[name]
+    arch = "sm_75" if name.startswith("sm_75") else DEFAULT_ARCH
     variant = by_id(variant_id)
     for path in variant.source.parent.glob("*.cu*"):
         shutil.copy(path, tmp_path)
@@ -66,7 +70,7 @@ def test_a_mutation_is_found(cpu, tmp_path, name):
     plan = make_plan(variant, problem, variant.default_config())
     plan = replace(plan, source=tmp_path / variant.source.name)
     inputs = make_inputs(problem)
-    result = cpu.run(plan, inputs, RunOptions(check=True, repeat=False))
+    result = cpu.run(plan, inputs, RunOptions(check=True, repeat=False, arch=arch))
     if result.status is Status.PASSED:
         assert not check_output(inputs, result, plan=plan).passed
     else:

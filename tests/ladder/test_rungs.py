@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.auto.reach import out_of_reach
 from engine.cli import main
 from engine.devices import find_device
 from engine.errors import AttuneError
@@ -19,9 +20,10 @@ from engine.ladder.changes import (
     rung_before,
     source_diff,
 )
-from engine.ladder.planned import beyond, planned
+from engine.ladder.planned import planned
 from engine.ladder.rung import request_of
 from engine.ladder.tables import without_empty
+from engine.model.fitting import fits
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from tests.sass.gate import recorded
@@ -82,10 +84,10 @@ def test_what_cannot_run_here_is_a_sentence() -> None:
     rung = known_rung(v12, request_of(v12, replace(PROBLEM, seqlen=4096), "L4"))
     assert rung.is_complete
     assert "keeps all keys of a head in one CTA" in rung.why_not
-    on_turing = known_rung(v08, request_of(v08, PROBLEM, "T4"))
-    assert "needs compute capability 8.0" in on_turing.why_not
+    in_bf16 = request_of(v08, replace(PROBLEM, dtype="bfloat16"), "T4")
+    assert "those of T4 (sm_75) have no BF16" in known_rung(v08, in_bf16).why_not
     with pytest.raises(AttuneError):
-        work_out_rung(request_of(v08, PROBLEM, "T4"))
+        work_out_rung(in_bf16)
 
 
 def test_a_config_that_takes_the_problem_is_found() -> None:
@@ -93,6 +95,11 @@ def test_a_config_that_takes_the_problem_is_found() -> None:
     assert v12.unsupported(longer, v12.default_config()) is not None
     found = dict(request_of(v12, longer, "L4").config)
     assert v12.unsupported(longer, found) is None
+    # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
+    v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)
+    assert fits(v14, wide, v14.default_config(), find_device("L4"))
+    assert not fits(v14, wide, v14.default_config(), find_device("T4"))
+    assert fits(v14, wide, request_of(v14, wide, "T4").config, find_device("T4"))
 
 
 def test_every_rung_has_a_header_and_one_before_it() -> None:
@@ -125,8 +132,8 @@ def test_what_is_planned_has_no_file_yet() -> None:
     ids = [rung.id for rung in planned()]
     assert ids == sorted(set(ids))
     assert not {v.id for v in LADDER} & set(ids)
-    assert "tcgen05" in beyond(find_device("B200"))
-    assert beyond(find_device("L4")) == ""
+    assert "tcgen05" in out_of_reach(find_device("B200"))
+    assert out_of_reach(find_device("L4")) == ""
 
 
 def test_the_command_line_writes_between_the_marks(tmp_path: Path) -> None:

@@ -315,6 +315,10 @@ def test_the_compute_capability_is_checked(variant: Variant, gpu: str, words: st
         assert words in str(why)
         with pytest.raises(InvalidProblem, match=words):
             launch_plan(variant, problem, config, device)
+    tensor, in_bf16 = LADDER.by_id("v08"), replace(problem, dtype="bfloat16")
+    for name, refused in (("T4", True), ("L4", False)):
+        why = unsupported_reason(tensor, in_bf16, tensor.default_config(), find_device(name))
+        assert ("have no BF16" in str(why)) == refused
     assert unsupported_reason(variant, problem, config, None) is None
     assert "block_n" in str(unsupported_reason(variant, problem, {"block_n": 17}, None))
 

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import IO
 
@@ -92,8 +93,7 @@ def build_kernels(
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
     _require_entries(files, entries)
     flags = toolchain.compile_flags(check)
-    if any(_OF_ARCH.search(file.text) for file in files):  # else one library serves every GPU
-        flags += arch_macros(arch)
+    flags += _arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
     macros = "".join(f"#define {name} {value}\n" for name, value in defines)
@@ -147,8 +147,28 @@ def build_kernels(
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
 
 
-# In a source: what it runs depends on the target GPU.
+# In a source: what it runs depends on the target GPU; and the same where a limit says how.
 _OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
+_COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
+
+
+def _arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
+    """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
+    ask of the GPU is as there."""
+    asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
+    if not asked:
+        return ()
+    macros = arch_macros(arch)
+    limits = [match for text in texts for match in _COMPARES.findall(text)]
+    is_alike = asked == len(limits) and _side(limits, arch) == _side(limits, DEFAULT_ARCH)
+    return arch_macros(DEFAULT_ARCH) if is_alike else macros
+
+
+def _side(limits: Sequence[tuple[str, str]], arch: str) -> list[bool]:
+    """Which of `(">=", "800")` and the like hold of an arch."""
+    holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+    number = int(re.sub(r"\D", "", arch)) * 10
+    return [holds[operator](number, int(limit)) for operator, limit in limits]
 
 
 def arch_macros(arch: str) -> tuple[str, ...]:

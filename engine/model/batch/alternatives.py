@@ -190,7 +190,7 @@ def _other_devices(
     for device in devices:
         if device.name == now.device.name or not _smaller(device, now):
             continue
-        if capability_reason(now.variant, device) is not None:
+        if capability_reason(now.variant, now.problem.dtype, device) is not None:
             continue
         other = replace(
             now,

@@ -235,6 +235,15 @@ def test_the_target_gpu_is_known_to_the_source(tmp_path):
         )
     }
     assert len(paths) == 3
+    asks_less = tmp_path / "less.cu"
+    asks_less.write_text(
+        "#if __CUDA_ARCH__ < 800\n#error another arch\n#endif\n"
+        'extern "C" __global__ void k(unsigned *out) { out[0] = 1; }\n'
+    )
+    newer = [build_kernels(asks_less, ["k"], arch=arch).path for arch in ("sm_80", "sm_120")]
+    assert newer[0] == newer[1]
+    with pytest.raises(CompileError, match="another arch"):
+        build_kernels(asks_less, ["k"], arch="sm_75")
     with pytest.raises(CompileError, match="another arch"):
         build_kernels(source, ["k"], [("ARCH", "800"), ("SPECIFIC", "0")], arch="sm_90")
     with pytest.raises(CompileError, match="sm_9x"):
