@@ -8,7 +8,7 @@ import time
 
 from engine.auto.renew import GPUS, renew
 from engine.auto.table import changed_since, read_table
-from engine.cli.evaluate import pinned
+from engine.cli.known import pinned
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.errors import AttuneError, UnknownName

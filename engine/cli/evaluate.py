@@ -6,8 +6,8 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from engine.auto import Choice
 from engine.backends.executed import format_ranges
+from engine.cli.known import known_times, pinned
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
@@ -17,11 +17,10 @@ from engine.input_kinds import NORMAL
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
-from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulate import simulate
 from engine.records.encoding import encode
 from engine.records.predictions import keep_prediction
-from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import save_outcome
 from engine.sessions.tables import known_times_table
 from engine.table import Table
@@ -67,28 +66,6 @@ def run(args: argparse.Namespace) -> int:
     if args.save:
         print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
     return 0 if evaluation.status is Status.PASSED else 1
-
-
-def known_times() -> KnownTimes | None:
-    """What sessions hold; None on a machine that can only measure, or cannot read them."""
-    try:
-        return KnownTimes()
-    except (ImportError, AttuneError):
-        return None
-
-
-def pinned(request: EvaluationRequest) -> tuple[EvaluationRequest, Choice | None]:
-    """A request for `auto` as one for the kernel chosen by the times that are known here."""
-    known = known_times()
-    return pin_auto(request, known.taken_at if known is not None else lambda *_: ())
-
-
-def pinned_with_note(request: EvaluationRequest) -> EvaluationRequest:
-    """As `pinned`; what was chosen and why goes to stderr."""
-    request, choice = pinned(request)
-    if choice is not None:
-        print(choice.note(), file=sys.stderr)
-    return request
 
 
 def _show_stage(stage: str) -> None:

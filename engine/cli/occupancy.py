@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from engine.cli.evaluate import pinned_with_note
+from engine.cli.known import pinned_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for

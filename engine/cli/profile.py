@@ -7,7 +7,7 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from engine.cli.evaluate import pinned_with_note
+from engine.cli.known import pinned_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest, resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from engine.cli.evaluate import pinned
+from engine.cli.known import pinned
 from engine.cli.options import DTYPES, config_from, fields_from
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device

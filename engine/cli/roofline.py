@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from engine.cli.evaluate import pinned_with_note
+from engine.cli.known import pinned_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.cli.evaluate import known_times, pinned_with_note
+from engine.cli.known import known_times, pinned_with_note
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
 from engine.cli.sass_output import Result, as_json, print_results

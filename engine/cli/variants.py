@@ -100,7 +100,7 @@ def _figures(args: argparse.Namespace) -> int:
 
 
 def _worked_out(variant: Variant, problem: Problem, gpu: str) -> Rung:
-    from engine.cli.evaluate import known_times
+    from engine.cli.known import known_times
     from engine.ladder.rung import known_rung, request_of, work_out_rung
 
     request = request_of(variant, problem, gpu)

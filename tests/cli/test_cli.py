@@ -229,6 +229,25 @@ def test_occupancy_that_does_not_fit_fails(capsys: pytest.CaptureFixture[str]) -
     assert out["ctas_per_sm"] == 0
 
 
+def test_occupancy_of_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run_json(capsys, *"occupancy v08 --gpu L4 -H 8 -S 512 --json".split())
+    assert code == 0
+    (only,) = out["passes"]
+    assert only["resources"]["threads_per_cta"] == 128
+    assert only["occupancy"]["ctas"] == 64
+    assert main("occupancy auto --gpu L4 -H 8 -S 512".split()) == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith("auto takes v")
+    assert "registers per thread" in shown.out
+    for argv, words in (
+        ("occupancy v08 --gpu L4 --threads 64", "v08 is compiled, which says what --threads is"),
+        ("occupancy --gpu L4 --threads 64", "give both --threads and --registers"),
+        ("occupancy v08 --gpu T4 --dtype bf16", "those of T4 (sm_75) have no BF16"),
+    ):
+        assert main(argv.split()) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["variants", "--json"]) == 0
     variants = json.loads(capsys.readouterr().out)
