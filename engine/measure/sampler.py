@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -166,32 +166,26 @@ def run_rounds(
         samples.
     """
     others = tuple(dict.fromkeys(c for c in candidates if c != incumbent))
-    return _Run(
-        device, incumbent, others, settings or SamplerSettings(), on_round, should_stop
-    ).run()
+    settings, on_round = settings or SamplerSettings(), on_round or (lambda _: None)
+    return _Run(device, incumbent, others, settings, on_round, should_stop).run()
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        device: TimedDevice,
-        incumbent: str,
-        candidates: tuple[str, ...],
-        settings: SamplerSettings,
-        on_round: Callable[[Sequence[Sample]], None] | None,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self.device = device
-        self.incumbent = incumbent
-        self.candidates = candidates
-        self.settings = settings
-        self.on_round = on_round or (lambda _: None)
-        self.should_stop = should_stop
-        self.rng = np.random.default_rng(settings.seed)
-        self.samples: list[Sample] = []
-        self.rounds = 0
+    device: TimedDevice
+    incumbent: str
+    candidates: tuple[str, ...]
+    settings: SamplerSettings
+    on_round: Callable[[Sequence[Sample]], None]
+    should_stop: Callable[[], bool]
+    samples: list[Sample] = field(default_factory=list)
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.settings.seed)
         # (candidate, is it the incumbent's second run)
-        self.slots = [(incumbent, False), *((c, False) for c in candidates), (incumbent, True)]
+        once = [(name, False) for name in (self.incumbent, *self.candidates)]
+        self.slots = [*once, (self.incumbent, True)]
 
     def run(self) -> SamplingRun:
         warm_up = self._warm_up()

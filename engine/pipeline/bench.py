@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -103,20 +103,17 @@ def bench(
     return _Bench(problem, evaluator, settings, on_stage).result(entrants)
 
 
+@dataclass
 class _Bench:
-    def __init__(
-        self,
-        problem: Problem,
-        evaluator: Evaluator,
-        settings: SamplerSettings,
-        on_stage: Callable[[str], None],
-    ) -> None:
-        self.problem = problem
-        self.evaluator = evaluator
-        self.settings = settings
-        self.stage = on_stage
-        self.notes: list[str] = []
-        self.spec: DeviceSpec | None = resolve(EvaluationRequest(LADDER[0].id, problem)).device
+    problem: Problem
+    evaluator: Evaluator
+    settings: SamplerSettings
+    stage: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        request = EvaluationRequest(LADDER[0].id, self.problem)
+        self.spec: DeviceSpec | None = resolve(request).device
 
     def result(self, entrants: Sequence[Entrant] | None) -> BenchResult:
         chosen = self._ladder() if entrants is None else [self._tuned(e) for e in entrants]

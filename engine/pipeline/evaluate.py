@@ -138,29 +138,25 @@ def evaluate(
         return evaluator.evaluate(request, on_stage, calibration_of=calibration_of)
 
 
+@dataclass
 class _Run:
     """One pass through the pipeline; each step fills in more of the evaluation."""
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        request: EvaluationRequest,
-        resolved: ResolvedRequest,
-        stage: OnStage,
-        calibration_of: CalibrationOf | None,
-    ) -> None:
-        self.evaluator = evaluator
-        self.request = request
-        self.resolved = resolved
-        self.stage = stage
-        self.calibration_of = calibration_of
-        self.estimate: Estimate | None = None
-        self.maps: tuple[ErrorMap, ...] = ()
+    evaluator: Evaluator
+    request: EvaluationRequest
+    resolved: ResolvedRequest
+    stage: OnStage
+    calibration_of: CalibrationOf | None
+    estimate: Estimate | None = None
+    maps: tuple[ErrorMap, ...] = ()
+
+    def __post_init__(self) -> None:
+        resolved = self.resolved
         self.base = Evaluation(
             status=Status.SKIPPED,
             reason="Not executed.",
             variant=resolved.variant.id,
-            problem=request.problem,
+            problem=self.request.problem,
             config=resolved.config,
             device=resolved.device.name if resolved.device else "unknown",
             when=datetime.now(UTC).isoformat(timespec="seconds"),

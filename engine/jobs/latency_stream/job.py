@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -73,19 +73,19 @@ def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationReq
         runner.event(job_id, "finished", end="full" if stream.is_full else "unseen")
 
 
+@dataclass
 class _Stream:
-    def __init__(
-        self, runner: JobRunner, job_id: str, checked: Evaluation, plan: LaunchPlan, inputs: Inputs
-    ) -> None:
-        self.runner = runner
-        self.job_id = job_id
-        self.checked = checked
-        self.plan = plan
-        self.inputs = inputs
-        self.stream = runner.run.stream(job_id)
-        self.last_stage = ""
+    runner: JobRunner
+    job_id: str
+    checked: Evaluation
+    plan: LaunchPlan
+    inputs: Inputs
+    last_stage: str = ""
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream = self.runner.run.stream(self.job_id)
         self.began = time.time()
-        self.count = 0
 
     @property
     def is_full(self) -> bool:
