@@ -343,15 +343,7 @@ class _Build:
 
 def _to_bytes(kernel: CompiledKernel) -> bytes:
     """A line of JSON, then the cubin."""
-    head = {
-        "arch": kernel.arch,
-        "entries": {name: asdict(info) for name, info in kernel.entries.items()},
-        "symbols": dict(kernel.symbols),
-        "log": kernel.log,
-        "flags": kernel.flags,
-        "source_sha256": kernel.source_sha256,
-        "key": kernel.key,
-    }
+    head = {name: value for name, value in asdict(kernel).items() if name != "cubin"}
     return json.dumps(head).encode("ascii") + b"\n" + kernel.cubin
 
 
@@ -359,13 +351,6 @@ def _from_bytes(payload: bytes) -> CompiledKernel:
     """The inverse of `_to_bytes`. Raises KeyError, TypeError or ValueError for anything else."""
     line, _, cubin = payload.partition(b"\n")
     head = json.loads(line)
-    return CompiledKernel(
-        arch=head["arch"],
-        cubin=cubin,
-        entries={name: PtxasInfo(**info) for name, info in head["entries"].items()},
-        symbols={str(entry): str(symbol) for entry, symbol in head["symbols"].items()},
-        log=head["log"],
-        flags=tuple(head["flags"]),
-        source_sha256=head["source_sha256"],
-        key=head["key"],
-    )
+    head["entries"] = {name: PtxasInfo(**info) for name, info in head["entries"].items()}
+    head["flags"] = tuple(head["flags"])
+    return CompiledKernel(**{**head, "cubin": cubin})

@@ -21,6 +21,7 @@ from engine.model.equations import (
     Calibration,
     CtaCurve,
     FloatArray,
+    Machine,
     Parameters,
     evaluate,
     machine,
@@ -164,20 +165,15 @@ def _fit(variant: Variant, device: DeviceSpec, points: Points) -> tuple[Calibrat
 
     m = machine(device, variant, points.measurements[0].problem.dtype)
     before, prior = priors(variant, points.curve)
-    center = _center(before)
+    center = log_parameters(before)
     target = np.log(points.measured_us)
 
-    def log_total(theta: FloatArray) -> FloatArray:
-        terms = evaluate(
-            variant, points.launches, points.resident, m, _parameters(theta), points.curve
-        )
-        return np.log(terms.total_us)
-
+    log_total = log_total_of(variant, points.launches, points.resident, m, points.curve)
     low, high = np.log([_BOUNDS[name] for name in PARAMETER_NAMES]).T
     theta = center
     chosen: list[int] = []
     for _ in range(2):  # what can be told apart may look different where the fit ends up
-        chosen = _tell_apart(_sensitivity(log_total, theta))
+        chosen = _tell_apart(sensitivity(log_total, theta))
 
         def residuals(free: FloatArray, free_at: list[int] = chosen) -> FloatArray:
             moved = center.copy()
@@ -199,11 +195,11 @@ def _fit(variant: Variant, device: DeviceSpec, points: Points) -> tuple[Calibrat
     noise = _ASSUMED_NOISE
     if spare > 0:
         noise = max(_LEAST_NOISE, float(np.sqrt(np.sum(left**2) / spare)))
-    effect = _sensitivity(log_total, theta)
+    effect = sensitivity(log_total, theta)
     covariance = np.linalg.inv(effect.T @ effect / noise**2 + np.linalg.inv(prior))
     fitted = tuple(PARAMETER_NAMES[i] for i in sorted(chosen))
     calibration = Calibration(
-        parameters=_parameters(theta),
+        parameters=Parameters(*np.exp(theta).tolist()),
         covariance=tuple(tuple(row) for row in covariance.tolist()),
         noise=noise,
         fitted=fitted,
@@ -269,15 +265,23 @@ def _one(i: int, n: int) -> BoolArray:
     return only
 
 
-def _center(parameters: Parameters) -> FloatArray:
+def log_total_of(
+    variant: Variant, launches: Launches, resident: IntArray, on: Machine, curve: CtaCurve | None
+) -> Callable[[FloatArray], FloatArray]:
+    """log(total µs) of the launches, `[n]`, as a function of the parameters' logarithms."""
+
+    def log_total(theta: FloatArray) -> FloatArray:
+        parameters = Parameters(*np.exp(theta).tolist())
+        return np.log(evaluate(variant, launches, resident, on, parameters, curve).total_us)
+
+    return log_total
+
+
+def log_parameters(parameters: Parameters) -> FloatArray:
     return np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
 
 
-def _parameters(theta: FloatArray) -> Parameters:
-    return Parameters(*np.exp(theta).tolist())
-
-
-def _sensitivity(log_total: Callable[[FloatArray], FloatArray], theta: FloatArray) -> FloatArray:
+def sensitivity(log_total: Callable[[FloatArray], FloatArray], theta: FloatArray) -> FloatArray:
     """d log(total) / d log(parameter), `[points, parameters]`, by central differences."""
     columns = []
     for i in range(len(theta)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from engine.devices.spec import SmLimits
 from engine.model.occupancy import (
     RESOURCES,
     WARP_SIZE,
-    CtasPerSm,
     IntArray,
     check_launch,
     ctas_per_sm,
@@ -47,31 +47,11 @@ def whatif(
     smem_axis = _axis(
         np.arange(0, limits.smem_per_cta_optin_bytes + 1, SMEM_STEP_BYTES), smem_bytes
     )
+    present = {"threads": threads, "registers": registers, "smem_bytes": smem_bytes}
+    axes = {"threads": threads_axis, "registers": registers_axis, "smem_bytes": smem_axis}
     return {
-        "threads": _curve(
-            "threads",
-            threads_axis,
-            threads,
-            threads_axis,
-            ctas_per_sm(limits, threads_axis, registers, smem_bytes),
-            limits,
-        ),
-        "registers": _curve(
-            "registers",
-            registers_axis,
-            registers,
-            np.full_like(registers_axis, threads),
-            ctas_per_sm(limits, threads, registers_axis, smem_bytes),
-            limits,
-        ),
-        "smem_bytes": _curve(
-            "smem_bytes",
-            smem_axis,
-            smem_bytes,
-            np.full_like(smem_axis, threads),
-            ctas_per_sm(limits, threads, registers, smem_axis),
-            limits,
-        ),
+        name: _curve(name, axis, present[name], {**present, name: axis}, limits)
+        for name, axis in axes.items()
     }
 
 
@@ -84,14 +64,15 @@ def _curve(
     name: str,
     axis: IntArray,
     present: int,
-    threads: IntArray,
-    per_sm: CtasPerSm,
+    launch: Mapping[str, Any],
     limits: SmLimits,
 ) -> pd.DataFrame:
+    """`launch`: threads, registers and smem_bytes, one of them the axis."""
     import pandas as pd
 
+    per_sm = ctas_per_sm(limits, *launch.values())
     resident = per_sm.resident
-    active_warps = resident * -(-threads // WARP_SIZE)
+    active_warps = resident * -(-launch["threads"] // WARP_SIZE)
     by_resource = np.stack([per_sm.warps, per_sm.ctas, per_sm.registers, per_sm.smem])
     limiter = np.array(RESOURCES, dtype=object)[np.argmin(by_resource, axis=0)]
     return pd.DataFrame(

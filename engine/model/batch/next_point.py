@@ -10,23 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.model.calibrate import log_parameters, log_total_of, sensitivity
 from engine.model.equations import (
     NOISE,
-    PARAMETER_NAMES,
     Z90,
     Calibration,
     CtaCurve,
-    FloatArray,
     Machine,
-    Parameters,
-    evaluate,
     priors,
 )
 from engine.model.launches import Launches
 from engine.model.occupancy import IntArray
 from kernels.variant import Variant
 
-_STEP = 0.1
 _MOST_CANDIDATES = 64
 _FARTHEST = 8  # times the recommended batch: beyond, a launch tells of other things
 _WORTH_MEASURING = 0.9  # of the interval's width that is left
@@ -73,7 +69,8 @@ def measure_next(
     if calibration is not None:
         parameters, covariance = calibration.parameters, np.array(calibration.covariance)
     noise = NOISE if calibration is None else calibration.noise
-    effect = _sensitivity(variant, launches, resident, machine, parameters, curve)
+    log_total = log_total_of(variant, launches, resident, machine, curve)
+    effect = sensitivity(log_total, log_parameters(parameters))
     at = int(np.flatnonzero(launches.batch == recommended)[0])
     # What is to be narrowed: the latency there, and that against the largest batch's.
     goals = np.stack([effect[at], effect[at] - effect[-1]])
@@ -98,26 +95,3 @@ def measure_next(
         f"of B={recommended:,} is known to a factor of {now:.3g} either way, and would be to "
         f"{then:.3g}.",
     )
-
-
-def _sensitivity(
-    variant: Variant,
-    launches: Launches,
-    resident: IntArray,
-    machine: Machine,
-    parameters: Parameters,
-    curve: CtaCurve | None,
-) -> FloatArray:
-    """d log(latency) / d log(parameter), `[candidates, parameters]`, by central differences."""
-    middle = np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
-    columns = []
-    for i in range(len(middle)):
-        ends = []
-        for step in (_STEP, -_STEP):
-            moved = middle.copy()
-            moved[i] += step
-            at = Parameters(*np.exp(moved).tolist())
-            terms = evaluate(variant, launches, resident, machine, at, curve)
-            ends.append(np.log(terms.total_us))
-        columns.append((ends[0] - ends[1]) / (2 * _STEP))
-    return np.stack(columns, axis=1)

@@ -72,12 +72,7 @@ class LocalFolder:
             return []
 
     def read(self, name: str, limit: int) -> bytes:
-        # O_NONBLOCK: a pipe somebody put there must not hang the app.
-        fd = os.open(self.path / name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "not an ordinary file")
-            return file.read(limit)
+        return files.read(self.path / name, limit)
 
     def create(self, name: str, data: bytes) -> None:
         try:
