@@ -21,6 +21,7 @@ def run(args: argparse.Namespace) -> int:
         scores = [
             asdict(s.prediction)
             | {
+                "config": list(s.prediction.config.items()),
                 "problem": encode(s.prediction.problem),
                 "time": asdict(s.time.latency),
                 "session": s.time.session,

@@ -5,35 +5,36 @@ How they fared is `engine.sessions.ledger`'s to say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from engine.errors import AttuneError, SnapshotError, StoreError
+from engine.errors import AttuneError, StoreError
 from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.records import journal
 from engine.records.encoding import decode, encode
-from engine.text import clean_line
+from engine.schema import Integer, Stored
+from engine.text import Line
 from engine.user_data import data_folder
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Stored):
     """One prediction of one launch."""
 
-    when: str  # UTC, ISO 8601
-    variant: str
-    config: tuple[tuple[str, int], ...]
+    when: Line  # UTC, ISO 8601
+    variant: Line
+    config: Mapping[Line, Integer]
     problem: Problem
-    device: str
-    source_sha256: str
+    device: Line
+    source_sha256: Line
     latency: Latency
 
     @property
     def key(self) -> tuple[object, ...]:
         """What was predicted: variant, config, problem, GPU."""
-        return self.variant, self.config, self.problem, self.device
+        return self.variant, tuple(sorted(self.config.items())), self.problem, self.device
 
 
 def predictions_path() -> Path:
@@ -45,20 +46,10 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
     if predicted is None or not evaluation.source_sha256:
         return
     path = predictions_path()
+    of_both = {f.name: getattr(evaluation, f.name) for f in fields(Prediction)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        journal.append(
-            path,
-            {
-                "when": evaluation.when,
-                "variant": evaluation.variant,
-                "config": dict(evaluation.config),
-                "problem": encode(evaluation.problem),
-                "device": evaluation.device,
-                "source_sha256": evaluation.source_sha256,
-                "latency": encode(predicted),
-            },
-        )
+        journal.append(path, encode(Prediction(**(of_both | {"latency": predicted}))))
     except (ImportError, OSError, StoreError):
         return  # a machine that can only measure, or a full disk: the evaluation counts for more
 
@@ -73,25 +64,12 @@ def predictions() -> list[Prediction]:
     kept: dict[object, Prediction] = {}
     for event in events:
         try:
-            prediction = _read(event)
-        except (AttuneError, KeyError, TypeError, ValueError, AttributeError):
+            prediction = decode(Prediction, event)
+        except AttuneError:
             continue
         latency = prediction.latency
+        if latency.origin != "predicted":  # the ledger holds predictions alone
+            continue
         figures = (latency.low_us, latency.median_us, latency.high_us)
         kept.setdefault((prediction.key, prediction.source_sha256, figures), prediction)
     return list(kept.values())
-
-
-def _read(event: dict[str, Any]) -> Prediction:
-    latency = decode(Latency, event["latency"])
-    if latency.origin != "predicted":
-        raise SnapshotError("The ledger holds predictions alone.")
-    return Prediction(
-        when=clean_line(str(event["when"])),
-        variant=clean_line(str(event["variant"])),
-        config=tuple(sorted((clean_line(str(k)), int(v)) for k, v in event["config"].items())),
-        problem=decode(Problem, event["problem"]),
-        device=clean_line(str(event["device"])),
-        source_sha256=clean_line(str(event["source_sha256"])),
-        latency=latency,
-    )

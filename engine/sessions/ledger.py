@@ -115,7 +115,7 @@ def ledger_table(ledger: Ledger) -> Table:
             {
                 "predicted, UTC": s.prediction.when[:16].replace("T", " "),
                 "kernel": " ".join(
-                    [s.prediction.variant, *(f"{k}={v}" for k, v in s.prediction.config)]
+                    [s.prediction.variant, *(f"{k}={v}" for k, v in s.prediction.config.items())]
                 ),
                 "problem": s.prediction.problem.label(),
                 "GPU": s.prediction.device,
