@@ -20,9 +20,8 @@ from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.machine_code import (
     TimedLaunch,
-    main_pass_dram_bytes,
     time_launch,
-    with_prediction,
+    time_passes,
 )
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import predict_simulated
@@ -89,16 +88,12 @@ def _time_passes(
 ) -> tuple[TimedLaunch, ...]:
     arch = analyses[0].program.arch
     _check_runs_on(arch, device)
-    moved = main_pass_dram_bytes(variant, plan, device, analyses[0])
-    timed = [
-        time_launch(analysis, device, None if number else moved)
-        for number, analysis in enumerate(analyses)
-    ]
-    if arch != device.arch:  # code that the prediction is not of
-        return tuple(timed)
-    known = known_times()
-    calibrations = known.calibration_of(compiled_footprint) if known is not None else None
-    return with_prediction(timed, predict_simulated(variant, plan, device, calibrations), device)
+    predicted = None
+    if arch == device.arch:  # else it is not of this code
+        known = known_times()
+        calibrations = known.calibration_of(compiled_footprint) if known is not None else None
+        predicted = predict_simulated(variant, plan, device, calibrations)
+    return time_passes(variant, plan, analyses, device, predicted)
 
 
 def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:

@@ -40,12 +40,17 @@ class TimedLaunch:
 
 
 def time_launch(
-    analysis: Analysis, device: DeviceSpec, moved_bytes: float | None = None
+    analysis: Analysis,
+    device: DeviceSpec,
+    moved_bytes: float | None = None,
+    *,
+    quick: bool = False,
 ) -> TimedLaunch:
     """Simulate the launch with as many resident CTAs as the GPU holds.
 
     Args:
         moved_bytes: what reaches DRAM, where it is known better than by what is touched.
+        quick: where a prediction says how long it takes: a round of CTAs alone is simulated.
 
     Raises:
         InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.
@@ -62,22 +67,38 @@ def time_launch(
         traffic = launch_traffic(groups, launch.grid, running, device.l2_bytes)
         if traffic.dram_bytes and moved_bytes is not None:
             traffic = replace(traffic, dram_bytes=moved_bytes)
-    simulated = simulate_launch(program, classes, launch, device, resident, traffic)
+    simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)
     return TimedLaunch(simulated, touched_bytes(groups, launch.grid), groups)
 
 
-def with_prediction(
-    timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
+def time_passes(
+    variant: Variant,
+    plan: LaunchPlan,
+    analyses: Sequence[Analysis],
+    device: DeviceSpec,
+    predicted: Estimate | None,
 ) -> tuple[TimedLaunch, ...]:
-    """A variant's passes with the times of its prediction, which all pages show.
-
-    What is simulated here for one launch alone is within some per cent of it: there a CTA's time is
-    a line through few lengths. Units' shares, stalls and bytes stay as they were simulated.
+    """A variant's passes, with the times of its prediction, which all pages show.
 
     Args:
-        timed: each pass, by `time_launch`.
-        predicted: by machine code.
+        predicted: by machine code; where it is not, or None, each launch is simulated by itself.
+
+    Raises:
+        InvalidProblem, UnknownName, CompileError, ToolMissing: as `time_launch`.
     """
+    moved = main_pass_dram_bytes(variant, plan, device, analyses[0])
+    is_known = predicted is not None and predicted.by_machine_code
+    timed = [
+        time_launch(analysis, device, None if number else moved, quick=is_known)
+        for number, analysis in enumerate(analyses)
+    ]
+    return _with_prediction(timed, predicted, device) if predicted is not None else tuple(timed)
+
+
+def _with_prediction(
+    timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
+) -> tuple[TimedLaunch, ...]:
+    """Its times; units' shares, stalls and bytes stay as they were simulated."""
     latency, terms = predicted.latency, predicted.terms
     if latency is None or terms is None:
         return tuple(timed)
@@ -150,6 +171,8 @@ def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
         where = np.unravel_index(int(np.abs(work - length).argmin()), work.shape)
         cta = (int(where[2]), int(where[1]), int(where[0]))
         traces.append(emulator.trace(cta)[0])
+    if len(traces) == 1:
+        return [CtaClass(traces[0], analysis.launch.ctas)]
     nearest = np.abs(work[..., None] - lengths).argmin(axis=-1)
     order = np.broadcast_to(nearest, (z, y, x)).reshape(-1)
     starts = np.flatnonzero(np.diff(order, prepend=-1))

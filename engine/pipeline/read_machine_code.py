@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from engine.sass.timing.residency import residency_ratios
 
 if TYPE_CHECKING:
     from engine.compile import CompiledKernel
+    from engine.pipeline.machine_code import TimedLaunch
 
 _FORMAT = "2"
 _RESIDENCIES = (1, 2, 3, 4)
@@ -57,6 +59,8 @@ def read_machine_code(request: EvaluationRequest) -> MachineCode:
     path = _path(plan, compile_plan(plan, device.arch), device)
     if (known := _find(path)) is not None:
         return known
+    analyses = analyse_plan(plan, device.arch)
+    timed, no_time = _timed(resolved, plan, analyses, device)
     made = MachineCode(
         variant=variant.id,
         config=" ".join(f"{k}={v}" for k, v in sorted(resolved.config.items())),
@@ -65,33 +69,45 @@ def read_machine_code(request: EvaluationRequest) -> MachineCode:
         source_name=variant.source.name,
         source=source,
         passes=tuple(
-            _report(resolved, plan, analysis, device, is_main=number == 0)
-            for number, analysis in enumerate(analyse_plan(plan, device.arch))
+            _report(resolved, analysis, device, each, no_time)
+            for analysis, each in zip(analyses, timed, strict=True)
         ),
     )
     write_entry(path, zlib.compress(json.dumps(encode(made)).encode(), level=1))
     return made
 
 
-def _report(
+def _timed(
     resolved: ResolvedRequest,
     plan: LaunchPlan,
+    analyses: Sequence[Analysis],
+    device: DeviceSpec,
+) -> tuple[Sequence[TimedLaunch | None], str]:
+    """(each pass's time, why there is none): counts are worth reading all the same."""
+    from engine.pipeline.machine_code import time_passes
+    from engine.pipeline.simulate import predict_simulated
+
+    try:
+        predicted = predict_simulated(resolved.variant, plan, device)
+        return time_passes(resolved.variant, plan, analyses, device, predicted), ""
+    except AttuneError as error:
+        return [None] * len(analyses), str(error)
+
+
+def _report(
+    resolved: ResolvedRequest,
     analysis: Analysis,
     device: DeviceSpec,
-    *,
-    is_main: bool,
+    timed: TimedLaunch | None,
+    no_time: str,
 ) -> PassReport:
-    from engine.pipeline.machine_code import advise_launch, main_pass_dram_bytes, time_launch
+    from engine.pipeline.machine_code import advise_launch
 
-    name, timed, times, no_time = resolved.variant.source.name, None, {}, ""
-    try:
-        moved = main_pass_dram_bytes(resolved.variant, plan, device, analysis) if is_main else None
-        timed = time_launch(analysis, device, moved)
+    name, times = resolved.variant.source.name, {}
+    if timed is not None:
         times = residency_ratios(
             analysis.program, analysis.launch, device, timed.simulated, _RESIDENCIES
         )
-    except AttuneError as error:  # counts are worth reading all the same
-        no_time = str(error)
     hints = tuple(
         Hint(
             line=own_line(a.source.file, name, a.source.line) if a.source else 0,

@@ -15,12 +15,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.errors import InvalidProblem
 from engine.sass.emulation import EXECUTED, IDEAL_SECTORS, SECTORS, Emulator, Totals
 from engine.sass.instruction import Program
 from engine.sass.launch import Launch
 
 _PERIODS = (1, 2, 4, 8)  # query tiles to a K/V tile, where a causal mask makes a staircase
 _SECTOR_COLUMNS = (SECTORS, IDEAL_SECTORS)
+MAX_CTAS = 1 << 24  # of a launch: some arrays have an entry for each
 MAX_EMULATIONS = 200  # of CTAs, per launch: counts beyond are interpolated
 Counts: TypeAlias = NDArray[np.int64]
 
@@ -70,6 +72,11 @@ class _Counting:
 
     def count(self) -> LaunchCounts:
         grid = self._emulator.launch.grid
+        if (ctas := self._emulator.launch.ctas) > MAX_CTAS:
+            raise InvalidProblem(
+                f"This launch has {ctas:,} CTAs, and at most {MAX_CTAS:,} are counted: give a "
+                "smaller grid."
+            )
         # Both ends: what the first CTA does not reach may depend on an axis too.
         ends = [self._run((0, 0, 0)), self._run((grid[0] - 1, grid[1] - 1, grid[2] - 1))]
         axes = [a for a in range(3) if grid[a] > 1 and any(e.control_axes[a] for e in ends)]

@@ -26,6 +26,10 @@ _RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
 _SMEM_UNIT_BYTES = 128  # of its allocation (Turing: 256)
 _LEAST_LOCAL_BYTES = 1024
 _MOST_CODES = 4
+# CUDA C++ Programming Guide, technical specifications per compute capability.
+_MOST_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
+_MOST_THREADS_BY_AXIS = (1024, 1024, 64)
+_MOST_THREADS = 1024
 
 # Columns of `Totals.values`.
 EXECUTED, LANES, WAVEFRONTS, IDEAL_WAVEFRONTS, SECTORS, IDEAL_SECTORS, SIZE_BYTES, ACCESSES = range(
@@ -291,5 +295,15 @@ def _text(program: Program) -> str:
 def _check_launch(launch: Launch) -> None:
     if min(launch.grid) < 1 or min(launch.block) < 1:
         raise InvalidProblem("Grid and block have at least 1 in each dimension.")
-    if launch.threads > 1024:
-        raise InvalidProblem(f"A CTA has at most 1024 threads, not {launch.threads}.")
+    for what, sizes, most in (
+        ("grid", launch.grid, _MOST_CTAS_BY_AXIS),
+        ("block", launch.block, _MOST_THREADS_BY_AXIS),
+    ):
+        if any(size > limit for size, limit in zip(sizes, most, strict=True)):
+            listed, limits = (", ".join(f"{n:,}" for n in each) for each in (sizes, most))
+            raise InvalidProblem(
+                f"A {what} of {listed} is larger than CUDA launches: at most {limits} along x, y "
+                "and z."
+            )
+    if launch.threads > _MOST_THREADS:
+        raise InvalidProblem(f"A CTA has at most {_MOST_THREADS} threads, not {launch.threads}.")

@@ -1,6 +1,6 @@
 """Print what the ladder's tensor-core kernels are to reach, what is simulated, and whether it does.
 
-    python tests/bench/bench_ladder_goals.py [v12 …]    # minutes: whole launches are counted
+    python tests/bench/bench_ladder_goals.py [v12 …]    # minutes: kernels are compiled and counted
 
 Nothing here was measured. Times are simulated from the machine code; beside them stands the 90 %
 interval of the simulator's validation. A goal is reached where the middle reaches it. The fusion of
@@ -16,7 +16,8 @@ from functools import lru_cache
 
 from engine.config import default_config
 from engine.devices import find_device
-from engine.pipeline.machine_code import TimedLaunch, main_pass_dram_bytes, time_launch
+from engine.pipeline.machine_code import TimedLaunch, time_passes
+from engine.pipeline.simulate import predict_simulated
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.sass.analysis import analyse_plan
@@ -50,8 +51,8 @@ def timed(
 ) -> TimedLaunch:
     variant, device = by_id(name), find_device(gpu)
     plan = make_plan(variant, problem, default_config(variant, dict(config)))
-    analysis = analyse_plan(plan, device.arch)[0]
-    return time_launch(analysis, device, main_pass_dram_bytes(variant, plan, device, analysis))
+    predicted = predict_simulated(variant, plan, device)
+    return time_passes(variant, plan, analyse_plan(plan, device.arch), device, predicted)[0]
 
 
 def at(name: str, gpu: str, problem: Problem, **config: int) -> TimedLaunch:

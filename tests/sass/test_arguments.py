@@ -9,6 +9,8 @@ import pytest
 from engine.errors import InvalidProblem
 from engine.sass.arguments import parse_arguments
 from engine.sass.cubin import Entry, Parameter
+from engine.sass.emulation import Emulator
+from engine.sass.instruction import Program
 from engine.sass.launch import Launch, constant_bank
 
 
@@ -63,3 +65,21 @@ def test_arguments_that_do_not_fit(arguments: tuple[bytes, ...], sentence: str) 
     entry = Entry("k", 8, 0, 0, (Parameter(0, 8), Parameter(8, 4)), 0x160, {})
     with pytest.raises(InvalidProblem, match=sentence):
         constant_bank(entry, "sm_80", Launch((1, 1, 1), (32, 1, 1), 0, arguments))
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "sentence"),
+    [
+        ((2**31, 1, 1), (32, 1, 1), "A grid of 2,147,483,648, 1, 1 is larger than CUDA launches"),
+        ((1, 65_536, 1), (32, 1, 1), "A grid of 1, 65,536, 1 is larger"),
+        ((1, 1, 1), (1, 1, 65), "A block of 1, 1, 65 is larger"),
+        ((1, 1, 1), (1024, 2, 1), "at most 1024 threads, not 2048"),
+    ],
+)
+def test_a_launch_that_cuda_refuses(
+    grid: tuple[int, int, int], block: tuple[int, int, int], sentence: str
+) -> None:
+    entry = Entry("k", 8, 0, 0, (), 0x160, {})
+    program = Program("k", "sm_80", (), 8, 0, "")
+    with pytest.raises(InvalidProblem, match=sentence):
+        Emulator(program, entry, Launch(grid, block, 0, ()))

@@ -90,6 +90,8 @@ def simulate_launch(
     device: DeviceSpec,
     resident: int,
     traffic: Traffic | None = None,
+    *,
+    quick: bool = False,
 ) -> SimulatedLaunch:
     """Simulated time of one launch.
 
@@ -97,6 +99,7 @@ def simulate_launch(
         classes: the launch's CTAs in order of starting, equal neighbours together.
         resident: CTAs that an SM holds at a time, at least 1 (`engine.model.occupancy`).
         traffic: what reaches DRAM; None where L2 holds everything.
+        quick: where its time is predicted otherwise: no CTAs that drift apart are simulated.
 
     Raises:
         InvalidProblem: the device's row lacks a figure.
@@ -121,10 +124,16 @@ def simulate_launch(
         (float(len(ends[0].instruction)), float(len(ends[1].instruction))),
         resident,
         per_sm,
-        miss_share=miss_share,
+        quick,
+        miss_share,
     )
-    lengths = [float(len(c.trace.instruction)) for c in classes for _ in range(c.count)]
-    cycles = grid_cycles(times, lengths, 1, gpu.num_sms)
+    if len(classes) == 1:
+        cycles = float(times.launch([launch.ctas], [times.lengths[-1]], gpu.num_sms)[0])
+    else:
+        lengths: list[float] = []
+        for each in classes:
+            lengths += [float(len(each.trace.instruction))] * each.count
+        cycles = grid_cycles(times, lengths, 1, gpu.num_sms)
     taken = resident * allocated_smem(device, smem_bytes)
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False, miss_share=miss_share)
     dram_us = 0.0
@@ -135,7 +144,7 @@ def simulate_launch(
     return SimulatedLaunch(
         resident_ctas=resident,
         ctas_per_sm=per_sm,
-        cta_cycles=times.of(1, max(lengths)),
+        cta_cycles=times.of(1, times.lengths[-1]),
         sm_cycles=cycles,
         dram_us=dram_us,
         round=steady_state(kernel, ends[1], min(resident, per_sm)),
