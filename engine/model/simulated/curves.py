@@ -25,6 +25,7 @@ from engine.model.simulated.store import REGIMES, KernelCtas, find, known_ctas, 
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
+from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.traffic import stays_in_l2
 from kernels.variant import Config, Variant
 
@@ -109,19 +110,22 @@ def known_batch_curve(
     held = int(resident[0, 0])
     if compiled is None:
         return None
-    by_regime: list[KernelCtas] = []
-    for regime in REGIMES:
+    is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
+    parts, spread = np.zeros((3, launches.size)), 0.0
+    for regime, there in zip(REGIMES, (is_alone, ~is_alone), strict=True):
         known = find(path_of(variant, plan, compiled, device, held, regime))
         if known is None:
             return None
-        by_regime.append(known)
-    alone, shared = (_curve(known, variant, config, launches, device) for known in by_regime)
-    is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
-    return replace(
-        shared,
-        cta_us=np.where(is_alone, alone.cta_us, shared.cta_us),
-        added_us=np.where(is_alone, alone.added_us, shared.added_us),
-        sm_us=np.where(is_alone, alone.sm_us, shared.sm_us),
+        spread = known.spread
+        if there.any():
+            curve = _curve(known, variant, config, launches.take(there), device)
+            parts[:, there] = curve.cta_us, curve.added_us, curve.sm_us
+    return CtaCurve(
+        cta_us=parts[0],
+        added_us=parts[1],
+        sm_us=parts[2],
+        spread=spread,
+        floor_us=LAUNCH_FLOOR_US,
         dram_bytes=_dram_bytes(variant, config, device, problem, launches, held),
     )
 

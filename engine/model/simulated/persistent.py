@@ -37,9 +37,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 _FIRST_ROWS, _LATER_ROWS = 2048, 1024  # K/V rows of the longest pieces that are simulated
 # Query tiles of a CTA that are followed one by one; of more, as many stand for all.
 _MOST_PIECES = 48
-_MOST_POINTS = 24  # of a curve that are worked out; straight in between
-# CTAs of one SM that start and do the same end one behind the other, not all at once.
-_BEHIND = 1e-4
+_STEPS = 4  # to the factor that makes a simulated time of a predicted one
+_MOST_POINTS = 16  # of a curve that are worked out; straight in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,10 @@ class PersistentCtas:
     """The main pass of one persistent kernel on one GPU."""
 
     counts: tuple[int, ...]  # CTAs beside each other, ascending from 1
-    costs: tuple[tuple[float, ...], ...]  # cycles, a row for each count; see `features_of`
+    # Cycles, a row for each count, as `features_of`: of CTAs that do the same in step, and of such
+    # that do not, so that what one begins stands beside the other's products.
+    costs: tuple[tuple[float, ...], ...]
+    mixed: tuple[tuple[float, ...], ...]
     resident: int
     fetch_cycles: float  # what the first CTAs' code adds
     cycles_per_us: float
@@ -100,19 +102,27 @@ class PersistentCtas:
         if followed < heads:
             thinned = replace(problem, batch=followed, num_heads=1, num_heads_kv=None)
         pieces = pieces_of(variant, thinned, config, ctas)
-        of_pieces = features_of(pieces, config) @ np.array(self.costs).T
-        of_ctas = np.stack([np.bincount(pieces.cta, column) for column in of_pieces.T], axis=1)
-        steps = np.arange(1, self.resident + 1)
-        beside = np.stack([np.interp(steps, self.counts, row) for row in of_ctas])
-        longest = beside[beside[:, 0].argmax()]
-        if ctas <= num_sms:
-            whole = float(longest[0])
-        else:
-            beside *= 1 + _BEHIND * (np.arange(ctas) // num_sms)[:, np.newaxis]
-            whole = _shared(beside, num_sms)
+        features = features_of(pieces, config)
+        in_step, mixed = (
+            self._of_ctas(pieces, features, costs) for costs in (self.costs, self.mixed)
+        )
+        longest = in_step[in_step[:, 0].argmax()]
+        whole = longest[0] if ctas <= num_sms else _shared(in_step, mixed, num_sms)
         rows = variant.work.kv_rows
         scale = rows(problem, config) / rows(thinned, config)
         return scale * longest[0], scale * longest[-1], scale * whole + self.fetch_cycles
+
+    def _of_ctas(
+        self, pieces: Pieces, features: FloatArray, costs: tuple[tuple[float, ...], ...]
+    ) -> FloatArray:
+        """Cycles of each CTA beside 0, 1, … others, `[ctas, resident]`."""
+        of_pieces = features @ np.array(costs).T
+        sums = [np.bincount(pieces.cta, column) for column in of_pieces.T]
+        of_ctas: FloatArray = np.stack(sums, axis=1)
+        steps = np.arange(1, self.resident + 1)
+        weights = [np.interp(steps, self.counts, row) for row in np.eye(len(self.counts))]
+        beside: FloatArray = of_ctas @ np.stack(weights)
+        return beside
 
 
 def _problem(launches: Launches, i: int) -> Problem:
@@ -187,10 +197,20 @@ def simulate_persistent(
             sm_kernel(program, gpu, regime, taken, fetches_code) for fetches_code in (False, True)
         )
         counts = counts_of(held)
+        features = np.stack([sample.features for sample in known])
+        cycles = np.array(
+            [[_cycles(kernel, sample, count, held) for count in counts] for sample in known]
+        )
+        in_step = tuple(_costs(features, column) for column in cycles.T)
+        mixed = [in_step[0]]
+        for at, count in enumerate(counts[1:], start=2):
+            upto = np.stack([np.interp(range(1, count + 1), counts[:at], c[:at]) for c in cycles])
+            mixed.append(_costs(features, _mixed_cycles(kernel, known, upto, count, held)))
         fetch_cycles = _cycles(fetching, known[0], 1, held) - _cycles(kernel, known[0], 1, held)
         return PersistentCtas(
             counts=counts,
-            costs=tuple(_costs(kernel, known, count, held) for count in counts),
+            costs=in_step,
+            mixed=tuple(mixed),
             resident=held,
             fetch_cycles=max(0.0, fetch_cycles),
             cycles_per_us=gpu.cycles_per_us,
@@ -242,7 +262,7 @@ def _short_launches(
         return
     for tiles in first:
         yield short(1, tiles * keys, tiles * keys), -(-tiles * keys // rows), (0,)
-    for heads, tiles in ((2, 1), (4, 1), (2, 2), (1, 3), (2, 4), (1, 6), (1, 8)):
+    for heads, tiles in ((2, 1), (4, 1), (4, 2), (1, 3), (2, 4), (1, 6), (1, 8)):
         yield short(heads, tiles * keys, tiles * keys), 1, (0,)
     if cuts:
         yield short(5, rows, rows), 3, (0, 1, 2)
@@ -253,13 +273,35 @@ def _short_launches(
         yield short(heads, seqlen, seqlen), ctas, (0, ctas - 1)
 
 
-def _costs(kernel: Kernel, samples: list[Sample], count: int, resident: int) -> tuple[float, ...]:
-    """Cycles of each cost, with so many equal CTAs beside each other."""
-    cycles = np.array([_cycles(kernel, sample, count, resident) for sample in samples])
-    features = np.stack([sample.features for sample in samples])
+def _costs(features: FloatArray, cycles: FloatArray) -> tuple[float, ...]:
+    """Cycles of each cost, from those of some CTAs and what each has of every cost."""
     # By their share of the time: a short launch says as much as a long one.
     costs = np.linalg.lstsq(features / cycles[:, np.newaxis], np.ones(len(cycles)))[0]
     return tuple(costs.tolist())
+
+
+def _mixed_cycles(
+    kernel: Kernel, samples: list[Sample], beside: FloatArray, count: int, resident: int
+) -> FloatArray:
+    """Cycles of each sample with others of about its length, `[samples]`.
+
+    Args:
+        beside: of each in step with 0, 1, … such, `[samples, count]`.
+    """
+    order = np.argsort(beside[:, 0])
+    factors: list[list[float]] = [[] for _ in samples]
+    for at in range(len(order) - count + 1):
+        group = order[at : at + count]
+        traces = [samples[i].trace for i in group]
+        cycles = simulate_sm(kernel, traces, range(count), resident, stalls=False).cycles
+        factor = 1.0
+        for _ in range(_STEPS):  # the factor of all but the one that is left alone
+            scaled = beside[group] * np.array([1.0, *[factor] * (count - 1)])
+            factor *= cycles / _shared(scaled, scaled, 1)
+        for i in group:
+            factors[i].append(factor)
+    mixed: FloatArray = beside[:, -1] * np.array([np.mean(f) for f in factors])
+    return mixed
 
 
 def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
@@ -267,38 +309,42 @@ def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
     return simulate_sm(kernel, [sample.trace], queue, resident, stalls=False).cycles
 
 
-def _shared(beside: FloatArray, num_sms: int) -> float:
+def _shared(in_step: FloatArray, mixed: FloatArray, num_sms: int) -> float:
     """Cycles until the last CTA is done, each SM taking the next one where one is.
 
-    A CTA advances by 1 / (its cycles beside n - 1 others) each cycle while n are there.
+    A CTA advances by 1 / (its cycles beside n - 1 others) each cycle while n are there. Where those
+    that start on an SM do the same, they stay in step until one is done.
 
     Args:
-        beside: `[ctas, resident]`.
+        in_step: cycles of each CTA beside others that do the same, `[ctas, resident]`.
+        mixed: the same beside any others.
     """
-    costs: list[list[float]] = beside.tolist()
-    waiting = iter(range(len(costs)))
+    equal, other = in_step.tolist(), mixed.tolist()
+    waiting = iter(range(len(equal)))
     left: list[dict[int, float]] = [{} for _ in range(num_sms)]  # of each SM's CTAs
-    for _ in range(beside.shape[1]):
+    for _ in range(mixed.shape[1]):
         for sm in left:
             if (cta := next(waiting, None)) is not None:
                 sm[cta] = 1.0
+    costs = [equal if len({*map(tuple, (equal[c] for c in sm))}) == 1 else other for sm in left]
     since, end = [0.0] * num_sms, 0.0
 
-    def first(sm: dict[int, float]) -> tuple[float, int]:
-        return min((share * costs[cta][len(sm) - 1], cta) for cta, share in sm.items())
+    def first(i: int) -> tuple[float, int]:
+        place = len(left[i]) - 1
+        return min((share * costs[i][cta][place], cta) for cta, share in left[i].items())
 
-    events = [(*first(sm), i) for i, sm in enumerate(left) if sm]
+    events = [(*first(i), i) for i, sm in enumerate(left) if sm]
     heapq.heapify(events)
     while events:
         end, done, i = heapq.heappop(events)
         sm, passed = left[i], end - since[i]
         for cta in sm:
-            sm[cta] -= passed / costs[cta][len(sm) - 1]
+            sm[cta] -= passed / costs[i][cta][len(sm) - 1]
         del sm[done]
-        since[i] = end
+        since[i], costs[i] = end, other
         if (cta := next(waiting, None)) is not None:
             sm[cta] = 1.0
         if sm:
-            after, soonest = first(sm)
+            after, soonest = first(i)
             heapq.heappush(events, (end + max(0.0, after), soonest, i))
     return end

@@ -23,7 +23,7 @@ from kernels.variant import Variant
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 10
+_VERSION = 11
 
 
 def path_of(
@@ -41,7 +41,8 @@ def path_of(
         plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
         lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
     key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
-    text = json.dumps([*key, lengths, regime, plan.passes[0].dynamic_smem_bytes])
+    key += [plan.problem.causal, lengths, regime]  # the mask may be an argument
+    text = json.dumps([*key, plan.passes[0].dynamic_smem_bytes])
     return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
 
 
@@ -66,6 +67,7 @@ def _read(payload: bytes) -> KernelCtas | None:
             return PersistentCtas(
                 counts=tuple(int(n) for n in fields["counts"]),
                 costs=tuple(_floats(row) for row in fields["costs"]),
+                mixed=tuple(_floats(row) for row in fields["mixed"]),
                 resident=int(fields["resident"]),
                 fetch_cycles=float(fields["fetch_cycles"]),
                 cycles_per_us=float(fields["cycles_per_us"]),
