@@ -23,7 +23,7 @@ from engine.arguments import Argument, describe_type, encode_argument
 from engine.backends.cpu import own_files
 from engine.backends.cpu.build import HostLibrary, export_number
 from engine.backends.cpu.debug_lines import LineTable
-from engine.backends.cpu.job import Job, JobResult, KernelLaunch
+from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
 from engine.backends.cpu.job_memory import bytes_needed
 from engine.backends.cpu.transport import Channel, SharedSegment
 from engine.backends.executed import ExecutedStatements
@@ -338,27 +338,17 @@ def _encode_job(
             return_offset = place(buffer.bytes)
             returns[buffer.name] = (return_offset, buffer.bytes)
         buffers.append(
-            {
-                "name": buffer.name,
-                "bytes": buffer.bytes,
+            _told(buffer, "name", "bytes", "size_bytes", "pieces", "opens_itself", "read_only")
+            | {
                 "fill": buffer.fill if buffer.data is None else "data",
-                "size_bytes": buffer.size_bytes,
-                "pieces": buffer.pieces,
-                "opens_itself": buffer.opens_itself,
                 "offset": offset,
-                "read_only": buffer.read_only,
                 "return_offset": return_offset,
             }
         )
-    request = {
+    request = _told(job, "schedule", "seed", "repeat", "probe", "slack_bytes") | {
         "runtime": str(job.library.runtime),
         "library": str(job.library.path),
         "check": job.library.check,
-        "schedule": job.schedule,
-        "seed": job.seed,
-        "repeat": job.repeat,
-        "probe": job.probe,
-        "slack_bytes": job.slack_bytes,
         "timeout_s": timeout_s,
         "buffers": buffers,
         "launches": [_encode_launch(launch, job.library) for launch in job.launches],
@@ -366,15 +356,15 @@ def _encode_job(
     return request, returns, size
 
 
+def _told(noun: Buffer | Job | KernelLaunch, *names: str) -> dict[str, Any]:
+    """What the child is told under the names that it has here."""
+    return {name: getattr(noun, name) for name in names}
+
+
 def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]:
-    return {
-        "entry": launch.entry,
+    told = _told(launch, "entry", "grid", "block", "dynamic_smem_bytes", "ctas", "cluster")
+    return told | {
         "export": export_number(library, launch.entry),
-        "grid": launch.grid,
-        "block": launch.block,
-        "dynamic_smem_bytes": launch.dynamic_smem_bytes,
-        "ctas": launch.ctas,
-        "cluster": launch.cluster,
         "args": [_encode_argument(argument) for argument in launch.args],
     }
 

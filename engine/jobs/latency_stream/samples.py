@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from engine.devices.nvml import GpuState
 from engine.records import journal
@@ -41,14 +41,8 @@ class LatencySample:
 
     @classmethod
     def of(cls, at: float, time_us: float, state: GpuState) -> LatencySample:
-        return cls(
-            at,
-            time_us,
-            state.sm_clock_mhz,
-            state.power_w,
-            state.temperature_c,
-            state.throttle_reasons,
-        )
+        known = (state.sm_clock_mhz, state.power_w, state.temperature_c)
+        return cls(at, time_us, *known, state.throttle_reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +69,7 @@ def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
     Raises:
         StoreError: the disk is full or the folder cannot be written.
     """
-    rows = [
-        [s.at, s.time_us, s.sm_clock_mhz, s.power_w, s.temperature_c, list(s.throttle_reasons)]
-        for s in samples
-    ]
-    if rows:
+    if rows := [astuple(sample) for sample in samples]:
         journal.append(path, {"event": "samples", "rows": rows})
 
 
@@ -93,7 +83,10 @@ def read_samples(path: Path, after: int = 0) -> StreamPart:
         if event.get("event") == "stream" and event.get("version") == VERSION:
             kind, device = event["kind"], str(event["device"])
         elif event.get("event") == "samples":
-            samples += [_sample(row) for row in event["rows"]]
+            samples += [
+                LatencySample(at, us, mhz, watts, celsius, tuple(reasons))
+                for at, us, mhz, watts, celsius, reasons in event["rows"]
+            ]
     return StreamPart(kind, device, tuple(samples), offset)
 
 
@@ -112,8 +105,3 @@ def is_unseen(path: Path, since: float, limit_s: float = UNSEEN_S) -> bool:
 
 def _seen(path: Path) -> Path:
     return path.with_suffix(".seen")
-
-
-def _sample(row: list[Any]) -> LatencySample:
-    at, time_us, clock, power, temperature, reasons = row
-    return LatencySample(at, time_us, clock, power, temperature, tuple(reasons))

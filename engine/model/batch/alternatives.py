@@ -265,12 +265,10 @@ def _waiting(now: Situation, wait: WaitPlan, base: Option, latency_us: float) ->
     per_query_us = latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
     total_us = base.latency_us + wait.added_p95_us
     spread = np.array([base.low_us, base.high_us]) / base.latency_us
-    return Option(
+    return replace(
+        base,
         kind="wait",
         title=f"Wait to collect {wait.batch:,} requests",
-        variant=now.variant.id,
-        config=dict(now.config),
-        device=now.device.name,
         batch=wait.batch,
         latency_us=total_us,
         low_us=float(wait.added_p95_us + spread[0] * base.latency_us),
@@ -279,7 +277,6 @@ def _waiting(now: Situation, wait: WaitPlan, base: Option, latency_us: float) ->
         usd_per_billion_queries=_dollars(per_query_us, now.price_usd_per_hour),
         speedup=base.per_query_us / per_query_us,
         reason=f"{wait.reason} The launch takes {format_us(latency_us)}.",
-        by_machine_code=base.by_machine_code,
     )
 
 
