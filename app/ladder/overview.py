@@ -12,9 +12,10 @@ from app.shared.widgets import busy, plain_markdown, theme
 from engine.auto import Choice
 from engine.jobs.manager import JobStatus
 from engine.ladder import Rung, ladder_table
-from engine.ladder.tables import without_empty
+from engine.ladder.tables import reasons, without_empty
 
 _POLL_S = 0.5
+_TITLE_PX = 150  # "Persistent on Hopper"
 
 
 def draw(
@@ -27,16 +28,20 @@ def draw(
     possible = [rung for rung in known if not rung.why_not]
     if possible:
         table = without_empty(ladder_table(possible, ""))
+        # The config last, which is the widest and the first that a narrow window may hide.
+        frame = table.frame()
         tables.draw(
-            table.frame(),
+            frame[sorted(frame.columns, key=lambda name: name == "config")],
             rows=len(possible),
-            columns={"instructions": st.column_config.NumberColumn(format="localized")},
+            columns={
+                "title": st.column_config.TextColumn(width=_TITLE_PX),
+                "instructions": st.column_config.NumberColumn(format="localized"),
+            },
             key="kernels_table",
         )
         st.caption(plain_markdown(table.remark))
-    for rung in known:
-        if rung.why_not:
-            st.caption(f":material/block: {plain_markdown(rung.why_not)}")
+    for sentence in reasons(known):
+        st.caption(f":material/block: {plain_markdown(sentence)}")
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown("**Simulated time of each rung**")

@@ -74,7 +74,7 @@ def _figures(args: argparse.Namespace) -> int:
     from engine.auto.reach import out_of_reach
     from engine.devices import find_device
     from engine.ladder.planned import planned
-    from engine.ladder.tables import ladder_table, without_empty
+    from engine.ladder.tables import ladder_table, reasons, without_empty
 
     problem, device = problem_from(args), find_device(args.gpu)
     if args.diff is not None:
@@ -89,9 +89,8 @@ def _figures(args: argparse.Namespace) -> int:
     if args.markdown:
         return _markdown(args.into, "ladder figures", as_markdown(table))
     print_table(table)
-    for rung in rungs:
-        if rung.why_not:
-            print(f"Not here: {rung.why_not}")
+    for sentence in reasons(rungs):
+        print(f"Not here: {sentence}")
     for missing in planned():
         print(f"Not yet there: {missing.id}, {missing.idea}.")
     if sentence := out_of_reach(device):

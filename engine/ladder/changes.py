@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import dropwhile
 
 from engine.compile.sources import read_source
 from engine.errors import CompileError
@@ -57,12 +58,16 @@ def header_of(variant: Variant) -> tuple[tuple[str, str], ...]:
         text = read_source(variant.source)
     except CompileError:
         return ()
-    lines = []
+    lines: list[tuple[str, str]] = []
     for line in text.splitlines():
         match = _HEADER.fullmatch(line)
         if match is None:
             break
-        lines.append((match["label"] or "", match["text"]))
+        if match["text"].startswith("  ") and lines:  # the line before goes on
+            label, text = lines.pop()
+            lines.append((label, f"{text} {match['text'].strip()}"))
+        else:
+            lines.append((match["label"] or "", match["text"]))
     return tuple(lines)
 
 
@@ -163,10 +168,7 @@ def _counted(name: str, value: float | None) -> _Figure:
 
 def _code_lines(variant: Variant) -> list[str]:
     lines = without_block(read_source(variant.source)).splitlines()
-    start = len(header_of(variant))
-    while start < len(lines) and not lines[start].strip():
-        start += 1
-    return lines[start:]
+    return list(dropwhile(lambda line: _HEADER.fullmatch(line) or not line.strip(), lines))
 
 
 def _instructions(rung: Rung) -> list[str]:

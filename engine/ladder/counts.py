@@ -64,23 +64,23 @@ def count_tile(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> 
         return known
     counts = _count(variant, plan, compiled)
     write_entry(_path(plan, compiled), json.dumps(asdict(counts)).encode())
-    _read.cache_clear()
     return counts
 
 
 def known_tile_counts(plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts | None:
     """What was counted before; None where nothing was."""
-    return _read(_path(plan, compiled))
+    try:
+        return _read(_path(plan, compiled))
+    except (LookupError, ValueError, TypeError):  # not there, or damaged: it is counted again
+        return None
 
 
 @lru_cache(maxsize=128)
-def _read(path: Path) -> TileCounts | None:
+def _read(path: Path) -> TileCounts:
+    """Raises where nothing is, which is not kept: another process may count it meanwhile."""
     if (payload := read_entry(path)) is None:
-        return None
-    try:
-        return TileCounts(**json.loads(payload))
-    except (ValueError, TypeError):
-        return None  # it is counted again
+        raise LookupError(path)
+    return TileCounts(**json.loads(payload))
 
 
 def _path(plan: LaunchPlan, compiled: CompiledKernel) -> Path:

@@ -21,6 +21,19 @@ def ladder_table(rungs: Iterable[Rung], title: str) -> Table:
     return Table.of(title, (_record(rung) for rung in rungs), REMARK)
 
 
+def reasons(rungs: Iterable[Rung]) -> list[str]:
+    """Why rungs cannot run here: sentences that differ in the rung's id alone stand once."""
+    alike: dict[str, list[Rung]] = {}
+    for rung in rungs:
+        if rung.why_not:
+            alike.setdefault(rung.why_not.replace(rung.variant.id, ""), []).append(rung)
+    sentences = []
+    for first, *others in alike.values():
+        ids = ", ".join(rung.variant.id for rung in others)
+        sentences.append(f"{first.why_not} The same holds for {ids}." if others else first.why_not)
+    return sentences
+
+
 def _record(rung: Rung) -> dict[str, object]:
     r = rung.main.resources if rung.main is not None else None
     o = rung.main.occupancy if rung.main is not None else None

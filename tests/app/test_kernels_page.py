@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from app_driver import charts, texts
 from fake_jobs import FakeManager
@@ -58,6 +60,11 @@ def jobs(monkeypatch) -> FakeManager:
 
 
 def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, monkeypatch):
+    def unknown(variant, request, *_):  # whatever other tests worked out
+        found = known_rung(variant, request)
+        return replace(found, is_complete=bool(found.why_not))
+
+    monkeypatch.setattr(rungs, "known_rung", unknown)
     monkeypatch.setattr(overview, "_POLL_S", 60)
     at = open_app("ladder", gpu="L4", H="8", S="1024", variant="v09")
     assert not at.exception

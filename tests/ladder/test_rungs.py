@@ -22,7 +22,7 @@ from engine.ladder.changes import (
 )
 from engine.ladder.planned import planned
 from engine.ladder.rung import request_of
-from engine.ladder.tables import without_empty
+from engine.ladder.tables import reasons, without_empty
 from engine.model.fitting import fits
 from engine.problem import Problem
 from kernels.ladder import LADDER
@@ -88,6 +88,19 @@ def test_what_cannot_run_here_is_a_sentence() -> None:
     assert "those of T4 (sm_75) have no BF16" in known_rung(v08, in_bf16).why_not
     with pytest.raises(AttuneError):
         work_out_rung(in_bf16)
+
+
+def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
+    rungs = [known_rung(v, request_of(v, PROBLEM, "L4")) for v in LADDER if v.arch_specific]
+    (sentence,) = reasons(rungs)
+    assert sentence.startswith("v15 needs compute capability 9.0 and L4 has 8.9")
+    assert sentence.endswith("The same holds for v16, v17, v18, v19, v20.")
+
+
+def test_lines_of_a_header_that_go_on_are_one() -> None:
+    lost = dict(header_of(LADDER.by_id("v03")))["Lost"]
+    assert lost.startswith("tiles of floats convert once a tile")
+    assert lost.endswith("4 rows by 2 keys, 24,160 instructions, 212 us.")
 
 
 def test_a_config_that_takes_the_problem_is_found() -> None:
