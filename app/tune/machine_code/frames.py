@@ -68,8 +68,17 @@ def live(report: PassReport) -> pd.DataFrame:
 
 
 def loops(report: PassReport) -> list[tuple[int, int]]:
-    """First and last instruction of the outermost loops."""
-    return [(x.first, x.last) for x in report.listing.loops if x.depth == 0]
+    """First and last instruction of the outermost loops; those that overlap are one.
+
+    A wait that polls out of line branches back into the code, and looks like a loop around it.
+    """
+    joined: list[tuple[int, int]] = []
+    for loop in sorted(report.listing.loops, key=lambda x: x.first):
+        if joined and loop.first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], loop.last)
+        else:
+            joined.append((loop.first, loop.last))
+    return joined
 
 
 def _count(count: int | None) -> str:

@@ -23,6 +23,7 @@ _LEAST_GAIN = 0.03
 _AHEAD = 0.25  # of an iteration: a copy that is waited for sooner runs beside nothing
 _LEAST_ITERATIONS = 3
 _TENSOR_BUSY = 0.5  # from here on the tensor pipe is what the kernel is about
+_LEAST_IDLE = 0.1  # of the SMs: fewer are what whole tiles leave over
 _LEAST_TRAFFIC = 1.5  # times the bytes that another order of the grid would move
 _COPIES = ("LDG", "LDGSTS")
 
@@ -176,7 +177,7 @@ def _causes(rerun: Rerun) -> Iterator[tuple[str, Mask, tuple[Change, ...]]]:
 
 def _few_ctas(rerun: Rerun) -> Iterator[Finding]:
     ctas, num_sms = rerun.analysis.launch.ctas, rerun.gpu.num_sms
-    if ctas >= num_sms:
+    if ctas > (1 - _LEAST_IDLE) * num_sms:
         return
     idle = num_sms - ctas
     sentence = (
