@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import struct
 from dataclasses import fields
 from functools import lru_cache
@@ -20,7 +21,7 @@ from engine.sass.pipes import pipe_of
 from engine.sass.timing.constants import ARCHS, CONSTANTS, SmConstants, sm_constants
 from engine.sass.timing.cta_times import CtaTimes, measure
 from engine.sass.timing.grid import grid_cycles
-from engine.sass.timing.native import simulate_sm
+from engine.sass.timing.native import simulate_counts, simulate_sm
 from engine.sass.timing.residuals import RESIDUALS, interval
 from engine.sass.timing.result import SmTiming, StallReason
 from engine.sass.timing.simulate import CtaClass, simulate_launch
@@ -254,34 +255,79 @@ def test_a_launch_on_a_gpu() -> None:
     assert 0.0 < result.busy()["tensor"] < 1.0
 
 
-def times_of(alone: float, together: float, more: float) -> CtaTimes:
-    one_round = 0.9 * together
+def test_any_number_of_equal_ctas_takes_what_as_many_take_alone() -> None:
+    kernel = sm_kernel(
+        program(line("FFMA R0, R2, R5, R7"), line("MUFU.EX2 R1, R2", sets=0)),
+        gpu_rates(find_device("H200")),
+        *("shared", 0, False),
+    )
+    one = trace([[(0, None), (1, None)] * 50, [(0, None)] * 30])
+    counts = (1, 2, 3, 4, 5, 7, 9)
+    ends, freed = simulate_counts(kernel, one, counts, 12, 3)
+    full = [simulate_sm(kernel, [one], [0] * count, 3).cycles for count in counts]
+    assert ends.tolist() == full
+    queue = simulate_sm(kernel, [one], [0] * 12, 3)
+    assert freed.tolist() == np.sort(queue.finished)[:9].tolist()
+
+
+def times_of(alone: float, together: float, more: float, **other: float) -> CtaTimes:
+    """Two CTAs at a time: one, both, one more, and a round more, twice as long at twice the
+    length."""
+    cycles = (alone, together, together + more, together + 0.9 * together)
+    shares = {"mixed_share": 1.0, "start_share": 0.0, "cta_spread": 0.0, "fetch_cycles": 0.0}
     return CtaTimes(
         resident=2,
         lengths=(1.0, 2.0),
-        counts=(1, 2),
-        together=((alone, together), (2 * alone, 2 * together)),
-        round_cycles=(one_round, 2 * one_round),
-        more_cycles=(more, 2 * more),
-        fetch_cycles=0.0,
+        counts=(1, 2, 3, 4),
+        cycles=(cycles, tuple(2 * x for x in cycles)),
+        round_cycles=(0.9 * together, 2 * 0.9 * together),
+        **(shares | other),
     )
 
 
-def test_ctas_beyond_a_round_take_between_a_round_and_what_one_takes_alone() -> None:
+def test_ctas_beyond_those_simulated_take_as_many_rounds_more() -> None:
     times = times_of(100, 160, 120)
-    assert [times.of(n, 1.0) for n in (1, 2, 3, 4)] == [100, 160, 160 + 120, 160 + 144]
-    assert 160 + 144 + 90 < times.of(5, 1.0) < 160 + 144 + 120
-    assert times.of(4, 2.0) == pytest.approx(2 * times.of(4, 1.0))
-    # What drifting apart gains does not grow for ever.
-    assert times.of(4, 4.0) == pytest.approx(4 * 160 + 4 * 160 - 2 * 16)
+    assert [times.of(n, 1.0) for n in (1, 2, 3, 4)] == [100, 160, 280, 304]
+    assert [times.of(n, 1.0) for n in (5, 6, 9)] == [280 + 144, 304 + 144, 280 + 3 * 144]
+    # On eight SMs none takes two more than another.
+    assert times.launch([8, 9, 33], [1.0] * 3, 8).tolist() == [100, 160, 280 + 144]
+    assert times.of(3, 1.5) == pytest.approx(1.5 * 280)
+    # What drifting apart gains does not grow for ever: of four CTAs 16, of three -20.
+    assert times.of(4, 4.0) == pytest.approx(2 * 304 + 2 * 2 * 160)
+    assert times.of(3, 4.0) == pytest.approx(2 * 280 + 2 * (160 + 100))
 
 
 def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
     times = times_of(100, 160, 160)
-    first = grid_cycles(times, [4.0, 3.0, 2.0, 1.0], 8, 8)
-    last = grid_cycles(times, [1.0, 2.0, 3.0, 4.0], 8, 8)
-    assert first < last
-    assert grid_cycles(times, [1.0] * 4, 8, 8) == times.of(4, 1.0)
+    lengths = np.repeat([4.0, 3.0, 2.0, 1.0], 8)
+    assert grid_cycles(times, lengths, 8) < grid_cycles(times, lengths[::-1], 8)
+    assert grid_cycles(times, [1.0] * 32, 8) == times.of(4, 1.0)
+
+
+def test_ctas_of_several_lengths_are_followed_one_by_one() -> None:
+    """One at a time on each SM, sixteen lengths in turn: each goes where it is done first."""
+    one = CtaTimes(1, (1.0, 2.0), (1,), ((100.0,), (200.0,)), (100.0, 200.0), 1.0, 0.0, 0.0, 0.0)
+    lengths = np.tile(np.arange(16.0, 0.0, -1.0), 48)
+    sms = [0.0] * 58
+    for length in lengths:
+        heapq.heappush(sms, heapq.heappop(sms) + 100 * length)
+    assert grid_cycles(one, lengths, 58) == pytest.approx(max(sms))
+    # Repeated oftener than is worth following: as long as full SMs take.
+    often = grid_cycles(one, lengths, 58, 1000)
+    assert often == pytest.approx(1000 * 100 * lengths.sum() / 58, rel=0.01)
+
+
+def test_ctas_that_start_at_once_and_differ_take_longer_to_begin() -> None:
+    lengths = [1.0, 2.0]
+    at_once = grid_cycles(times_of(100, 180, 100, start_share=1.0), lengths, 1)
+    assert at_once > grid_cycles(times_of(100, 180, 100), lengths, 1)
+    # Who comes last may hang on little: an average, and the same every time.
+    spread = times_of(100, 180, 100, cta_spread=0.05)
+    many = lengths * 20
+    average = grid_cycles(spread, many, 4)
+    assert average == grid_cycles(spread, many, 4)
+    assert average != grid_cycles(times_of(100, 180, 100), many, 4)
+    assert average == pytest.approx(grid_cycles(times_of(100, 180, 100), many, 4), rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from engine.sass.timing.grid import grid_cycles
 from kernels.variant import Config
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-_MOST_MIXED = 8  # points of a causal curve whose CTAs are followed one by one
-_MOST_FOLLOWED = 20_000
+_MOST_MIXED = 8  # points of a curve at which CTAs of several lengths are followed one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,7 @@ class SimulatedCtas:
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
     longest_first: bool  # of a causal launch's query tiles
+    has_even_splits: bool = False  # of K/V: neighbours that differ by a tile at most
 
     @property
     def fetch_cycles(self) -> float:
@@ -50,12 +50,16 @@ class SimulatedCtas:
         longest = np.where(slices > 0, launches.kv_rows, rows)
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
-        mixed = np.flatnonzero(launches.causal & (slices > 0))
+        several = launches.causal | (config.get("num_splits", 1) > 1)
+        mixed = np.flatnonzero(several & (slices > 0))
         if len(mixed):
             # Straight between some batches of a curve, as shares of what equal CTAs would take.
             last = len(mixed) - 1
             some = mixed[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
-            exact = [self._causal_cycles(config, launches, int(i), num_sms) for i in some]
+            exact = [
+                grid_cycles(self.times, self._slice(config, launches, i), num_sms, slices[i])
+                for i in some.tolist()
+            ]
             shares = np.array(exact) / cycles[some]
             cycles[mixed] *= np.interp(launches.batch[mixed], launches.batch[some], shares)
         return CtaCurve(
@@ -67,21 +71,23 @@ class SimulatedCtas:
             dram_bytes=dram_bytes,
         )
 
-    def _causal_cycles(self, config: Config, launches: Launches, i: int, num_sms: int) -> float:
-        """Query tiles see the keys up to their own rows: CTAs of several lengths beside each
-        other, in the order in which they start."""
-        query_rows, chunk = int(launches.query_rows[i]), int(launches.kv_rows[i])
-        step, splits = config.get("block_n", 1), config.get("num_splits", 1)
-        ends = np.arange(1, -(-int(launches.seqlen[i]) // query_rows) + 1) * query_rows
-        ends = -(-ends // step) * step
-        visited = np.clip(ends - chunk * np.arange(splits)[:, np.newaxis], 0, chunk)
+    def _slice(self, config: Config, launches: Launches, i: int) -> FloatArray:
+        """K/V rows of the CTAs of one head, in the order in which they start."""
+        keys, chunk = int(launches.num_keys[i]), int(launches.kv_rows[i])
+        query_rows, step = int(launches.query_rows[i]), config.get("block_n", 1)
+        tiles = -(-int(launches.seqlen[i]) // query_rows)
+        ends = np.full(tiles, keys)
+        if launches.causal[i]:  # query tiles see the keys up to their own rows
+            ends = np.minimum(keys, np.arange(1, tiles + 1) * query_rows)
+        ends, splits = -(-ends // step), config.get("num_splits", 1)
         if self.longest_first:
-            visited = visited[:, ::-1]
-        one = visited[visited > 0].astype(np.float64)
-        slices = int(_slices(config, launches)[i])
-        followed = min(slices, max(1, _MOST_FOLLOWED // len(one)))
-        cycles = grid_cycles(self.times, np.tile(one, followed).tolist(), 1, num_sms)
-        return cycles * slices / followed
+            ends = ends[::-1]
+        if self.has_even_splits:
+            visited = step * np.diff(ends[:, np.newaxis] * np.arange(splits + 1) // splits)
+        else:
+            begins = chunk * np.arange(splits)[:, np.newaxis]
+            visited = np.clip(step * ends - begins, 0, chunk)
+        return visited[visited > 0].astype(np.float64)
 
 
 def _slices(config: Config, launches: Launches) -> IntArray:

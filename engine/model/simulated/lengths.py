@@ -2,58 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 
 from engine.errors import InvalidProblem
 from engine.model.simulated.heaviest import heaviest_cta
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.sass.cubin import Entry
-from engine.sass.emulation import Emulator
+from engine.sass.emulation import EXECUTED, Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
 # K/V rows of the CTAs. How many of them overlap on an SM settles after some tiles, and varies from
-# tile to tile: long CTAs tell it better, as far as they are quick to simulate.
-ROWS = (128, 512, 2048)
-_MOST_INSTRUCTIONS = 120_000  # of the longest CTA; where even 512 rows take more, 256 do
-_FEWEST_ROWS = 256
-_LONGEST_SEQLEN = 1 << 15
+# tile to tile: long CTAs tell it better, as far as they are quick to simulate. Short ones take what
+# their rings and pipelines need to fill.
+ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
+_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is the second one
 
 
 def plans_of(
-    variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
+    variant: Variant, problem: Problem, config: Config, rows: Sequence[int] = ROWS
 ) -> tuple[LaunchPlan, ...]:
-    """Plans whose CTAs visit about so many K/V rows; the problem's own where that is fixed."""
-    plans = tuple(_plans(variant, problem, config, rows))
-    if len({variant.work.kv_rows(p.problem, config) for p in plans}) > 1:
-        return plans
-    return (make_plan(variant, problem, config),)
+    """Plans whose CTAs visit few K/V rows and more, ascending; the problem's own where the number
+    of rows is fixed."""
+    plans = {}
+    with suppress(InvalidProblem):  # longer ones than the kernel takes
+        for least in rows:
+            plan = _plan(variant, problem, config, least)
+            plans[variant.work.kv_rows(plan.problem, config)] = plan
+    return tuple(plans.values()) if len(plans) > 1 else (make_plan(variant, problem, config),)
 
 
-def _plans(
-    variant: Variant, problem: Problem, config: Config, rows: Sequence[int]
-) -> Iterator[LaunchPlan]:
-    seqlen = 128
-    for least in rows:
-        while seqlen <= _LONGEST_SEQLEN:
-            # Decoding keeps its few queries; otherwise queries and keys are of one length.
-            if problem.seqlen_kv is None:
-                short = replace(problem, batch=1, seqlen=seqlen)
-            else:
-                short = replace(problem, batch=1, seqlen_kv=seqlen)
-            try:
-                plan = make_plan(variant, short, config)
-            except InvalidProblem:
-                return
-            if variant.work.kv_rows(short, config) >= least:
-                yield plan
-                break
-            seqlen *= 2
+def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> LaunchPlan:
+    """With CTAs of so many rows, or of as many as whole tiles have."""
+
+    def short(rows: int) -> Problem:
+        keys = rows * config.get("num_splits", 1)
+        # Decoding keeps its few queries; otherwise queries and keys are of one length.
+        if problem.seqlen_kv is None:
+            return replace(problem, batch=1, seqlen=keys)
+        return replace(problem, batch=1, seqlen_kv=keys)
+
+    return make_plan(variant, short(variant.work.kv_rows(short(rows), config)), config)
 
 
 def longest_ctas(
@@ -63,21 +57,33 @@ def longest_ctas(
     most (a causal kernel's last tile)."""
     problem, config = plan.problem, plan.config
     traces: dict[float, CtaTrace] = {}
-
-    def add(rows: int) -> int:
-        """Instructions of its longest CTA."""
-        at = (ROWS[0], rows) if traces else (rows, ROWS[-1])
-        short = plans_of(variant, problem, config, at)[-1 if traces else 0]
-        emulator = Emulator(program, entry, launch_of_pass(short, 0))
-        trace = heaviest_cta(emulator)
-        traces[float(variant.work.kv_rows(short.problem, config))] = trace
-        return len(trace.instruction)
-
-    executed = add(ROWS[0])
-    for before, rows in pairwise(ROWS):
-        if executed * rows > _MOST_INSTRUCTIONS * before:
-            break
-        executed = add(rows)
-    if len(traces) == 1:
-        add(_FEWEST_ROWS)
+    for short in plans_of(variant, problem, config):
+        rows = float(variant.work.kv_rows(short.problem, config))
+        if len(traces) > 1:
+            before, trace = list(traces.items())[-1]
+            if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
+                break
+        traces[rows] = heaviest_cta(Emulator(program, entry, launch_of_pass(short, 0)))
     return traces
+
+
+def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
+    """Whether splits of K/V differ by a tile at most; else all but the last ones are equally long.
+
+    One tile more than there are splits leaves the last CTA of those with none.
+    """
+    splits = plan.config.get("num_splits", 1)
+    if splits == 1:
+        return False
+    keys = (splits + 1) * plan.config.get("block_n", 1)
+    if plan.problem.seqlen_kv is None:
+        short = replace(plan.problem, batch=1, seqlen=keys, causal=False)
+    else:
+        short = replace(plan.problem, batch=1, seqlen_kv=keys, causal=False)
+    emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
+    x, y, z = emulator.launch.grid
+    executed = [
+        int(emulator.totals(cta).values[:, EXECUTED].sum())
+        for cta in ((0, 0, 0), (x - 1, y - 1, z - 1))
+    ]
+    return 2 * executed[1] > executed[0]

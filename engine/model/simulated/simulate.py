@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.compile import CompiledKernel
 from engine.devices.spec import DeviceSpec
 from engine.model.simulated.ctas import SimulatedCtas
-from engine.model.simulated.lengths import longest_ctas
+from engine.model.simulated.lengths import has_even_splits, longest_ctas
 from engine.model.simulated.persistent import simulate_persistent
 from engine.model.simulated.store import REGIMES, KernelCtas
 from engine.plan import LaunchPlan
@@ -30,7 +30,8 @@ def simulate(
     gpu = gpu_rates(device)
     traces = longest_ctas(program, entry, variant, plan)
     error = spread(gpu.constants.arch, family(program))
-    longest_first = all(trace.cta[0] == 0 for trace in traces.values())
+    longest_first = not any(any(trace.cta) for trace in traces.values())
+    even = has_even_splits(program, entry, variant, plan)
 
     def times(regime: Regime) -> SimulatedCtas:
         measured = measured_ctas(
@@ -44,12 +45,14 @@ def simulate(
             resident,
             # Where few SMs work, one has one CTA at most.
             most=1 if regime == "alone" else None,
+            mixed=plan.problem.causal or plan.config.get("num_splits", 1) > 1,
         )
         return SimulatedCtas(
             measured,
             gpu.cycles_per_us,
             error,
             longest_first,
+            even,
         )
 
     return {regime: times(regime) for regime in REGIMES}

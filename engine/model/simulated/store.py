@@ -79,14 +79,17 @@ def _read(payload: bytes) -> KernelCtas | None:
                 resident=int(times["resident"]),
                 lengths=_floats(times["lengths"]),
                 counts=tuple(int(n) for n in times["counts"]),
-                together=tuple(_floats(row) for row in times["together"]),
+                cycles=tuple(_floats(row) for row in times["cycles"]),
                 round_cycles=_floats(times["round_cycles"]),
-                more_cycles=_floats(times["more_cycles"]),
+                mixed_share=float(times["mixed_share"]),
+                start_share=float(times["start_share"]),
+                cta_spread=float(times["cta_spread"]),
                 fetch_cycles=float(times["fetch_cycles"]),
             ),
             cycles_per_us=float(fields["cycles_per_us"]),
             spread=float(fields["spread"]),
             longest_first=bool(fields["longest_first"]),
+            has_even_splits=bool(fields["has_even_splits"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None  # it is simulated again

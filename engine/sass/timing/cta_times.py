@@ -8,109 +8,142 @@ far that is from simulating other lengths).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from engine.sass.timing.native import Kernel, simulate_sm
+from engine.sass.timing.native import Kernel, simulate_counts, simulate_sm
 from engine.sass.timing.result import SmTiming
+from engine.sass.timing.sharing import share_sms
 from engine.sass.trace import CtaTrace
 
 FloatArray = NDArray[np.float64]
-_ROUNDS = 4  # of CTAs on a full SM, from which a further one's time is taken
-# Longer CTAs drift apart by as much as short ones: of those, but for the shortest length, no queue
-# is simulated.
-_MOST_DRIFTING = 60_000
-# How much of a launch of several rounds still begins and ends in step: between what full simulation
-# of such launches showed of several kernels.
-_IN_STEP = 0.75
-_MOST_EXACT = 4  # resident CTAs up to here are all simulated; beyond, every doubling
+_ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repeats itself
+_SETTLED = 2  # rounds behind those, over which a further one's time is taken
+_MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
+# Warp instructions on all lengths together. Those too long for it are simulated for one round:
+# what further rounds gain from CTAs that drift apart is the same as at the length before.
+_MOST_SIMULATED = 3_000_000
+_MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
+_MIXED_ROUNDS = 8
+_STEPS = 6  # that settle it
+_GOLDEN = 0.6180339887
 
 
 @dataclass(frozen=True)
 class CtaTimes:
     """Cycles of CTAs on one SM that holds `resident` at a time.
 
-    `together[i][j]` is how long `counts[j]` CTAs of length `lengths[i]` take that start at once;
-    `round_cycles[i]` what a further `resident` of them add. It is less: CTAs drift apart, and what
-    they do first and last stands beside the others' products.
+    `cycles[i][j]` is how long a queue of `counts[j]` CTAs of length `lengths[i]` takes. CTAs of one
+    length begin and end in step, round for round; beyond the last count each further round adds
+    `round_cycles[i]`.
     """
 
     resident: int
     lengths: tuple[float, ...]  # ascending; a single one where the length does not change
-    counts: tuple[int, ...]
-    together: tuple[tuple[float, ...], ...]
+    counts: tuple[int, ...]  # ascending; `resident` is one of them
+    cycles: tuple[tuple[float, ...], ...]
     round_cycles: tuple[float, ...]  # one for each length
-    # What one CTA more than `resident` on each SM adds, for each length: those that are done first
-    # take several, and others none.
-    more_cycles: tuple[float, ...]
+    # A round of CTAs of several lengths to rounds of equal ones. Those are in the same places of
+    # their code again and again, which may be good places or bad ones.
+    mixed_share: float
+    # What CTAs of several lengths take more where they start at once, to what equal ones take.
+    start_share: float
+    cta_spread: float  # standard deviation of the time of such CTAs, as a share of it
     fetch_cycles: float  # what the first CTAs' code adds
 
     def of(self, count: int, length: float) -> float:
         """Cycles of `count` CTAs of one length on one SM."""
-        return float(self.launch(np.array([count]), np.array([length]), 1)[0])
+        return float(self.launch([count], [length], 1)[0])
 
     def launch(self, ctas: ArrayLike, lengths: ArrayLike, num_sms: int) -> FloatArray:
         """Cycles until the last CTA is done of launches of so many CTAs of one length each.
 
-        CTAs beyond full rounds go to the SMs that are done first. Those of a round begin and end in
-        step at first, so that such an SM takes several, and later on spread over their round.
+        SMs that begin alike go on alike: none takes two CTAs more than another.
 
         Args:
             ctas: at least 1, `[n]`, on all SMs together.
             lengths: `[n]`.
         """
-        count, x = np.asarray(ctas, np.int64), np.asarray(lengths, np.float64)
-        lines = self.table(lengths)
-        rounds, extra = np.divmod(count, self.resident * num_sms)
-        row, rest = np.arange(len(count)), -(-extra // num_sms)
-        full, one_round = lines[:, -1], self.rounds(lengths)
-        shares = np.array(self.more_cycles) / np.array(self.together)[:, -1]
-        more = full * np.clip(np.interp(x, self.lengths, shares), 0.0, 1.0)
-        among = np.maximum(1, self.resident - 1)
-        in_step = more + np.maximum(0.0, one_round - more) * (rest - 1) / among
-        evenly = one_round * lines[row, rest] / full
-        behind = np.where(rounds > 1, _IN_STEP * in_step + (1 - _IN_STEP) * evenly, in_step)
-        behind = np.where(rest > 0, behind, 0.0)
-        cycles = np.where(rounds > 0, full + (rounds - 1) * one_round + behind, lines[row, rest])
-        result: FloatArray = cycles + self.fetch_cycles
-        return result
-
-    def rounds(self, lengths: ArrayLike) -> FloatArray:
-        """Cycles of one more round on a full SM, `[n]`."""
-        x, full = np.asarray(lengths, np.float64), np.array(self.together)[:, -1]
-        # What CTAs that drift apart gain does not grow with their length for ever.
-        gains = np.interp(x, self.lengths, full - np.array(self.round_cycles))
-        together = self.table(lengths)[:, -1]
-        result: FloatArray = np.clip(together - gains, 0.5 * together, together)
+        per_sm = -(-np.asarray(ctas, np.int64) // num_sms)
+        x = np.asarray(lengths, np.float64)
+        more = np.maximum(0, -(-(per_sm - self.counts[-1]) // self.resident))
+        base = self._queues(x, (per_sm - more * self.resident)[:, np.newaxis])[:, 0]
+        result: FloatArray = (
+            base + more * self._at(x, self.round_cycles, self.resident) + self.fetch_cycles
+        )
         return result
 
     def table(self, lengths: ArrayLike) -> FloatArray:
         """Cycles of 0, 1, … `resident` CTAs that start at once, `[n, resident + 1]`."""
-        at, where = np.unique(np.asarray(lengths, np.float64), return_inverse=True)
-        known = np.array(self.together)
-        columns = np.stack([self._at(at, known[:, j]) for j in range(len(self.counts))], axis=1)
-        columns = np.concatenate([np.zeros((len(at), 1)), np.maximum(columns, 1.0)], axis=1)
-        steps = np.arange(self.resident + 1)
-        rows = np.stack([np.interp(steps, (0, *self.counts), row) for row in columns])
-        result: FloatArray = rows[where]
+        x = np.asarray(lengths, np.float64)
+        return self._queues(x, np.arange(self.resident + 1)[np.newaxis])
+
+    def beside(self, lengths: ArrayLike) -> FloatArray:
+        """Cycles of one of 0, 1, … `resident` CTAs, the others of other lengths and further on,
+        `[n, resident + 1]`."""
+        x, at_once = np.asarray(lengths, np.float64), self.table(lengths)
+        full = self.mixed_share * self._at(x, self.round_cycles, self.resident) / at_once[:, -1]
+        others = np.arange(self.resident + 1) - (self.resident > 1)
+        share = np.clip(others / max(1, self.resident - 1), 0.0, 1.0)
+        result: FloatArray = at_once * (1 + (full - 1)[:, np.newaxis] * share)
         return result
 
-    def _at(self, lengths: FloatArray, known: FloatArray) -> FloatArray:
+    def shared(self, order: ArrayLike, kinds: ArrayLike, num_sms: int = 1) -> float:
+        """Cycles of CTAs of several lengths on all SMs, but for their first code.
+
+        Args:
+            order: for each CTA in order of starting, which of `kinds` it is, `[ctas]`.
+            kinds: lengths.
+
+        Raises as `share_sms`.
+        """
+        shortest = [self.lengths[0]]  # which is little more than a CTA's beginning
+        start = self.start_share * (self.table(shortest)[0] - self.beside(shortest)[0])
+        beside, equal = self.beside(kinds), self.table(kinds)
+        return share_sms(order, beside, equal, start, num_sms, self.cta_spread)
+
+    def _queues(self, lengths: FloatArray, queued: NDArray[np.int64]) -> FloatArray:
+        """Cycles of as many CTAs, at most the last of `counts`, `[n, m]`; queued: `[n or 1, m]`."""
+        counts = np.array((0, *self.counts))
+        columns = [
+            np.maximum(1.0, self._at(lengths, column, count))
+            for column, count in zip(zip(*self.cycles, strict=True), self.counts, strict=True)
+        ]
+        known = np.stack([np.zeros(len(lengths)), *columns], axis=1)
+        above = np.clip(np.searchsorted(counts, queued), 1, len(counts) - 1)
+        below = above - 1
+        share = (queued - counts[below]) / (counts[above] - counts[below])
+        row = np.arange(len(lengths))[:, np.newaxis]
+        result: FloatArray = known[row, below] * (1 - share) + known[row, above] * share
+        return result
+
+    def _at(self, lengths: FloatArray, known: Sequence[float], count: int) -> FloatArray:
+        """`known` of each length, which `count` CTAs take, for other lengths."""
         if len(self.lengths) == 1:
             return np.full(len(lengths), known[0])
-        x = np.array(self.lengths)
-        inside = np.interp(lengths, x, known)
-        # Beyond the longest by what the last three quarters of its length take.
-        far = int(np.searchsorted(x[:-1], x[-1] / 4))
-        far = min(far, len(x) - 2)
-        below = known[0] + (lengths - x[0]) * (known[1] - known[0]) / (x[1] - x[0])
-        above = known[-1] + (lengths - x[-1]) * (known[-1] - known[far]) / (x[-1] - x[far])
-        result: FloatArray = np.where(
-            lengths < x[0], below, np.where(lengths > x[-1], above, inside)
-        )
+        x, y = np.array(self.lengths), np.array(known)
+        first = (y[1] - y[0]) / (x[1] - x[0])
+        result: FloatArray = np.interp(lengths, x, y)
+        result += np.minimum(0.0, lengths - x[0]) * first
+        result += np.maximum(0.0, lengths - x[-1]) * self._slope(count)
         return result
+
+    def _slope(self, count: int) -> float:
+        """Cycles that `count` CTAs take for each further bit of length, beyond the longest.
+
+        Taken of those that start at once, over the last three quarters of the longest length: what
+        rounds gain from CTAs that drift apart does not grow with length.
+        """
+        rounds, rest = divmod(count, self.resident)
+        x, counts = self.lengths, (0, *self.counts)
+        far = min(int(np.searchsorted(x[:-1], x[-1] / 4)), len(x) - 2)
+        long, short = (
+            np.interp((self.resident, rest), counts, (0.0, *self.cycles[i])) for i in (-1, far)
+        )
+        of_round, of_rest = (long - short) / (x[-1] - x[far])
+        return float(rounds * of_round + of_rest)
 
 
 def measure(
@@ -121,6 +154,7 @@ def measure(
     resident: int,
     most: int | None = None,
     quick: bool = False,
+    mixed: bool = False,
 ) -> CtaTimes:
     """Simulate what `CtaTimes` holds.
 
@@ -128,55 +162,121 @@ def measure(
         fetching: the same kernel, with its code still to come.
         traces: of a CTA of each length.
         lengths: ascending; of equal ones the last is taken.
-        most: CTAs that one SM gets at most, where fewer than `resident`.
-        quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and no gain
-            from CTAs that drift apart.
+        most: CTAs that one SM gets at most.
+        quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and every
+            further round takes as long as the first.
+        mixed: whether CTAs of several lengths will be beside each other.
     """
     full = min(resident, most or resident)
-    counts = tuple(sorted({1, full})) if quick else counts_of(full)
-    together: list[tuple[float, ...]] = []
-    rounds: list[float] = []
-    more: list[float] = []
     by_length = dict(zip(lengths, traces, strict=True))
+    counts = _counts(full, most, quick)
+    cycles: list[tuple[float, ...]] = []
+    rounds: list[float] = []
+    simulated = 0.0
     for trace in by_length.values():
-        executed = len(trace.instruction)
-        at_once = [_cycles(kernel, trace, count, resident) for count in counts]
-        begun = at_once[-1]
-        together.append(tuple(at_once))
-        if quick or (most is not None and most <= full):
-            rounds.append(begun)
-            more.append(begun)
+        settles = not quick and (most is None or most > counts[-1])
+        queued = counts[-1]
+        if settles:
+            queued = full + 2 if full == 1 else (_ROUNDS + _SETTLED) * full
+        simulated += len(trace.instruction) * _simulated_ctas(counts, queued, full)
+        if cycles and simulated > _MOST_SIMULATED:
+            at_once = [n for n in counts if n <= full]
+            ends = simulate_counts(kernel, trace, at_once, full, resident)[0]
+            # Those of one round more than before, and of each round of a longer queue.
+            more = np.interp(range(full + 1), (0, *at_once), (0.0, *ends))
+            more -= np.interp(range(full + 1), (0, *counts), (0.0, *cycles[-1]))
+            cycles.append(
+                tuple(
+                    float(before + n // full * more[full] + more[n % full])
+                    for n, before in zip(counts, cycles[-1], strict=True)
+                )
+            )
+            rounds.append(rounds[-1] + float(more[full]))
             continue
-        if rounds and executed > _MOST_DRIFTING:
-            before = together[-2][-1]
-            rounds.append(begun - (before - rounds[-1]))
-            more.append(begun * more[-1] / before)
-            continue
-        rounds.append((_cycles(kernel, trace, _ROUNDS * full, full) - begun) / (_ROUNDS - 1))
-        more.append(_cycles(kernel, trace, full + 1, full) - begun)
+        ends, freed = simulate_counts(kernel, trace, counts, queued, resident)
+        cycles.append(tuple(ends.tolist()))
+        if settles:
+            since = min(_SETTLED * full, len(freed) - 1)
+            rounds.append(float(freed[-1] - freed[-1 - since]) * full / since)
+        else:
+            rounds.append(float(ends[counts.index(full)]))
     first = next(iter(by_length.values()))
-    with_fetch = _cycles(fetching, first, 1, resident)
-    return CtaTimes(
+    with_fetch = simulate_sm(fetching, [first], [0], resident, stalls=False).cycles
+    times = CtaTimes(
         resident=full,
         lengths=tuple(by_length),
         counts=counts,
-        together=tuple(together),
+        cycles=tuple(cycles),
         round_cycles=tuple(rounds),
-        more_cycles=tuple(more),
-        fetch_cycles=max(0.0, with_fetch - together[0][0]),
+        mixed_share=1.0,
+        start_share=1.0,
+        cta_spread=0.0,
+        fetch_cycles=max(0.0, with_fetch - cycles[0][0]),
     )
+    if not mixed or len(by_length) == 1 or (most is not None and most == 1):
+        return times
+    return _with_shares(kernel, by_length, times)
 
 
-def _cycles(kernel: Kernel, trace: CtaTrace, count: int, resident: int) -> float:
-    return simulate_sm(kernel, [trace], [0] * count, resident, stalls=False).cycles
+def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTimes) -> CtaTimes:
+    """With which CTAs that share an SM evenly take as long as simulated queues of them: a long one,
+    and several that are little more than what starts at once."""
+    ctas = _MIXED_ROUNDS * times.resident
+    lengths = list(by_length)  # long ones, as far as the bound allows
+    while len(lengths) > 2 and ctas * len(by_length[lengths[-1]].instruction) > 2 * _MOST_MIXED:
+        lengths.pop()
+    traces = [by_length[x] for x in lengths]
+    # Neighbours differ, and no order repeats itself. A beginning is most of short CTAs.
+    places = [i * _GOLDEN % 1 for i in range(ctas)]
+    first_long = next(i for i, x in enumerate(lengths) if x >= lengths[-1] / 4)
+    order = [first_long + int((len(lengths) - first_long) * place) for place in places]
+    short_ones = [int((len(lengths) + 1) // 2 * place) for place in places]
+    starts = [short_ones[i : i + times.resident] for i in range(0, ctas, times.resident)]
+
+    def simulated(queue: list[int]) -> float:
+        return simulate_sm(kernel, traces, queue, times.resident, stalls=False).cycles
+
+    long, short = simulated(order), np.array([simulated(queue) for queue in starts])
+
+    def shared(share: float) -> FloatArray:
+        begun = replace(times, start_share=share)
+        return np.array([begun.shared(queue, lengths) for queue in starts])
+
+    for _ in range(_STEPS):
+        share = times.mixed_share * long / times.shared(order, lengths)
+        times = replace(times, mixed_share=share)
+        without, at_once = shared(0.0).sum(), shared(1.0).sum()
+        if at_once > without:
+            share = float((short.sum() - without) / (at_once - without))
+            times = replace(times, start_share=min(1.0, max(0.0, share)))
+    return replace(times, cta_spread=float(np.std(short / shared(times.start_share))))
 
 
 def counts_of(resident: int) -> tuple[int, ...]:
-    """Of CTAs on one SM, those that are simulated; straight lines in between."""
+    """Of CTAs on one SM that start at once, those that are simulated; straight lines in between."""
     if resident <= _MOST_EXACT:
         return tuple(range(1, resident + 1))
     doubling = [1 << i for i in range(resident.bit_length()) if 1 << i < resident]
     return (*doubling, resident)
+
+
+def _counts(resident: int, most: int | None, quick: bool) -> tuple[int, ...]:
+    """The same of queues: further rounds with their first CTA, one between, and the last."""
+    if quick:
+        return tuple(sorted({1, resident}))
+    counts = set(counts_of(resident))
+    for before in range(resident, (_ROUNDS if resident > 1 else 1) * resident, resident):
+        if resident > _MOST_EXACT:
+            counts |= {before + 1, before + (resident + 1) // 2, before + resident}
+        else:
+            counts |= {before + n for n in range(1, resident + 1)}
+    return tuple(sorted(n for n in counts if most is None or n <= most))
+
+
+def _simulated_ctas(counts: Sequence[int], queued: int, resident: int) -> float:
+    """How many CTAs' worth of instructions `simulate_counts` takes: beyond a round, a queue's end
+    is half of its last one."""
+    return queued + sum(n if n < resident else resident / 2 for n in counts)
 
 
 def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:

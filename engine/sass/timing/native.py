@@ -108,57 +108,94 @@ def simulate_sm(
         CompileError: the CTAs wait for each other for ever, as the trace has them.
         ToolMissing: there is no C++ compiler to build the model with.
     """
-    library = _library()
-    order = np.ascontiguousarray(queue, dtype=np.int32)
-    ops = np.ascontiguousarray(kernel.ops)
-    assert ops.dtype == OP
-    kept = []  # arrays the pointers below look into
-    rows = (_Trace * len(traces))()
-    for row, trace in zip(rows, traces, strict=True):
-        for name, dtype in _TRACE_ARRAYS:
-            array = np.ascontiguousarray(getattr(trace, name), dtype=dtype)
-            kept.append(array)
-            setattr(row, name, array.ctypes.data)
-        row.num_warps = trace.num_warps
-    timing = SmTiming(
-        cycles=0.0,
-        issued=0,
-        started=np.zeros(len(order)),
-        finished=np.zeros(len(order)),
-        busy_cycles={},
-        stalls=np.zeros((len(ops) if stalls else 0, len(StallReason))),
+    call = _Call(kernel, traces, queue, resident, num_sms, stalls)
+    _check(_library().attune_time_sm(ctypes.byref(call.launch), ctypes.byref(call.result)))
+    names = (*(p.value for p in PIPES), *PORTS)
+    return SmTiming(
+        cycles=call.result.cycles,
+        issued=call.result.issued,
+        started=call.started,
+        finished=call.finished,
+        busy_cycles=dict(zip(names, call.busy.tolist(), strict=True)),
+        stalls=call.stalls,
     )
-    busy = np.zeros(len(PIPES) + len(PORTS))
-    launch = _Launch(
-        ctypes.pointer(kernel.machine),
-        ops.ctypes.data,
-        rows,
-        order.ctypes.data,
-        int(ops["code_line"].max()) + 1,
-        len(order),
-        resident,
-        num_sms,
-    )
-    result = _Result(
-        timing.started.ctypes.data,
-        timing.finished.ctypes.data,
-        timing.stalls.ctypes.data if stalls else None,
-        busy.ctypes.data,
-    )
-    if library.attune_time_sm(ctypes.byref(launch), ctypes.byref(result)):
+
+
+def simulate_counts(
+    kernel: Kernel, trace: CtaTrace, counts: Sequence[int], queued: int, resident: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """One SM and several numbers of equal CTAs, in little more than the time of the largest.
+
+    Args:
+        counts: ascending.
+        queued: CTAs of the longest queue, at least the last of `counts`.
+
+    Returns:
+        Cycles until all are done, for each count, `[counts]`; and, of the longest queue, when the
+        slots of the CTAs beyond the first `resident` fell free, `[queued - resident]`.
+
+    Raises as `simulate_sm`.
+    """
+    call = _Call(kernel, [trace], [0] * queued, resident, 1, stalls=False)
+    wanted = np.array(counts, dtype=np.int32)
+    ends, freed = np.zeros(len(wanted)), np.zeros(max(0, queued - resident))
+    arrays = wanted.ctypes.data, len(wanted), ends.ctypes.data, freed.ctypes.data
+    at = ctypes.byref(call.launch), ctypes.byref(call.result)
+    _check(_library().attune_time_counts(*at, *arrays))
+    return ends, freed
+
+
+class _Call:
+    """The structures of one call, and the arrays that they point into."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        traces: Sequence[CtaTrace],
+        queue: Sequence[int],
+        resident: int,
+        num_sms: int,
+        stalls: bool,
+    ) -> None:
+        self._order = np.ascontiguousarray(queue, dtype=np.int32)
+        self._ops = np.ascontiguousarray(kernel.ops)
+        assert self._ops.dtype == OP
+        self._kept = []
+        self._rows = (_Trace * len(traces))()
+        for row, trace in zip(self._rows, traces, strict=True):
+            for name, dtype in _TRACE_ARRAYS:
+                array = np.ascontiguousarray(getattr(trace, name), dtype=dtype)
+                self._kept.append(array)
+                setattr(row, name, array.ctypes.data)
+            row.num_warps = trace.num_warps
+        self.started = np.zeros(len(self._order))
+        self.finished = np.zeros(len(self._order))
+        self.stalls = np.zeros((len(self._ops) if stalls else 0, len(StallReason)))
+        self.busy = np.zeros(len(PIPES) + len(PORTS))
+        self.launch = _Launch(
+            ctypes.pointer(kernel.machine),
+            self._ops.ctypes.data,
+            self._rows,
+            self._order.ctypes.data,
+            int(self._ops["code_line"].max()) + 1,
+            len(self._order),
+            resident,
+            num_sms,
+        )
+        self.result = _Result(
+            self.started.ctypes.data,
+            self.finished.ctypes.data,
+            self.stalls.ctypes.data if stalls else None,
+            self.busy.ctypes.data,
+        )
+
+
+def _check(status: int) -> None:
+    if status:
         raise CompileError(
             "The simulated CTAs wait for each other for ever: a barrier counts more threads than "
             "reach it, or a branch on loaded data took a side that it never takes on a GPU."
         )
-    names = (*(p.value for p in PIPES), *PORTS)
-    return SmTiming(
-        cycles=result.cycles,
-        issued=result.issued,
-        started=timing.started,
-        finished=timing.finished,
-        busy_cycles=dict(zip(names, busy.tolist(), strict=True)),
-        stalls=timing.stalls,
-    )
 
 
 @lru_cache(maxsize=1)
@@ -166,4 +203,9 @@ def _library() -> ctypes.CDLL:
     library = load_library(_SOURCE)
     library.attune_time_sm.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Result)]
     library.attune_time_sm.restype = ctypes.c_int
+    library.attune_time_counts.argtypes = [
+        *(ctypes.POINTER(_Launch), ctypes.POINTER(_Result)),
+        *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p),
+    ]
+    library.attune_time_counts.restype = ctypes.c_int
     return library

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from engine.devices.spec import DeviceSpec
 from engine.sass.instruction import Program
 from engine.sass.launch import Launch
@@ -73,6 +75,7 @@ def measured_ctas(
     resident: int,
     most: int | None = None,
     quick: bool = False,
+    mixed: bool = False,
     miss_share: float = 1.0,
 ) -> CtaTimes:
     """`CtaTimes` of a program; `smem_bytes` is one CTA's, static and dynamic."""
@@ -80,7 +83,7 @@ def measured_ctas(
     kernels = [
         sm_kernel(program, gpu, regime, taken, fetches, miss_share) for fetches in (False, True)
     ]
-    return measure(kernels[0], kernels[1], traces, lengths, resident, most, quick)
+    return measure(kernels[0], kernels[1], traces, lengths, resident, most, quick, mixed)
 
 
 def simulate_launch(
@@ -125,15 +128,14 @@ def simulate_launch(
         resident,
         per_sm,
         quick,
+        len(classes) > 1,
         miss_share,
     )
     if len(classes) == 1:
         cycles = float(times.launch([launch.ctas], [times.lengths[-1]], gpu.num_sms)[0])
     else:
-        lengths: list[float] = []
-        for each in classes:
-            lengths += [float(len(each.trace.instruction))] * each.count
-        cycles = grid_cycles(times, lengths, 1, gpu.num_sms)
+        executed = [float(len(each.trace.instruction)) for each in classes]
+        cycles = grid_cycles(times, np.repeat(executed, [c.count for c in classes]), gpu.num_sms)
     taken = resident * allocated_smem(device, smem_bytes)
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False, miss_share=miss_share)
     dram_us = 0.0

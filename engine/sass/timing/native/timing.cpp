@@ -685,6 +685,40 @@ bool run(const Launch& in, Result& out) {
     return true;
 }
 
+// One SM and a queue of equal CTAs: `ends[i]` is when all is done if the queue holds counts[i] of
+// them (ascending), `freed[i]` when the slot of the CTA behind the first `resident` + i fell free.
+// What begins alike is simulated once: where the queue is to end, a copy of the SM goes on without.
+bool run_counts(const Launch& in, Result& out, const int32_t* counts, int32_t num_counts,
+                double* ends, double* freed) {
+    const auto drained = [](Sm& sm) {
+        while (!sm.is_idle())
+            if (!sm.run_to_free_slot()) return false;
+        return true;
+    };
+    int32_t at = 0;
+    for (; at < num_counts && counts[at] < in.resident; ++at) {
+        Sm sm(in, out);
+        for (int32_t n = 0; n < counts[at]; ++n) sm.start_cta(n, 0.0);
+        if (!drained(sm)) return false;
+        ends[at] = sm.ended();
+    }
+    Sm sm(in, out);
+    int32_t next = 0;
+    while (next < std::min(in.resident, in.num_ctas)) sm.start_cta(next++, 0.0);
+    while (at < num_counts || next < in.num_ctas) {
+        if (at < num_counts && next == counts[at]) {
+            Sm last = sm;
+            if (!drained(last)) return false;
+            ends[at++] = last.ended();
+        }
+        if (next == in.num_ctas) break;
+        if (!sm.run_to_free_slot()) return false;
+        freed[next - in.resident] = sm.freed();
+        sm.start_cta(next++, sm.freed() + in.machine->cta_start_cycles);
+    }
+    return true;
+}
+
 }  // namespace
 }  // namespace attune_timing
 
@@ -692,4 +726,10 @@ bool run(const Launch& in, Result& out) {
 extern "C" __attribute__((visibility("default"))) int attune_time_sm(
     const attune_timing::Launch* launch, attune_timing::Result* result) {
     return attune_timing::run(*launch, *result) ? 0 : 1;
+}
+
+extern "C" __attribute__((visibility("default"))) int attune_time_counts(
+    const attune_timing::Launch* launch, attune_timing::Result* result, const int32_t* counts,
+    int32_t num_counts, double* ends, double* freed) {
+    return attune_timing::run_counts(*launch, *result, counts, num_counts, ends, freed) ? 0 : 1;
 }

@@ -1,0 +1,76 @@
+"""The quick prediction of launches whose CTAs end, against their full simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.compile import compile_plan, resources
+from engine.devices import find_device
+from engine.model.estimate import estimate
+from engine.model.simulated import known_ctas, simulated_of
+from engine.model.simulated.ctas import SimulatedCtas
+from engine.names import find_variant
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.sass.analysis import program_of
+from engine.sass.counts import count_launch
+from engine.sass.cubin import read_cubin
+from engine.sass.disassembly import find_entry
+from engine.sass.emulation import Emulator
+from engine.sass.launch import launch_of_pass
+from engine.sass.timing.native import simulate_sm
+from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
+
+PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
+
+
+def error(name: str, gpu: str, problem: Problem) -> float:
+    """Predicted over simulated, less 1: all CTAs of the launch on all SMs."""
+    pytest.importorskip("cupy")
+    variant, device = find_variant(name), find_device(gpu)
+    plan = make_plan(variant, problem, variant.default_config())
+    compiled = compile_plan(plan, device.arch)
+    simulated = simulated_of(variant, plan, compiled, device)
+    predicted = estimate(variant, plan, resources(plan, compiled), device, simulated_of=simulated)
+    resident = predicted.passes[0].occupancy.ctas_per_sm
+    known = known_ctas(variant, plan, compiled, device, resident)
+    if known is None:
+        pytest.skip("no nvdisasm or no C++ compiler")
+    assert isinstance(known, SimulatedCtas)
+    assert predicted.terms is not None
+    cubin, gpu_row = read_cubin(compiled.cubin), gpu_rates(device)
+    program = program_of(cubin, plan.passes[0].entry)
+    entry = find_entry(cubin, plan.passes[0].entry)
+    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel = sm_kernel(program, gpu_row, "shared", taken, fetches_code=False)
+    emulator = Emulator(program, entry, launch_of_pass(plan, 0))
+    work = count_launch(emulator).work
+    kinds, order = np.unique(work, return_inverse=True)
+    traces = []
+    for kind in kinds:
+        z, y, x = np.argwhere(work == kind)[0].tolist()
+        traces.append(emulator.trace((x, y, z))[0])
+    queue = np.broadcast_to(order.reshape(work.shape), plan.passes[0].grid[::-1])
+    whole = simulate_sm(
+        kernel, traces, queue.reshape(-1).tolist(), resident, gpu_row.num_sms, stalls=False
+    )
+    cycles = predicted.terms.compute_us[0] * gpu_row.cycles_per_us - known.times.fetch_cycles
+    return float(cycles / whole.cycles - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "gpu", "problem"),
+    [
+        ("v08", "L4", PROBLEM),  # eleven CTAs an SM, three at a time
+        ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384)),  # few beyond a round
+        ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True)),
+        ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True)),
+    ],
+)
+def test_a_predicted_launch_is_the_simulated_one(name: str, gpu: str, problem: Problem) -> None:
+    assert abs(error(name, gpu, problem)) < 0.02
