@@ -38,12 +38,14 @@ _ONE_SHOT = 128  # what a kernel without a loop over keys takes
 
 # What a kernel's idea needs, executed; `.128` is an access of 16 bytes a thread.
 _TENSOR = ("HMMA", "LDSM")
+_HOPPER = ("HGMMA", "UTMALDG", "UTMASTG")
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("v03", "v04"), ("LDG.128", "STS.128", "LDS.128")),
     **dict.fromkeys(("v07", "v08", "v09"), (*_TENSOR, "LDG.128", "STS.128")),
     **dict.fromkeys(("v10", "v12", "v14"), (*_TENSOR, "LDGSTS.128")),
     **dict.fromkeys(("v11", "v13"), (*_TENSOR, "LDGSTS.128", "STG.128")),
-    **dict.fromkeys(("v15", "v16", "v17", "v18", "v19", "v20"), ("HGMMA", "UTMALDG")),
+    "v15": _HOPPER,
+    **dict.fromkeys(("v16", "v17", "v18", "v19", "v20"), (*_HOPPER, "USETMAXREG")),
 }
 # What stands for it on an arch that has no such instruction.
 INSTEAD = {"sm_75": {"LDGSTS.128": ("LDG.128", "STS.128")}}
