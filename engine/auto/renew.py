@@ -279,7 +279,7 @@ class _Ranking:
         return [(problem, us) for problem, us in times if us is not None]
 
     def _us(self, candidate: _Candidate, problem: Problem) -> float | None:
-        """Simulated; None where it cannot run or cannot be simulated."""
+        """Simulated; None where it cannot run or be simulated, or has registers in local memory."""
         from engine.compile import compile_plan, resources
         from engine.model.simulated import simulated_of
 
@@ -287,10 +287,11 @@ class _Ranking:
         try:
             plan = launch_plan(variant, problem, dict(candidate.config), device)
             compiled = compile_plan(plan, device.arch)
+            used = resources(plan, compiled)
+            if any(r.spill_bytes or r.stack_bytes for r in used):
+                return None
             simulated = simulated_of(variant, plan, compiled, device)
-            result = estimate(
-                variant, plan, resources(plan, compiled), device, simulated_of=simulated
-            )
+            result = estimate(variant, plan, used, device, simulated_of=simulated)
         except AttuneError:
             return None
         if not result.by_machine_code or result.latency is None:

@@ -6,19 +6,23 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from engine import compile as compile_package
 from engine.auto import Taken, choice, choose, chosen_variants
 from engine.auto import table as tables
-from engine.auto.renew import GPUS
+from engine.auto.renew import GPUS, _Ranking
 from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.cli import main
+from engine.compile import compile_plan, resources
 from engine.devices import find_device
 from engine.errors import AttuneError, InvalidProblem, UnknownName
 from engine.model.estimate import BF16_CAPABILITY, capability_reason
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
+from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tuned import TunedConfig, keep_tuned, problem_class
 from kernels.ladder import LADDER
@@ -220,6 +224,40 @@ def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int])
         )
         assert variant.unsupported(problem, variant.default_config() | dict(each.config)) is None
         assert each.us > 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("capability", SHIPPED, ids=str)
+def test_no_config_of_the_tables_spills(capability: tuple[int, int]) -> None:
+    """As far as the kernels are those that were ranked."""
+    table, device = read_table(capability), find_device(GPUS[capability])
+    assert table is not None
+    changed, seen = changed_since(table, LADDER), set()
+    for each in table.rows:
+        variant = LADDER.by_id(each.variant)
+        config = variant.default_config() | dict(each.config)
+        problem = Problem(
+            *(1, each.group, each.seqlen, each.head_dim),
+            causal=each.causal,
+            seqlen_kv=each.keys if each.seqlen == 1 else None,
+            num_heads_kv=1,
+        )
+        key = (variant.id, variant.defines(problem, config))
+        if key in seen or variant.id in changed:
+            continue
+        seen.add(key)
+        plan = make_plan(variant, problem, config)
+        used = resources(plan, compile_plan(plan, device.arch))
+        assert not any(r.spill_bytes or r.stack_bytes for r in used), (each.label(), config)
+
+
+def test_a_config_that_spills_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_package, "compile_plan", lambda *_: None)
+    spilled = SimpleNamespace(spill_bytes=8, stack_bytes=0)
+    monkeypatch.setattr(compile_package, "resources", lambda *_: [spilled])
+    ranking = _Ranking(L4, [SMALL], lambda _: None)
+    ranking.add_defaults([LADDER.by_id("v08")])
+    assert list(ranking.rows()) == []
 
 
 @pytest.mark.slow
