@@ -28,6 +28,7 @@ from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.model.launches import collect
 from engine.model.simulated import known_ctas, known_simulated_of, simulated_of
 from engine.model.simulated.ctas import SimulatedCtas
+from engine.model.simulated.persistent import PersistentCtas
 from engine.names import find_variant
 from engine.plan import LaunchPlan
 from engine.problem import Problem
@@ -182,16 +183,15 @@ def _errors(
     work = count_launch(emulator).work
     if work.sum() > _MOST_INSTRUCTIONS:
         return of_ctas, []
-    kinds, queue = np.unique(work, return_inverse=True)
-    if len(kinds) > 1:
-        traces = [
-            emulator.trace(tuple(int(i) for i in np.argwhere(work == kind)[0][::-1]))[0]
-            for kind in kinds
-        ]
-    else:
-        traces = [emulator.trace()[0]]
-    order = np.broadcast_to(queue.reshape(work.shape), launch_of_pass(plan, 0).grid[::-1])
-    whole = simulate_sm(kernel, traces, order.reshape(-1).tolist(), resident, gpu.num_sms)
+    grid = emulator.launch.grid
+    # CTAs that stay may execute as much in another order; of others, those that do are alike.
+    kinds = np.arange(ctas) if isinstance(known, PersistentCtas) else work.reshape(-1)
+    _, first, queue = np.unique(kinds, return_index=True, return_inverse=True)
+    shape = grid[::-1] if isinstance(known, PersistentCtas) else work.shape
+    at = [np.unravel_index(i, shape)[::-1] for i in first]
+    traces = [emulator.trace((int(x), int(y), int(z)))[0] for x, y, z in at]
+    order = np.broadcast_to(queue.reshape(shape), grid[::-1]).reshape(-1)
+    whole = simulate_sm(kernel, traces, order.tolist(), resident, gpu.num_sms, stalls=False)
     predicted = found.terms.compute_us[0] * gpu.cycles_per_us - known.fetch_cycles
     return of_ctas, [float(predicted / whole.cycles - 1)]
 
