@@ -18,7 +18,9 @@ from engine.arguments import (
     encode_argument,
 )
 from engine.errors import InvalidProblem
+from engine.pages import Pages
 from engine.problem import BYTES_PER_ELEMENT, Problem
+from kernels.arguments import BLOCK_TABLE
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
@@ -88,6 +90,7 @@ class LaunchPlan:
     kv_rows: int | None = None  # K/V rows such a CTA visits at most; None: all of them
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors that are not bhsd
     lse: Lse | None = None  # how `lse` is written, where it is
+    pages: Pages | None = None  # where K and V lie in pages
     include_folders: tuple[Path, ...] = ()
 
     @property
@@ -104,14 +107,18 @@ class LaunchPlan:
     def buffer_bytes(self) -> dict[str, int]:
         """The size of every buffer that arguments may point to, by name."""
         tensor, kv = self.problem.tensor_bytes, self.problem.kv_bytes
+        if self.pages is not None:
+            kv = self.pages.kv_bytes
         sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
+        if self.pages is not None:
+            sizes[BLOCK_TABLE] = self.pages.table_bytes
         if self.lse is not None:
             sizes["lse"] = self.lse_bytes
         return sizes | {scratch.name: scratch.size_bytes for scratch in self.scratch}
 
     @property
     def device_bytes(self) -> int:
-        """Global memory the call needs: Q, K, V, O, LSE and scratch."""
+        """Global memory the call needs: Q, K, V, O, LSE, block table and scratch."""
         return sum(self.buffer_bytes.values())
 
 
@@ -173,6 +180,11 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         kv_rows=variant.work.kv_rows(problem, config),
         layouts=dict(variant.layouts),
         lse=variant.lse,
+        pages=(
+            None
+            if variant.page_rows is None
+            else Pages(problem, variant.page_rows(problem, config))
+        ),
         include_folders=variant.include_folders,
     )
 

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.input_kinds import NORMAL, InputKind, shape_inputs
+from engine.pages import Pages
 from engine.problem import Problem
+from kernels.arguments import BLOCK_TABLE
 from kernels.variant import Dtype, Layout, Lse
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16]
@@ -52,10 +54,19 @@ class Inputs:
     k: RawArray
     v: RawArray
 
-    def in_layouts(self, layouts: Mapping[str, Layout]) -> dict[str, RawArray]:
-        """Q, K and V by name, contiguous in the order of dimensions that a kernel reads."""
+    def in_layouts(
+        self, layouts: Mapping[str, Layout], pages: Pages | None = None
+    ) -> dict[str, RawArray | npt.NDArray[np.int32]]:
+        """Q, K and V by name, contiguous in the order of dimensions that a kernel reads.
+
+        In pages, K and V come with the table that finds them.
+        """
         tensors = {"q": self.q, "k": self.k, "v": self.v}
-        return {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
+        ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
+        if pages is None:
+            return {**ordered}
+        kv = {name: pages.scatter(tensors[name]) for name in ("k", "v")}
+        return ordered | kv | {BLOCK_TABLE: pages.table()}
 
 
 def _reordered(tensor: RawArray, layout: Layout) -> RawArray:

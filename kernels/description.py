@@ -37,6 +37,9 @@ What may be added:
                                                        # own kernel: whether num_heads_kv is told
     arch_specific = true                               # needs sm_90a or the like; false
     layout = "bshd"                                    # of all tensors, or {q = "bshd"}; bhsd
+    page_rows = "page_size"                            # K and V lie in pages of so many keys,
+                                                       # [pages, num_heads_kv, page_rows, head_dim],
+                                                       # found through the argument `block_table`
     lse = {base = "2", layout = "bsh"}                 # how `lse` is written; "e" and bhs
     defines = {D = "{head_dim}", T = "{element_type}"} # the -D macros, in place of the usual ones
     include = ["../common"]                            # folders of headers, from the file's own
@@ -62,6 +65,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from kernels.arguments import (
+    BLOCK_TABLE,
     KNOWN,
     LSE,
     TENSORS,
@@ -221,7 +225,7 @@ class _Reader:
         path, block = self.path, self.block
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
-            "arch_specific", "layout", "lse", "defines", "include", "tunables", "let",
+            "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tunables", "let",
             "constraints", "scratch", "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
@@ -234,7 +238,11 @@ class _Reader:
         tunables = tuple(_tunable(table, name) for table, name in self._named("tunables"))
         self.scope = Scope(path.name, {t.name: t.values for t in tunables})
         layouts = _layouts(block)
-        for name, formula in stride_formulas(layouts):
+        page_rows = self._expression(block, "page_rows") if "page_rows" in block.values else None
+        if page_rows is not None and not layouts.keys().isdisjoint("kv"):
+            block.error("layout", "K and V in pages are bhsd, page by page")
+        keys = "seqlen_kv" if page_rows is None else page_rows.text
+        for name, formula in stride_formulas(layouts, keys):
             self.scope.define(name, self.scope.number(formula))
         self.scope.used.clear()
         for table, name in self._named("let", taken={t.name for t in tunables}):
@@ -245,7 +253,8 @@ class _Reader:
             self.tensor_maps[name] = read_tensor_map(table.table(name), name, self.scope)
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
         macros = self._macros()
-        arguments = ArgumentReader(self.scope, self.buffers, self.tensor_maps)
+        pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
+        arguments = ArgumentReader(self.scope, pointers, self.tensor_maps)
         grids = []
         passes = []
         for table in block.tables("passes"):
@@ -254,6 +263,8 @@ class _Reader:
         if not passes:
             block.error("passes", "it is a list of at least one pass")
         used = self._require_all_tensors(passes)
+        if page_rows is not None and BLOCK_TABLE not in used:
+            block.error("page_rows", f"no pass takes the argument `{BLOCK_TABLE}`")
         for name in self.tensor_maps:
             if name not in arguments.taken:
                 block.table("tensor_maps").error(name, "no pass takes this map")
@@ -283,6 +294,7 @@ class _Reader:
             causal=_masks(block, "causal" in told),
             layouts=tuple(layouts.items()),
             lse=_lse(block, LSE in used),
+            page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
             include_folders=_include_folders(block, path),
         )

@@ -229,6 +229,7 @@ class Variant:
     causal: tuple[bool, ...] = (False, True)  # masks that it computes
     layouts: tuple[tuple[str, Layout], ...] = ()  # of the tensors that are not bhsd
     lse: Lse | None = None  # where it writes one
+    page_rows: IntFormula | None = None  # keys of a page, where K and V lie in pages
     macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
     include_folders: tuple[Path, ...] = ()  # besides the source's own
 

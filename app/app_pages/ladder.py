@@ -28,7 +28,7 @@ def page() -> None:
     )
     overview.draw(selection, known, waiting, choice)
     rung_by_rung.draw(known)
-    rung_by_rung.draw_planned(device_of(selection.gpu))
+    rung_by_rung.draw_out_of_reach(device_of(selection.gpu))
 
 
 page()

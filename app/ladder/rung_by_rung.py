@@ -20,7 +20,6 @@ from engine.ladder.changes import (
     rung_before,
     source_diff,
 )
-from engine.ladder.planned import planned
 from engine.table import as_markdown
 
 _MOST_LINES = 2000  # of a diff that is shown
@@ -34,13 +33,8 @@ def draw(rungs: list[Rung]) -> None:
             _draw_rung(rung, by_id)
 
 
-def draw_planned(device: DeviceSpec | None) -> None:
-    """What the ladder does not have yet."""
-    missing = planned()
-    if missing:
-        st.markdown("#### Not there yet")
-        listed = (f"- **{rung.id}** {plain_markdown(rung.idea)}" for rung in missing)
-        st.markdown("\n".join(listed))
+def draw_out_of_reach(device: DeviceSpec | None) -> None:
+    """What the GPU could do that no rung does."""
     if device is not None and (sentence := out_of_reach(device)):
         st.caption(plain_markdown(sentence))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.auto.reach import out_of_reach, own_instructions, own_rungs
-from engine.auto.table import Row, Table, code_digest, table_for
+from engine.auto.table import Row, Table, code_digest, eligible, table_for
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, InvalidProblem, StoreError
 from engine.evaluation import Origin
@@ -20,7 +20,6 @@ from engine.names import find_variant
 from engine.problem import Problem
 from engine.tuned import TunedConfig, load_tuned, problem_class
 from engine.units import format_us
-from kernels.ladder import LADDER
 from kernels.variant import AUTO, Config, Variant
 
 
@@ -122,7 +121,7 @@ def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | N
 
 def _by_order(problem: Problem, device: DeviceSpec, note: str) -> Choice:
     """Without a table: the highest rung that takes the problem."""
-    variants = LADDER.variants()
+    variants = eligible()
     for variant in reversed(variants):
         if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 
-from engine.auto.table import Row, Table, code_digest, read_table, table_path
+from engine.auto.table import Row, Table, code_digest, eligible, read_table, table_path
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
@@ -27,7 +27,6 @@ from engine.model.estimate import BF16_CAPABILITY, estimate, launch_plan
 from engine.model.fitting import fitting_config
 from engine.problem import Problem
 from engine.records import files
-from kernels.ladder import LADDER
 from kernels.variant import Config, Tunable, Variant
 
 # The GPU whose figures stand for its compute capability.
@@ -71,15 +70,16 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
         OSError: the table cannot be written.
     """
     device = find_device(GPUS[compute_capability])
-    sources = {v.id: code_digest(v) for v in LADDER}  # before ranking: a file may change meanwhile
+    # Before ranking: a file may change meanwhile.
+    sources = {v.id: code_digest(v) for v in eligible()}
     reference = read_table(_REFERENCE) if compute_capability not in _SEARCHED else None
     if reference is not None:
         rows = _by_reference(device, reference, on_stage)
     else:
-        rows = _by_search(device, tuple(LADDER), on_stage)
+        rows = _by_search(device, eligible(), on_stage)
     if device.compute_capability < BF16_CAPABILITY:
         # Behind the others: of equally near rows the first whose kernel takes the problem counts.
-        scalar = [v for v in LADDER if v.work.math_unit == "fma"]
+        scalar = [v for v in eligible() if v.work.math_unit == "fma"]
         rows += _by_search(device, scalar, on_stage)
     table = Table(
         compute_capability=".".join(map(str, compute_capability)),
@@ -134,7 +134,7 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
     """
     beyond = [
         v
-        for v in LADDER
+        for v in eligible()
         if _REFERENCE < v.min_compute_capability <= device.compute_capability
         and not (v.arch_specific and v.min_compute_capability != device.compute_capability)
     ]
@@ -149,7 +149,7 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
 def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:
     """Of the rows of the problem's kind: one query or many, this head_dim and mask."""
     candidates: dict[str, _Candidate] = {}
-    variants = {variant.id: variant for variant in LADDER}
+    variants = {variant.id: variant for variant in eligible()}
     for row in reference.rows:
         kind = (row.head_dim, row.causal, row.seqlen == 1)
         if kind != (problem.head_dim, problem.causal, problem.seqlen == 1):

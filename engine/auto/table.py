@@ -21,6 +21,7 @@ from engine.compile.sources import variant_sources
 from engine.errors import AttuneError, CompileError
 from engine.problem import Problem
 from engine.records import files
+from kernels.ladder import LADDER
 from kernels.variant import Variant
 
 FOLDER = Path(__file__).with_name("tables")
@@ -192,6 +193,12 @@ def _digest(texts: tuple[tuple[str, str], ...]) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
+def eligible() -> tuple[Variant, ...]:
+    """The rungs that may be taken: K and V in pages are another layout than a problem's tensors."""
+    return tuple(variant for variant in LADDER if variant.page_rows is None)
+
+
 def changed_since(table: Table, variants: Iterable[Variant]) -> list[str]:
     """Ids of variants whose code is not what was ranked, those that are new among them."""
-    return [v.id for v in variants if table.sources.get(v.id) != code_digest(v)]
+    may_be = [v for v in variants if v.page_rows is None]
+    return [v.id for v in may_be if table.sources.get(v.id) != code_digest(v)]

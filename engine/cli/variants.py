@@ -73,7 +73,6 @@ def _figures(args: argparse.Namespace) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
     from engine.auto.reach import out_of_reach
     from engine.devices import find_device
-    from engine.ladder.planned import planned
     from engine.ladder.tables import ladder_table, reasons, without_empty
 
     problem, device = problem_from(args), find_device(args.gpu)
@@ -91,8 +90,6 @@ def _figures(args: argparse.Namespace) -> int:
     print_table(table)
     for sentence in reasons(rungs):
         print(f"Not here: {sentence}")
-    for missing in planned():
-        print(f"Not yet there: {missing.id}, {missing.idea}.")
     if sentence := out_of_reach(device):
         print(sentence)
     return 0

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.model.occupancy import WARP_SIZE, IntArray
+from engine.pages import Pages
 from engine.plan import make_plan
 from engine.problem import BYTES_PER_ELEMENT, Problem
 from kernels.variant import Config, Dtype, ProblemLike, Variant
@@ -40,6 +41,7 @@ class Launches:
     threads: IntArray  # [passes, n]
     dynamic_smem_bytes: IntArray  # [passes, n]
     scratch_bytes: IntArray
+    page_bytes: IntArray  # of K and V in pages beyond the keys: the block table, what is not filled
     query_rows: IntArray  # Work of the main pass, per CTA
     kv_rows: IntArray
     math_threads: IntArray
@@ -64,9 +66,10 @@ class Launches:
 
     @property
     def device_bytes(self) -> IntArray:
-        """Global memory of the call: Q, K, V, O and scratch."""
+        """Global memory of the call: Q, K, V, O, block table and scratch."""
         rows = self.num_heads * self.seqlen + self.kv_heads * self.num_keys
-        return 2 * BYTES_PER_ELEMENT * self.batch * rows * self.head_dim + self.scratch_bytes
+        tensors = 2 * BYTES_PER_ELEMENT * self.batch * rows * self.head_dim
+        return tensors + self.page_bytes + self.scratch_bytes
 
     @property
     def flops(self) -> IntArray:
@@ -130,7 +133,7 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """One problem's thirteen figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """One problem's fourteen figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -141,6 +144,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
     return (
         *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
         sum(4 * prod(s.shape(p, config)) for s in variant.scratch),
+        0 if variant.page_rows is None else Pages(p, variant.page_rows(p, config)).extra_bytes,
         *(query_rows, work.kv_rows(p, config), math_threads, ways, config.get("num_splits", 1)),
         *(prod(x.grid(p, config)) for x in variant.passes),
         *(x.threads(p, config) for x in variant.passes),
@@ -149,10 +153,10 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[13 + 3 · passes, n]`, in the order of `_figures`."""
+    """`columns` is `[14 + 3 · passes, n]`, in the order of `_figures`."""
     batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
-    scratch, rows, kv, math, ways, splits = columns[7:13]
-    ctas, threads, smem = columns[13:].reshape(3, num_passes, -1)
+    scratch, pages, rows, kv, math, ways, splits = columns[7:14]
+    ctas, threads, smem = columns[14:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
@@ -168,6 +172,7 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         threads=threads,
         dynamic_smem_bytes=smem,
         scratch_bytes=scratch,
+        page_bytes=pages,
         query_rows=rows,
         kv_rows=kv,
         math_threads=math,

@@ -17,6 +17,7 @@ from engine.own_kernels.signature import Signature
 from engine.plan import LaunchPlan, PassLaunch
 from engine.problem import Problem
 from engine.units import format_bytes
+from kernels.arguments import BLOCK_TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,11 @@ def _number(argument: ScalarArg) -> str:
 
 def _buffer(plan: LaunchPlan, name: str) -> str:
     """The shape and type of a buffer."""
-    problem = plan.problem
+    problem, pages = plan.problem, plan.pages
+    if pages is not None and name == BLOCK_TABLE:
+        return f"{_shape((problem.batch, pages.per_sequence))} int32, pages of K and V"
+    if pages is not None and name in ("k", "v"):
+        return f"{_shape(pages.shape)} {problem.dtype}, in pages"
     scratch = {s.name: s for s in plan.scratch}
     if name in scratch:
         buffer = scratch[name]

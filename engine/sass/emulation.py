@@ -64,6 +64,9 @@ class _Request(ctypes.Structure):
         ("keep_trace", ctypes.c_int32),
         ("left_out", ctypes.c_void_p),
         ("find_hazards", ctypes.c_int32),
+        ("known_at", ctypes.c_uint64),
+        ("known", ctypes.c_char_p),
+        ("known_bytes", ctypes.c_uint32),
     )
 
 
@@ -90,6 +93,8 @@ class Emulator:
         for bank, content in constants.items():
             request.constants[bank] = content
             request.constant_bytes[bank] = len(content)
+        request.known_at, request.known = launch.known
+        request.known_bytes = len(launch.known[1])
         reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
         own = program.static_smem_bytes + launch.dynamic_smem_bytes
         # A CTA gets whole units, and compilers read whole vectors into the last one.

@@ -9,6 +9,7 @@ from engine.arguments import encode_argument
 from engine.errors import InvalidProblem
 from engine.plan import LaunchPlan
 from engine.sass.cubin import Entry
+from kernels.arguments import BLOCK_TABLE
 
 _FIRST_POINTER = 0x7F00_0000_0000
 _POINTER_STEP = 1 << 32  # room for any tensor, so that made-up buffers do not overlap
@@ -23,6 +24,8 @@ class Launch:
     block: tuple[int, int, int]  # threads
     dynamic_smem_bytes: int
     arguments: tuple[bytes, ...]  # one value per parameter, little-endian
+    # (address, bytes) of global memory that is read as it is, and not as ones: a block table.
+    known: tuple[int, bytes] = (0, b"")
 
     @property
     def threads(self) -> int:
@@ -43,7 +46,10 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     launch = plan.passes[number]
     addresses = {name: buffer_address(n) for n, name in enumerate(plan.buffer_bytes)}
     arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
-    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments)
+    known = (0, b"")
+    if plan.pages is not None:
+        known = addresses[BLOCK_TABLE], plan.pages.table().tobytes()
+    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, known)
 
 
 # Where sm_90 finds the address of its parameters, for TMA: here their place in the bank.

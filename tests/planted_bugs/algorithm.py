@@ -228,14 +228,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "scores not scaled",
-        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", *HOPPER),
+        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER),
         "softmax_scale * LOG2_E",
         "LOG2_E",
         ("without the scale",),
     ),
     Mutation(
         "exp2 for exp",
-        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", *HOPPER),
+        ("v07", "v08", "v09", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER),
         "softmax_scale * LOG2_E",
         "softmax_scale",
         ("exp2 of scores",),

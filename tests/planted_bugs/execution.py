@@ -68,7 +68,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---- the counter of v06 ----
     Mutation(
         "no release fence",
-        ("v06", "v14"),
+        ("v06", "v14", "v21"),
         "__threadfence();",
         ";",
         ("fence", "in this launch"),
@@ -76,7 +76,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "no acquire fence",
-        ("v06", "v14"),
+        ("v06", "v14", "v21"),
         "__threadfence();",
         ";",
         ("fence", "in this launch"),

@@ -14,7 +14,7 @@ WARP_SPECIALIZED = ("v16", "v17", "v18")
 ONE_TILE = ("v15", *WARP_SPECIALIZED)  # a CTA has one query tile
 PERSISTENT = ("v19", "v20")  # on Hopper
 HOPPER = (*ONE_TILE, *PERSISTENT)
-ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v13", "v14", *HOPPER)
+ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER)
 SPLIT = ("v05", "v06")
 
 # Odd sizes; v12 takes at most 128 keys with its default config.

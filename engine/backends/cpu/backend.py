@@ -169,7 +169,7 @@ def with_names(reason: str, source: Path) -> str:
 
 
 def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
-    tensors = inputs.in_layouts(plan.layouts)
+    tensors = inputs.in_layouts(plan.layouts, plan.pages)
     outputs = [name for name in ("out", "lse") if name in plan.buffer_bytes]
     return Job(
         library=library,

@@ -70,6 +70,8 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     problem = plan.problem
     if any(layout != "bhsd" for layout in plan.layouts.values()):
         raise PartialRunError("its tensors are not [batch, num_heads, seqlen, head_dim]")
+    if plan.pages is not None:
+        raise PartialRunError("its K and V lie in pages")
     if problem.head_group > MAX_GROUP:
         raise PartialRunError(f"more than {MAX_GROUP} query heads share a K/V head")
     maps = [_CtaMap.of(p, problem, probe) for p in plan.passes]

@@ -16,6 +16,7 @@ from engine.backends.cuda.calls import GpuCalls, KernelArgument
 from engine.plan import LaunchPlan, PassLaunch
 from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of, output_of
 from engine.units import format_bytes
+from kernels.arguments import BLOCK_TABLE
 
 GUARD_BYTES = 64 * 1024
 
@@ -80,7 +81,7 @@ class Buffers:
 
     def upload(self, inputs: Inputs) -> None:
         """Inputs, and zeros in the scratch that starts with zeros."""
-        for name, values in inputs.in_layouts(self._plan.layouts).items():
+        for name, values in inputs.in_layouts(self._plan.layouts, self._plan.pages).items():
             self._calls.write(self._by_name[name].address, values)
         for scratch in self._plan.scratch:
             if scratch.fill == "zero":
@@ -99,8 +100,9 @@ class Buffers:
         return kernel_arguments(self._calls, launch, addresses)
 
     def inputs_fingerprint(self) -> tuple[int, ...]:
-        """Changes when Q, K or V on the device change."""
-        return tuple(self._fingerprints("q", "k", "v"))
+        """Changes when Q, K, V or the block table on the device change."""
+        table = () if self._plan.pages is None else (BLOCK_TABLE,)
+        return tuple(self._fingerprints("q", "k", "v", *table))
 
     def output_fingerprint(self) -> tuple[int, ...]:
         """Changes when O or LSE on the device change."""

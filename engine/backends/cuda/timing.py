@@ -171,7 +171,7 @@ class DeviceTimer:
 
     def _upload(self) -> None:
         first, inputs = self._copies[0], self._inputs
-        for name, values in inputs.in_layouts(self._plan.layouts).items():
+        for name, values in inputs.in_layouts(self._plan.layouts, self._plan.pages).items():
             self._calls.write(first + self._offsets[name], values)
         for scratch in self._plan.scratch:
             fill = np.uint16(0) if scratch.fill == "zero" else POISON_BITS

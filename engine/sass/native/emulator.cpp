@@ -83,6 +83,9 @@ struct Request {
     int32_t keep_trace;
     const uint8_t* left_out;      // [n] barriers taken as not there, to see which others are needed
     int32_t find_hazards;         // which barriers order accesses
+    uint64_t known_at;            // words of global memory that are read as they are: a table
+    const uint8_t* known;
+    uint32_t known_bytes;
 };
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {

@@ -401,7 +401,15 @@ int Warp::memory(const Instruction& i) {
         marks = Marks{FULL, 0, 0, 0};
         // Ones in the type that the width suggests; an atomic counter's first value is 0.
         const uint32_t value = op == OP_ATOMG ? 0 : i.width == 2 ? HALF_ONES & 0xffff : i.width == 1 ? 1 : ONE;
-        for (int w = 0; w < words; w++) write(i.s[0], each([&](int) { return value; }), w);
+        const Request& r = cta.request;
+        for (int w = 0; w < words; w++) {
+            write(i.s[0], each([&](int l) {
+                const uint64_t offset = where[l] + 4 * static_cast<uint64_t>(w) - r.known_at;
+                uint32_t word = value;
+                if (i.width >= 4 && offset + 4 <= r.known_bytes && offset < r.known_bytes) std::memcpy(&word, r.known + offset, 4);
+                return word;
+            }), w);
+        }
         for (const Operand& p : i.pd) write_predicate(p, 0);
         return cta.push(row);
     }

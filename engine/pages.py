@@ -1,0 +1,81 @@
+"""K and V in pages, as servers keep them: a pool of pages, and a table of which are whose.
+
+The problem stays the dense one: its K and V are scattered into pages before the launch, in an order
+that is random and the same every time, and what no key fills is NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.problem import BYTES_PER_ELEMENT
+from kernels.variant import ProblemLike
+
+if TYPE_CHECKING:
+    from engine.tensors import RawArray
+
+_SPARE_PAGES = 1  # that belong to no sequence: whoever reads them gets NaN
+_SEED = 21
+_NAN_BITS = np.uint16(0x7FC1)  # in FP16 and in BF16
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages of one problem's K, and of its V alike.
+
+    A page is `[num_heads_kv, rows, head_dim]`, and the block table `[batch, per_sequence]`, int32.
+    """
+
+    problem: ProblemLike
+    rows: int  # keys of a page
+
+    @property
+    def per_sequence(self) -> int:
+        return -(-self.problem.num_keys // self.rows)
+
+    @property
+    def count(self) -> int:
+        return self.problem.batch * self.per_sequence + _SPARE_PAGES
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of K, and of V."""
+        return self.count, self.problem.kv_heads, self.rows, self.problem.head_dim
+
+    @property
+    def kv_bytes(self) -> int:
+        count, heads, rows, head_dim = self.shape
+        return BYTES_PER_ELEMENT * count * heads * rows * head_dim
+
+    @property
+    def table_bytes(self) -> int:
+        return 4 * self.problem.batch * self.per_sequence
+
+    @property
+    def extra_bytes(self) -> int:
+        """The table, and what no key fills of K and V."""
+        p = self.problem
+        keys_bytes = BYTES_PER_ELEMENT * p.batch * p.kv_heads * p.num_keys * p.head_dim
+        return self.table_bytes + 2 * (self.kv_bytes - keys_bytes)
+
+    def table(self) -> npt.NDArray[np.int32]:
+        """Which page holds keys `i · rows` and on of a sequence: `[batch, per_sequence]`."""
+        order = np.random.default_rng(_SEED).permutation(self.count)
+        used = order[: self.problem.batch * self.per_sequence]
+        return used.astype(np.int32).reshape(self.problem.batch, self.per_sequence)
+
+    def scatter(self, tensor: RawArray) -> RawArray:
+        """K or V, `[batch, num_heads_kv, seqlen_kv, head_dim]`, as pages."""
+        batch, heads, keys, head_dim = tensor.shape
+        padded = np.full(
+            (batch, heads, self.per_sequence * self.rows, head_dim), _NAN_BITS, np.uint16
+        )
+        padded[:, :, :keys] = tensor.view(np.uint16)
+        split = padded.reshape(batch, heads, self.per_sequence, self.rows, head_dim)
+        pages = np.full(self.shape, _NAN_BITS, np.uint16)
+        pages[self.table()] = split.transpose(0, 2, 1, 3, 4)
+        return cast("RawArray", pages.view(tensor.dtype))

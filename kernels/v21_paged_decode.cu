@@ -1,0 +1,489 @@
+// v21 Paged decode: v14 over K and V in pages, as servers keep them, found through a block table.
+// Idea: which page holds a tile is asked one tile before its copy, so that no copy waits for it.
+// Changed: against v14, a tile's address is its page's; a page holds whole tiles of one K/V head.
+// Limiter: DRAM bandwidth, once the splits fill the GPU.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; whole tiles to a page.
+// Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
+// Source: PagedAttention (Kwon et al., SOSP 2023); the pages of FlashInfer's HND layout.
+// Weakness: all sequences are of one length here; a table entry is read again for every tile.
+// Counted: 296 instructions for 64 keys on sm_80 (v14 266), and 4 bytes a page beside K and V.
+// Simulated on an H200, pages of 64 keys: 4.2 us where v14 takes 3.9 (B1 H32/4 KV=1k D=128, the
+//   table before the first copy); at H32/32 KV=16k and B32 H32/8 KV=4k both are bound by DRAM.
+/* attune
+idea = "Decoding from pages: v14 with a block table, asked one tile ahead of the copies."
+head_dims = [32, 64, 96, 128]
+min_compute_capability = 7.5
+gqa = true
+page_rows = "page_size"
+let.block_m = 16
+let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
+
+[tunables]
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which take tiles in turn"}
+block_n = {values = [16, 32], default = 16, meaning = "K/V rows per tile of one warp"}
+stages = {values = [2, 3, 4], default = 3, meaning = "K/V tiles in the ring of one warp"}
+num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even parts of the keys"}
+page_size = {values = [16, 64, 256], default = 64, meaning = "keys of one K/V head in a page"}
+cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits fused on chip (sm_90 on)"}
+
+[[constraints]]
+condition = "num_warps * stages * block_n * head_dim <= 32768"
+sentence = """v21 keeps {num_warps} rings of {stages} tiles in shared memory, too large with \
+              D={head_dim}: lower num_warps, stages or block_n."""
+
+[[constraints]]
+condition = "page_size % block_n == 0"
+sentence = """v21 copies tiles of {block_n} keys, each from one page, and pages of {page_size} \
+              hold no whole ones: lower block_n, or raise page_size."""
+
+[[constraints]]
+condition = "num_splits % cluster_size == 0"
+sentence = """v21 fuses {cluster_size} splits on chip, more than the {num_splits} there are: \
+              raise num_splits, or lower cluster_size."""
+
+[[constraints]]
+condition = "head_dim % (4 * num_warps * cluster_size) == 0"
+sentence = """v21 has {cluster_size} CTAs fuse equal parts of a row, whole pairs of columns each, \
+              into which D={head_dim} does not divide: lower cluster_size or num_warps."""
+
+[scratch]
+o_partial = {shape = ["num_splits // cluster_size", "batch", "num_heads", "seqlen", "head_dim"]}
+m_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+l_partial = {shape = ["num_splits", "batch", "num_heads", "seqlen"]}
+arrivals.shape = ["batch", "num_heads_kv", "row_tiles", "cluster_size"]
+arrivals.dtype = "int32"
+arrivals.fill = "zero"
+
+[[passes]]
+entry = "attention_forward"
+grid = ["num_splits", "num_heads_kv * row_tiles", "batch"]
+threads = "32 * num_warps"
+cluster = ["cluster_size", 1, 1]
+# A ring of K and V for each warp, later its O; m and l as floats.
+smem_bytes = "num_warps * (2 * stages * block_n * head_dim * element_bytes + 2 * block_m * 4)"
+args = ["q", "k", "v", "out", "block_table", "o_partial", "m_partial", "l_partial", "arrivals",
+        "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
+
+[work]
+math_unit = "tensor"
+query_rows = "block_m"
+kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
+conflict_ways = 1
+*/
+#include "async_copy.cuh"
+#include "cluster.cuh"
+#include "exp2.cuh"
+#include "mma.cuh"
+
+constexpr int BLOCK_M = 16;  // packed query rows per CTA: one mma tile
+constexpr int NUM_THREADS = 32 * NUM_WARPS;
+constexpr int DIM_STEPS = HEAD_DIM / 16;
+constexpr int KEY_TILES = BLOCK_N / 8;
+constexpr int VECTOR = 8;                 // elements per 16-byte access
+constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
+constexpr int RING = 2 * STAGES * TILE;   // elements of one warp's ring
+// Floats, as in v12; the ring has room for it.
+constexpr int O_STRIDE = HEAD_DIM + 8;
+constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that merge one row
+constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each
+constexpr int PARTS = NUM_SPLITS / CLUSTER_SIZE;             // what is left to fuse in memory
+constexpr int SHARE_PAIRS = MERGE_PAIRS / CLUSTER_SIZE;      // of a thread, across a cluster
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
+              "num_warps must be 2, 4 or 8: 16 threads merge the 16 pairs of a row of D = 32");
+static_assert(BLOCK_N == 16 || BLOCK_N == 32,
+              "block_n must be 16 or 32: an mma takes 16, and every warp has a ring of its own");
+static_assert(STAGES >= 2 && STAGES <= 4,
+              "stages must be 2 to 4: one tile is computed while the others arrive");
+static_assert(PAGE_SIZE % BLOCK_N == 0, "page_size must hold whole tiles: a copy has one page");
+static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
+static_assert(NUM_SPLITS % CLUSTER_SIZE == 0 && MERGE_PAIRS % CLUSTER_SIZE == 0,
+              "cluster_size must divide num_splits, and the pairs: CTAs fuse equal shares");
+static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
+              "head_dim must be a multiple of 32 up to 128: Q and O stay in registers");
+
+// Where a chunk of 8 elements lies in its row: as in v09.
+__device__ __forceinline__ int swizzled(int row, int d) {
+    const int spread = HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4;
+    return row * HEAD_DIM + (d ^ spread * VECTOR);
+}
+
+// Starts a warp's copies of a tile's rows, of which `length` are there.
+__device__ __forceinline__ void load_tile(element* tile_smem,     // [BLOCK_N, HEAD_DIM], swizzled
+                                          const element* source,  // [length, HEAD_DIM]
+                                          int length) {
+    constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
+#pragma unroll
+    for (int first = 0; first < BLOCK_N * VECTORS_PER_ROW; first += 32) {
+        const int i = first + threadIdx.x % 32;
+        const int row = i / VECTORS_PER_ROW;
+        const int d = i % VECTORS_PER_ROW * VECTOR;
+        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        cp_async_16(tile_smem + swizzled(row, d), source + (size_t)row * HEAD_DIM + d,
+                    row < length);
+    }
+}
+
+// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
+__device__ __forceinline__ float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+// The 1 lets ptxas use the registers it wants, as in v02.
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ k,   // [pages, num_heads_kv, PAGE_SIZE, HEAD_DIM]
+                  const element* __restrict__ v,   // [pages, num_heads_kv, PAGE_SIZE, HEAD_DIM]
+                  element* __restrict__ out,       // [batch, num_heads, seqlen, HEAD_DIM]
+                  const int* __restrict__ block_table,  // [batch, pages of a sequence]
+                  float* __restrict__ o_partial,   // [PARTS, batch, num_heads, seqlen, HEAD_DIM]
+                  float* __restrict__ m_partial,   // [splits, batch, num_heads, seqlen]
+                  float* __restrict__ l_partial,   // [splits, batch, num_heads, seqlen]
+                  int* __restrict__ arrivals,      // [batch, num_heads_kv, row tiles, CLUSTER_SIZE]
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    element* ring = reinterpret_cast<element*>(smem) + warp * RING;  // this warp's own
+    float* m_smem = reinterpret_cast<float*>(reinterpret_cast<element*>(smem) + NUM_WARPS * RING);
+    float* l_smem = m_smem + NUM_WARPS * BLOCK_M;  // both [NUM_WARPS, BLOCK_M]
+
+    // Packed rows: the query heads of one K/V head beside each other, for every query in turn.
+    const int group = num_heads / num_heads_kv;
+    const int num_rows = seqlen * group;
+    const int row_tiles = (num_rows + BLOCK_M - 1) / BLOCK_M;
+    const int kv_head_index = blockIdx.y / row_tiles;
+    const int row0 = blockIdx.y % row_tiles * BLOCK_M;  // this CTA's first packed row
+    const int split = blockIdx.x;
+    const int* pages = block_table + (size_t)blockIdx.z * ((seqlen_kv - 1) / PAGE_SIZE + 1);
+    // Where a packed row lies among [batch, num_heads, seqlen].
+    const auto row_index = [&](int row) {
+        const size_t head = (size_t)blockIdx.z * num_heads + kv_head_index * group + row % group;
+        return head * seqlen + row / group;
+    };
+
+    // Q as the left operand, as in v08: rows lane / 4 and lane / 4 + 8.
+    const int pair = 2 * (lane % 4);  // first of a lane's two columns
+    unsigned q_rmem[DIM_STEPS][4];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = row0 + lane / 4 + r * 8;
+        const bool valid = row < num_rows;  // rows past the end: any finite value would do
+        const element* source = q + row_index(valid ? row : 0) * HEAD_DIM + pair;
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                ElementPair elements;
+                elements.bits = 0;
+                if (valid) {
+                    elements.elements =
+                        *reinterpret_cast<const element2*>(source + step * 16 + half * 8);
+                }
+                q_rmem[step][half * 2 + r] = elements.bits;
+            }
+        }
+    }
+
+    float acc_rmem[HEAD_DIM / 8][4] = {};      // O over this warp's keys, not divided by l
+    float m_rmem[2] = {-INFINITY, -INFINITY};  // maxima of the unscaled scores
+    float l_rmem[2] = {0.0f, 0.0f};            // sums over this lane's keys only
+    const float scale_log2 = softmax_scale * LOG2_E;
+
+    // Causal: no row of this tile sees a key behind its last query.
+    const int last_query = min(num_rows, row0 + BLOCK_M) - 1;
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, last_query / group + 1) : seqlen_kv;
+    // Even splits: the number of tiles differs by one at most. 64-bit: tiles * splits may be large.
+    const int tiles = (kv_end + BLOCK_N - 1) / BLOCK_N;
+    const int first_tile = (int)((long long)tiles * split / NUM_SPLITS);
+    const int end_tile = (int)((long long)tiles * (split + 1) / NUM_SPLITS);
+
+    constexpr int TILES_PER_PAGE = PAGE_SIZE / BLOCK_N;
+    const auto page_of = [&](int tile) {
+        return tile < end_tile ? pages[tile / TILES_PER_PAGE] : 0;
+    };
+    // A group for every tile, copied or not, so that the groups under way can be counted.
+    const auto start_copies = [&](int stage, int tile, int page) {
+        if (tile < end_tile) {
+            // 64-bit: pages * num_heads_kv * PAGE_SIZE * HEAD_DIM may pass 2^31.
+            const size_t start = (((size_t)page * num_heads_kv + kv_head_index) * PAGE_SIZE +
+                                  tile % TILES_PER_PAGE * BLOCK_N) * HEAD_DIM;
+            load_tile(ring + 2 * stage * TILE, k + start, seqlen_kv - tile * BLOCK_N);
+            load_tile(ring + (2 * stage + 1) * TILE, v + start, seqlen_kv - tile * BLOCK_N);
+        }
+        cp_async_commit();
+    };
+    // The pages of the first tiles are asked for together, and always one more than is copied.
+    int first_pages[STAGES - 1];
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        first_pages[i] = page_of(first_tile + warp + i * NUM_WARPS);
+    }
+    int next_page = page_of(first_tile + warp + (STAGES - 1) * NUM_WARPS);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        start_copies(i, first_tile + warp + i * NUM_WARPS, first_pages[i]);
+    }
+
+    int stage = 0;  // where this tile lies
+    for (int tile = first_tile + warp; tile < end_tile; tile += NUM_WARPS) {
+        cp_async_wait<STAGES - 2>();
+        // All lanes' parts of this tile are there, and the tile before is read by none of them any
+        // more. No other warp is involved.
+        __syncwarp();
+        const int free_stage = stage == 0 ? STAGES - 1 : stage - 1;
+        start_copies(free_stage, tile + (STAGES - 1) * NUM_WARPS, next_page);
+        next_page = page_of(tile + STAGES * NUM_WARPS);
+        const element* k_smem = ring + 2 * stage * TILE;  // [BLOCK_N, HEAD_DIM]
+        const element* v_smem = k_smem + TILE;            // [BLOCK_N, HEAD_DIM]
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        const int n0 = tile * BLOCK_N;
+
+        // S = Q @ K^T [BLOCK_M, BLOCK_N], as in v08.
+        float s_rmem[KEY_TILES][4] = {};
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+            for (int key_step = 0; key_step < BLOCK_N / 16; key_step++) {
+                const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
+                unsigned k_rmem[4];
+                ldmatrix_x4(k_rmem, k_smem + swizzled(row, step * 16 + lane / 8 % 2 * 8));
+                mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
+                mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
+            }
+        }
+        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, row0 / group + 1) : seqlen_kv)) {
+#pragma unroll
+            for (int t = 0; t < KEY_TILES; t++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
+                    const int key = n0 + t * 8 + pair + i % 2;
+                    const int query = (row0 + lane / 4 + i / 2 * 8) / group;
+                    const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                    if (!visible) s_rmem[t][i] = -INFINITY;
+                }
+            }
+        }
+
+        // Online softmax. A causal row may have seen no key yet: -inf - -inf would be NaN.
+        float m_scaled[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float m_new = m_rmem[r];
+#pragma unroll
+            for (int t = 0; t < KEY_TILES; t++) {
+                m_new = fmaxf(m_new, fmaxf(s_rmem[t][2 * r], s_rmem[t][2 * r + 1]));
+            }
+            m_new = row_max(m_new);
+            m_scaled[r] = m_new == -INFINITY ? 0.0f : m_new * scale_log2;
+            const float correction = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
+            m_rmem[r] = m_new;
+            l_rmem[r] *= correction;
+#pragma unroll
+            for (int t = 0; t < HEAD_DIM / 8; t++) {
+                acc_rmem[t][2 * r] *= correction;
+                acc_rmem[t][2 * r + 1] *= correction;
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < KEY_TILES; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s_rmem[t][i] = fast_exp2(s_rmem[t][i] * scale_log2 - m_scaled[i / 2]);
+                l_rmem[i / 2] += s_rmem[t][i];
+            }
+        }
+
+        // O += P @ V [BLOCK_M, HEAD_DIM]: two tiles of S side by side are one left operand.
+#pragma unroll
+        for (int key_step = 0; key_step < BLOCK_N / 16; key_step++) {
+            const float(&left)[4] = s_rmem[2 * key_step];
+            const float(&right)[4] = s_rmem[2 * key_step + 1];
+            const unsigned p_rmem[4] = {pack(left[0], left[1]), pack(left[2], left[3]),
+                                        pack(right[0], right[1]), pack(right[2], right[3])};
+#pragma unroll
+            for (int step = 0; step < DIM_STEPS; step++) {
+                const int row = key_step * 16 + lane % 16;
+                unsigned v_rmem[4];
+                ldmatrix_x4_transposed(v_rmem,
+                                       v_smem + swizzled(row, step * 16 + lane / 16 * 8));
+                mma_m16n8k16(acc_rmem[2 * step], p_rmem, v_rmem[0], v_rmem[1]);
+                mma_m16n8k16(acc_rmem[2 * step + 1], p_rmem, v_rmem[2], v_rmem[3]);
+            }
+        }
+    }
+    // Every lane has read its last tile: O takes the ring's place.
+    __syncwarp();
+
+    // Each warp leaves its (O, m, l); all lanes of a row hold its m, and its l is summed here.
+    float* o_smem = reinterpret_cast<float*>(ring);  // [BLOCK_M, O_STRIDE]
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = lane / 4 + r * 8;
+        const float l = row_sum(l_rmem[r]);
+        if (pair == 0) {
+            m_smem[warp * BLOCK_M + row] = m_rmem[r];
+            l_smem[warp * BLOCK_M + row] = l;
+        }
+#pragma unroll
+        for (int t = 0; t < HEAD_DIM / 8; t++) {
+            *reinterpret_cast<float2*>(o_smem + row * O_STRIDE + t * 8 + pair) =
+                make_float2(acc_rmem[t][2 * r], acc_rmem[t][2 * r + 1]);
+        }
+    }
+    // The merge reads what all warps left.
+    __syncthreads();
+
+    const int tile_row = threadIdx.x / MERGE_THREADS;
+    const int part = threadIdx.x % MERGE_THREADS;
+    const int row = row0 + tile_row;
+    const bool has_row = row < num_rows;
+    const size_t out_row = row_index(has_row ? row : 0);
+
+    // m = max over warps; -inf where this split has no key for the row.
+    float m = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < NUM_WARPS; w++) m = fmaxf(m, m_smem[w * BLOCK_M + tile_row]);
+    const float m_finite = m == -INFINITY ? 0.0f : m;
+    float2 merged_rmem[MERGE_PAIRS] = {};
+    float l = 0.0f;
+#pragma unroll
+    for (int w = 0; w < NUM_WARPS; w++) {
+        const float weight = fast_exp2((m_smem[w * BLOCK_M + tile_row] - m_finite) * scale_log2);
+        l += weight * l_smem[w * BLOCK_M + tile_row];
+        const element* slab = reinterpret_cast<const element*>(smem) + w * RING;
+        const float* o_row = reinterpret_cast<const float*>(slab) + tile_row * O_STRIDE;
+#pragma unroll
+        for (int j = 0; j < MERGE_PAIRS; j++) {
+            const float2 o =
+                *reinterpret_cast<const float2*>(o_row + 2 * (part + j * MERGE_THREADS));
+            merged_rmem[j].x += weight * o.x;
+            merged_rmem[j].y += weight * o.y;
+        }
+    }
+
+    // The CTAs of a cluster fuse their splits on chip: each takes its share of the columns of all.
+    const int rank = split % CLUSTER_SIZE;
+    float2 share_rmem[SHARE_PAIRS];
+    if constexpr (CLUSTER_SIZE == 1) {
+#pragma unroll
+        for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = merged_rmem[j];
+    } else {
+        // Where warp 0's part was: of O this thread alone has read what it overwrites, of m and l
+        // the other lanes of the row must have.
+        __syncwarp();
+        float* o_row = reinterpret_cast<float*>(smem) + tile_row * O_STRIDE;
+        if (part == 0) {
+            m_smem[tile_row] = m;
+            l_smem[tile_row] = l;
+        }
+#pragma unroll
+        for (int j = 0; j < MERGE_PAIRS; j++) {
+            *reinterpret_cast<float2*>(o_row + 2 * (part + j * MERGE_THREADS)) = merged_rmem[j];
+        }
+        // All CTAs read what all have left.
+        cluster_arrive();
+        cluster_wait();
+        float m_of[CLUSTER_SIZE];
+        m = -INFINITY;
+#pragma unroll
+        for (int r = 0; r < CLUSTER_SIZE; r++) {
+            m_of[r] = load_of_cta(m_smem + tile_row, r);
+            m = fmaxf(m, m_of[r]);
+        }
+        const float m_known = m == -INFINITY ? 0.0f : m;
+        l = 0.0f;
+#pragma unroll
+        for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = make_float2(0.0f, 0.0f);
+        const float* share = o_row + rank * (HEAD_DIM / CLUSTER_SIZE);
+#pragma unroll
+        for (int r = 0; r < CLUSTER_SIZE; r++) {
+            const float weight = fast_exp2((m_of[r] - m_known) * scale_log2);
+            l += weight * load_of_cta(l_smem + tile_row, r);
+#pragma unroll
+            for (int j = 0; j < SHARE_PAIRS; j++) {
+                const float2 o = load_2_of_cta(share + 2 * (part + j * MERGE_THREADS), r);
+                share_rmem[j].x += weight * o.x;
+                share_rmem[j].y += weight * o.y;
+            }
+        }
+        // This CTA has read all it needs of the others.
+        cluster_arrive();
+    }
+    // This thread's pairs of columns, every MERGE_THREADS-th.
+    const int d0 = rank * (HEAD_DIM / CLUSTER_SIZE) + 2 * part;
+
+    const size_t all_rows = (size_t)gridDim.z * num_heads * seqlen;
+    if constexpr (PARTS > 1) {
+        // m and l of a split of their own for each CTA: its share is fused by its like.
+        const size_t partial_row = split * all_rows + out_row;
+        if (has_row && part == 0) {
+            m_partial[partial_row] = m;
+            l_partial[partial_row] = l;
+        }
+        if (has_row && m > -INFINITY) {  // a row without keys leaves O unwritten, and m says so
+            float* o_row = o_partial + (split / CLUSTER_SIZE * all_rows + out_row) * HEAD_DIM;
+#pragma unroll
+            for (int j = 0; j < SHARE_PAIRS; j++) {
+                *reinterpret_cast<float2*>(o_row + d0 + 2 * j * MERGE_THREADS) = share_rmem[j];
+            }
+        }
+    }
+    // The others may still be reading this CTA's shared memory, which goes when it returns.
+    if constexpr (CLUSTER_SIZE > 1) cluster_wait();
+    if constexpr (PARTS > 1) {
+        // Release: whoever sees this CTA's arrival also sees the partials written above.
+        __threadfence();
+        // Thread 0 arrives for the whole CTA, so all of its threads must have written and fenced.
+        __syncthreads();
+        const size_t tile_index = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
+        int* tile_arrivals = arrivals + tile_index * CLUSTER_SIZE + rank;
+        const bool came_last = threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == PARTS - 1;
+        // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+        if (!__syncthreads_or(came_last)) return;
+        // Acquire: the partials of the other splits are read after the count that announced them.
+        __threadfence();
+        if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
+        if (!has_row) return;
+
+        // The same sum over parts, in their order, so that the same bits come out whoever is last.
+        m = -INFINITY;
+        for (int p = 0; p < PARTS; p++) {
+            m = fmaxf(m, m_partial[(p * CLUSTER_SIZE + rank) * all_rows + out_row]);
+        }
+        l = 0.0f;
+#pragma unroll
+        for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = make_float2(0.0f, 0.0f);
+        for (int p = 0; p < PARTS; p++) {
+            const size_t row_of_part = (p * CLUSTER_SIZE + rank) * all_rows + out_row;
+            const float m_part = m_partial[row_of_part];
+            if (m_part == -INFINITY) continue;  // empty for this row: its O was never written
+            const float weight = fast_exp2((m_part - m) * scale_log2);
+            l += weight * l_partial[row_of_part];
+            const float* o_row = o_partial + (p * all_rows + out_row) * HEAD_DIM;
+#pragma unroll
+            for (int j = 0; j < SHARE_PAIRS; j++) {
+                const float2 o =
+                    *reinterpret_cast<const float2*>(o_row + d0 + 2 * j * MERGE_THREADS);
+                share_rmem[j].x += weight * o.x;
+                share_rmem[j].y += weight * o.y;
+            }
+        }
+    }
+    if (!has_row) return;
+
+    // O = O / l, two columns a store.
+    const float inv_l = 1.0f / l;
+#pragma unroll
+    for (int j = 0; j < SHARE_PAIRS; j++) {
+        *reinterpret_cast<element2*>(out + out_row * HEAD_DIM + d0 + 2 * j * MERGE_THREADS) =
+            to_element2(share_rmem[j].x * inv_l, share_rmem[j].y * inv_l);
+    }
+}
