@@ -159,7 +159,9 @@ def _best_configs(options: list[Option]) -> list[Option]:
 def _other_kernels(
     now: Situation, variants: Iterable[Variant]
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
-    for variant in variants:
+    # K and V in pages, or not, is no choice of a kernel: they lie as they lie.
+    alike = (v for v in variants if (v.page_rows is None) == (now.variant.page_rows is None))
+    for variant in alike:
         for config in _spreading_configs(variant):
             if variant.id == now.variant.id and config == dict(now.config):
                 continue

@@ -55,7 +55,7 @@ def plan_of(variant_id, problem):
 
 @pytest.mark.parametrize(
     "variant",
-    one_in(len(LADDER), list(LADDER), offset=4, slow=3),
+    one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=3),
     ids=lambda v: v.id,
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
