@@ -20,7 +20,7 @@ from engine.sass.trace import CtaTrace
 
 FloatArray = NDArray[np.float64]
 _ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repeats itself
-_SETTLED = 2  # rounds behind those, over which a further one's time is taken
+_FEWEST_SETTLED, _MOST_SETTLED = 2, 16  # behind those, over which a further one's time is taken
 _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 # Warp instructions on all lengths together. Those too long for it are simulated for one round:
 # what further rounds gain from CTAs that drift apart is the same as at the length before.
@@ -170,6 +170,10 @@ def measure(
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
     counts = _counts(full, most, quick)
+    # Of short CTAs more rounds, as far as the bound allows: a round settles slowly.
+    executed = sum(len(trace.instruction) for trace in by_length.values())
+    spare = _MOST_SIMULATED / executed - _simulated_ctas(counts, _ROUNDS * full, full)
+    settled = max(_FEWEST_SETTLED, min(_MOST_SETTLED, int(spare / full)))
     cycles: list[tuple[float, ...]] = []
     rounds: list[float] = []
     simulated = 0.0
@@ -177,7 +181,7 @@ def measure(
         settles = not quick and (most is None or most > counts[-1])
         queued = counts[-1]
         if settles:
-            queued = full + 2 if full == 1 else (_ROUNDS + _SETTLED) * full
+            queued = full + 2 if full == 1 else (_ROUNDS + settled) * full
         simulated += len(trace.instruction) * _simulated_ctas(counts, queued, full)
         if cycles and simulated > _MOST_SIMULATED:
             at_once = [n for n in counts if n <= full]
@@ -196,7 +200,7 @@ def measure(
         ends, freed = simulate_counts(kernel, trace, counts, queued, resident)
         cycles.append(tuple(ends.tolist()))
         if settles:
-            since = min(_SETTLED * full, len(freed) - 1)
+            since = min(settled * full, len(freed) - 1)
             rounds.append(float(freed[-1] - freed[-1 - since]) * full / since)
         else:
             rounds.append(float(ends[counts.index(full)]))
