@@ -66,6 +66,8 @@ def test_the_nearest_row_is_taken_and_the_reason_names_figures_and_error() -> No
         small.reason
     )
     assert LADDER.by_id("v12").idea in small.reason
+    in_bf16 = choose(replace(SMALL, dtype="bfloat16"), L4).reason
+    assert "Simulated 3.1 µs for B·H=8 S128 D64 in FP16 beside 4 µs of v08" in in_bf16
     near = choose(replace(SMALL, seqlen=150, batch=2), L4)
     assert near.variant.id == "v12"
     assert "the nearest row, B·H=8 S128 D64 on L4" in near.reason
