@@ -7,9 +7,12 @@
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
 // Counted: 2,952 instructions for 64 keys on sm_80 (3,000 with the mask's branch), no conflicts.
-// Simulated: tensor pipes busy at S = 2048, D = 64 and 128: A100 65 (block_n = 64: 73), 82 %; L4
-//   89, 85; RTX 5090 95, 93; H200 63, 65. Aimed at 90 (85). Of 512 tensor cycles on an A100 at
-//   D = 64 EX2 takes 288, FP32 290: no pipe forbids 90, but two warps leave gaps between the mma.
+// Simulated: tensor pipes busy in the loop, block_n = 64 and 32 at D = 64, then D = 128: A100 77,
+//   68, 84 %; L4 95, 94, 89; RTX 5090 96, 97, 95; H200 62, 67, 67. Aimed at 90 (H200 85).
+//   No pipe forbids it: for 64 keys at D = 64 a warp's mma take 1,024 cycles on an A100 (826 on an
+//   H200), EX2 544, FP32 408 (204), its issue slots are 624, and LDSM of four warps take 640 of the
+//   shared port. But two warps a scheduler fall into step, load and exponentiate at one time: on an
+//   A100 one alone takes 1,504 cycles a tile, two 2,670 and not 2,048.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
