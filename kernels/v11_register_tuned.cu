@@ -7,12 +7,9 @@
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
 // Counted: 2,952 instructions for 64 keys on sm_80 (3,000 with the mask's branch), no conflicts.
-// Simulated: tensor pipes busy in the loop, block_n = 64 and 32 at D = 64, then D = 128: A100 77,
-//   68, 84 %; L4 95, 94, 89; RTX 5090 96, 97, 95; H200 62, 67, 67. Aimed at 90 (H200 85).
-//   No pipe forbids it: for 64 keys at D = 64 a warp's mma take 1,024 cycles on an A100 (826 on an
-//   H200), EX2 544, FP32 408 (204), its issue slots are 624, and LDSM of four warps take 640 of the
-//   shared port. But two warps a scheduler fall into step, load and exponentiate at one time: on an
-//   A100 one alone takes 1,504 cycles a tile, two 2,670 and not 2,048.
+// Simulated: tensor pipes busy in the loop at D = 64, 128 (aimed at 90 %): A100 77, 84 %; L4 95, 89;
+//   RTX 5090 97, 95; H200 67, 67. Of 1,024 tensor cycles on an A100 at D = 64 EX2 takes 544, FP32
+//   408: no pipe forbids 90, but two warps, 1,504 cycles each alone, fall into step and take 2,670.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
