@@ -99,10 +99,15 @@ class CtaTimes:
 
         Raises as `share_sms`.
         """
+        return self._shared_each([order], kinds, num_sms)[0]
+
+    def _shared_each(
+        self, orders: Sequence[ArrayLike], kinds: ArrayLike, num_sms: int = 1
+    ) -> list[float]:
         shortest = [self.lengths[0]]  # which is little more than a CTA's beginning
         start = self.start_share * (self.table(shortest)[0] - self.beside(shortest)[0])
         beside, equal = self.beside(kinds), self.table(kinds)
-        return share_sms(order, beside, equal, start, num_sms, self.cta_spread)
+        return [share_sms(o, beside, equal, start, num_sms, self.cta_spread) for o in orders]
 
     def _queues(self, lengths: FloatArray, queued: NDArray[np.int64]) -> FloatArray:
         """Cycles of as many CTAs, at most the last of `counts`, `[n, m]`; queued: `[n or 1, m]`."""
@@ -243,8 +248,7 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
     long, short = simulated(order), np.array([simulated(queue) for queue in starts])
 
     def shared(share: float) -> FloatArray:
-        begun = replace(times, start_share=share)
-        return np.array([begun.shared(queue, lengths) for queue in starts])
+        return np.array(replace(times, start_share=share)._shared_each(starts, lengths))
 
     for _ in range(_STEPS):
         share = times.mixed_share * long / times.shared(order, lengths)
