@@ -7,7 +7,7 @@
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
 // Counted: 2,952 instructions for 64 keys on sm_80 (3,000 with the mask's branch), no conflicts.
-// Simulated: tensor pipes busy in the loop at D = 64, 128 (aimed at 90 %): A100 77, 84 %; L4 95, 89;
+// Simulated: tensor pipe busy in the loop at D = 64, 128 (aimed at 90 %): A100 77, 84 %; L4 95, 89;
 //   RTX 5090 97, 95; H200 67, 67. Of 1,024 tensor cycles on an A100 at D = 64 EX2 takes 544, FP32
 //   408: no pipe forbids 90, but two warps, 1,504 cycles each alone, fall into step and take 2,670.
 /* attune
