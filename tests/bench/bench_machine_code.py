@@ -28,6 +28,7 @@ from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.model.launches import collect
 from engine.model.simulated import known_ctas, known_simulated_of, simulated_of
 from engine.model.simulated.ctas import SimulatedCtas
+from engine.model.simulated.heaviest import heaviest_cta
 from engine.model.simulated.persistent import PersistentCtas
 from engine.names import find_variant
 from engine.plan import LaunchPlan
@@ -174,7 +175,7 @@ def _errors(
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
     of_ctas: list[float] = []
     if not problem.causal and isinstance(known, SimulatedCtas) and regime == "shared":
-        trace = emulator.trace()[0]
+        trace = heaviest_cta(emulator)  # of splits that differ by a tile a longest one
         rows = float(collect(variant, plan.config, [problem]).kv_rows[0])
         for count in sorted({1, resident}):
             full = simulate_sm(kernel, [trace], [0] * count, resident).cycles

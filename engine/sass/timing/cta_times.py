@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +27,7 @@ _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 # what further rounds gain from CTAs that drift apart is the same as at the length before.
 _MOST_SIMULATED = 3_000_000
 _MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
-_MIXED_ROUNDS = 8
+_FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # of CTAs in it
 _STEPS = 6  # that settle it
 _GOLDEN = 0.6180339887
 
@@ -230,10 +231,14 @@ def measure(
 def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTimes) -> CtaTimes:
     """With which CTAs that share an SM evenly take as long as simulated queues of them: a long one,
     and several that are little more than what starts at once."""
-    ctas = _MIXED_ROUNDS * times.resident
-    lengths = list(by_length)  # long ones, as far as the bound allows
-    while len(lengths) > 2 and ctas * len(by_length[lengths[-1]].instruction) > 2 * _MOST_MIXED:
+    lengths = list(by_length)  # long ones, as far as the bound allows; then many rounds
+
+    def allowed_rounds() -> int:
+        return 2 * _MOST_MIXED // (times.resident * len(by_length[lengths[-1]].instruction))
+
+    while len(lengths) > 2 and allowed_rounds() < _MOST_MIXED_ROUNDS:
         lengths.pop()
+    ctas = max(_FEWEST_MIXED, min(_MOST_MIXED_ROUNDS, allowed_rounds())) * times.resident
     traces = [by_length[x] for x in lengths]
     # Neighbours differ, and no order repeats itself. A beginning is most of short CTAs.
     places = [i * _GOLDEN % 1 for i in range(ctas)]
@@ -242,10 +247,11 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
     short_ones = [int((len(lengths) + 1) // 2 * place) for place in places]
     starts = [short_ones[i : i + times.resident] for i in range(0, ctas, times.resident)]
 
-    def simulated(queue: list[int]) -> float:
+    @cache
+    def simulated(queue: tuple[int, ...]) -> float:
         return simulate_sm(kernel, traces, queue, times.resident, stalls=False).cycles
 
-    long, short = simulated(order), np.array([simulated(queue) for queue in starts])
+    long, short = simulated(tuple(order)), np.array([simulated(tuple(queue)) for queue in starts])
 
     def shared(share: float) -> FloatArray:
         return np.array(replace(times, start_share=share)._shared_each(starts, lengths))
