@@ -70,6 +70,7 @@ def error(name: str, gpu: str, problem: Problem) -> float:
         ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384)),  # few beyond a round
         ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True)),
         ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True)),
+        ("v17", "H200", replace(PROBLEM, seqlen=200)),  # its last key tile is cut
     ],
 )
 def test_a_predicted_launch_is_the_simulated_one(name: str, gpu: str, problem: Problem) -> None:

@@ -30,6 +30,8 @@ class SimulatedCtas:
     spread: float  # standard deviation of the logarithm of its error, from the validation
     longest_first: bool  # of a causal launch's query tiles
     has_even_splits: bool = False  # of K/V: neighbours that differ by a tile at most
+    # What a last K/V tile that is cut adds to one CTA and to as many as an SM holds.
+    cut_cycles: tuple[float, float] = (0.0, 0.0)
 
     @property
     def fetch_cycles(self) -> float:
@@ -51,6 +53,9 @@ class SimulatedCtas:
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
         several = launches.causal | (config.get("num_splits", 1) > 1)
+        is_cut = ~several & (launches.kv_rows > launches.num_keys)
+        lines = lines + is_cut[:, np.newaxis] * self.cut(np.arange(self.times.resident + 1))
+        cycles += is_cut * self.cut(-(-launches.useful_ctas // num_sms))
         mixed = np.flatnonzero(several & (slices > 0))
         if len(mixed):
             # Straight between some batches of a curve, as shares of what equal CTAs would take.
@@ -70,6 +75,14 @@ class SimulatedCtas:
             floor_us=LAUNCH_FLOOR_US,
             dram_bytes=dram_bytes,
         )
+
+    def cut(self, queued: IntArray) -> FloatArray:
+        """Cycles that cut last tiles add to queues of so many equal CTAs on one SM, `[n]`."""
+        one, full = self.cut_cycles
+        resident = self.times.resident
+        rounds, rest = np.divmod(queued, resident)
+        result: FloatArray = rounds * full + np.interp(rest, (0, 1, resident), (0.0, one, full))
+        return result
 
     def _slice(self, config: Config, launches: Launches, i: int) -> FloatArray:
         """K/V rows of the CTAs of one head, in the order in which they start."""

@@ -22,6 +22,9 @@ from kernels.variant import Config, Variant
 # their rings and pipelines need to fill.
 ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 _MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is the second one
+# Of CTAs that show what a cut last tile adds: their query tiles are whole, and of those that share
+# an SM it adds more or less from length to length.
+_CUT_ROWS = (256, 512)
 
 
 def plans_of(
@@ -64,6 +67,31 @@ def longest_ctas(
             if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
                 break
         traces[rows] = heaviest_cta(Emulator(program, entry, launch_of_pass(short, 0)))
+    return traces
+
+
+def cut_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+) -> dict[float, CtaTrace]:
+    """{K/V rows: trace} of CTAs of some of those lengths with keys for half of their last tile.
+
+    Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
+    """
+    problem, config = plan.problem, plan.config
+    if problem.causal or config.get("num_splits", 1) > 1 or len(lengths) == 1:
+        return {}
+    traces = {}
+    for rows in (x for x in lengths if _CUT_ROWS[0] <= x <= _CUT_ROWS[1]):
+        keys = int(rows) - config.get("block_n", 1) // 2
+        if problem.seqlen_kv is None:
+            cut = replace(problem, batch=1, seqlen=keys)
+        else:
+            cut = replace(problem, batch=1, seqlen_kv=keys)
+        if not keys < rows == variant.work.kv_rows(cut, config):
+            continue
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, cut, config), 0)
+            traces[rows] = Emulator(program, entry, launch).trace()[0]
     return traces
 
 

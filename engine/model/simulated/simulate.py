@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.compile import CompiledKernel
 from engine.devices.spec import DeviceSpec
 from engine.model.simulated.ctas import SimulatedCtas
-from engine.model.simulated.lengths import has_even_splits, longest_ctas
+from engine.model.simulated.lengths import cut_ctas, has_even_splits, longest_ctas
 from engine.model.simulated.persistent import simulate_persistent
 from engine.model.simulated.store import REGIMES, KernelCtas
 from engine.plan import LaunchPlan
@@ -13,7 +13,7 @@ from engine.sass.analysis import program_of
 from engine.sass.cubin import read_cubin
 from engine.sass.disassembly import find_entry
 from engine.sass.timing.residuals import family, spread
-from engine.sass.timing.simulate import measured_ctas
+from engine.sass.timing.simulate import added_cycles, measured_ctas
 from engine.sass.timing.sm import Regime, gpu_rates
 from kernels.variant import Variant
 
@@ -32,6 +32,8 @@ def simulate(
     error = spread(gpu.constants.arch, family(program))
     longest_first = not any(any(trace.cta) for trace in traces.values())
     even = has_even_splits(program, entry, variant, plan)
+    cut = cut_ctas(program, entry, variant, plan, tuple(traces))
+    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
 
     def times(regime: Regime) -> SimulatedCtas:
         measured = measured_ctas(
@@ -39,7 +41,7 @@ def simulate(
             gpu,
             device,
             regime,
-            program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes,
+            smem_bytes,
             tuple(traces.values()),
             tuple(traces),
             resident,
@@ -47,12 +49,14 @@ def simulate(
             most=1 if regime == "alone" else None,
             mixed=plan.problem.causal or plan.config.get("num_splits", 1) > 1,
         )
+        cut_cycles = added_cycles(program, gpu, device, regime, smem_bytes, measured, cut, resident)
         return SimulatedCtas(
             measured,
             gpu.cycles_per_us,
             error,
             longest_first,
             even,
+            cut_cycles,
         )
 
     return {regime: times(regime) for regime in REGIMES}

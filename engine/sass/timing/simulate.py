@@ -14,6 +14,7 @@ from engine.sass.launch import Launch
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import CtaTimes, measure, steady_state
 from engine.sass.timing.grid import grid_cycles
+from engine.sass.timing.native import simulate_counts
 from engine.sass.timing.residuals import interval
 from engine.sass.timing.result import SmTiming
 from engine.sass.timing.sm import GpuRates, Regime, allocated_smem, gpu_rates, sm_kernel
@@ -84,6 +85,33 @@ def measured_ctas(
         sm_kernel(program, gpu, regime, taken, fetches, miss_share) for fetches in (False, True)
     ]
     return measure(kernels[0], kernels[1], traces, lengths, resident, most, quick, mixed)
+
+
+def added_cycles(
+    program: Program,
+    gpu: GpuRates,
+    device: DeviceSpec,
+    regime: Regime,
+    smem_bytes: int,
+    times: CtaTimes,
+    others: dict[float, CtaTrace],
+    resident: int,
+) -> tuple[float, float]:
+    """Cycles that other CTAs take more than those of their lengths in `times`, on average over
+    lengths: one alone, and as many as `times` tells of."""
+    if not others:
+        return 0.0, 0.0
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+    full = times.resident
+    counts = (1, full) if full > 1 else (1,)
+    added = []
+    for length, trace in others.items():
+        ends = simulate_counts(kernel, trace, counts, full, resident)[0]
+        equal = times.table([length])[0]
+        added.append((ends[0] - equal[1], ends[-1] - equal[-1]))
+    one, together = np.mean(added, axis=0)
+    return float(one), float(together)
 
 
 def simulate_launch(
