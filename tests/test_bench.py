@@ -14,6 +14,7 @@ import pytest
 from verdicts import RIGHT
 
 import engine.pipeline.bench as subject
+from engine.auto import Taken
 from engine.config import ResolvedConfig
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
@@ -269,3 +270,13 @@ def test_a_kernel_that_decodes_is_timed_beside_the_best_backend() -> None:
     assert ours.against_best.speedup == pytest.approx(0.25, rel=0.01)
     # K and V are 8 MiB each; Q and O 8 KiB.
     assert ours.gb_per_s == pytest.approx((2**24 + 2**14) / 40.0 / 1e3, rel=0.01)
+
+
+def test_auto_is_what_the_known_times_say() -> None:
+    said = Taken("v02", {}, 0.5, "measured", "session mine")
+    gpu = MadeUpGpu({"v02": 5.0})
+    result = bench(
+        PROBLEM, [Entrant("auto", {})], gpu, SHORT, taken_at=lambda *at: [said] * (at[1] == "H200")
+    )
+    assert [x.name.split()[0] for x in result.lines if not x.is_baseline] == ["v02"]
+    assert "0.5 µs measured (session mine)" in result.notes[0]

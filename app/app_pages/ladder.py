@@ -23,9 +23,7 @@ def page() -> None:
         "rung in its own words, with what changed in its source and in its machine code."
     )
     known, waiting = rungs.of(selection)
-    choice = selection.choice or auto.choice_for(
-        selection.problem, selection.gpu, selection.gpu_name
-    )
+    choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)
     overview.draw(selection, known, waiting, choice)
     rung_by_rung.draw(known)
     rung_by_rung.draw_out_of_reach(device_of(selection.gpu))

@@ -8,12 +8,12 @@ from app.shared import known_times, selection
 from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
-from engine.auto import Choice, choose
+from engine.auto import Choice, choose_at
 from engine.problem import Problem
 from kernels.variant import AUTO
 
 
-def choice_for(problem: Problem | None, gpu: str | None, gpu_name: str) -> Choice | None:
+def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
     """What `auto` takes; None without a valid problem.
 
     Args:
@@ -21,9 +21,7 @@ def choice_for(problem: Problem | None, gpu: str | None, gpu_name: str) -> Choic
     """
     if problem is None:
         return None
-    times = known_times.known()
-    taken = times.taken_at(problem, gpu_name) if times is not None else ()
-    return choose(problem, device_of(gpu), taken=taken)
+    return choose_at(problem, device_of(gpu), None, known_times.taken_at)
 
 
 def label(choice: Choice | None) -> str:

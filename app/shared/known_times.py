@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from app.shared.footprints import CachedFootprints
 from app.shared.machine import local_gpu
+from engine.auto import Taken
 from engine.errors import AttuneError
 from engine.model.estimate import CalibrationOf
 from engine.problem import Problem
@@ -52,6 +53,12 @@ def at(problem: Problem, device: str) -> tuple[KnownTime, ...]:
     """The times of one problem on one GPU."""
     times = known()
     return times.at(problem, device) if times is not None else ()
+
+
+def taken_at(problem: Problem, device: str) -> tuple[Taken, ...]:
+    """The times that `auto` goes by, of kernels as they stand here."""
+    times = known()
+    return times.taken_at(problem, device) if times is not None else ()
 
 
 def calibration_of() -> CalibrationOf | None:

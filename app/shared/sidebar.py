@@ -70,7 +70,7 @@ def ahead() -> Selection:
             for t in variant.tunables
         }
 
-    subject = _subject(gpu, gpu_name, url_state.value_of, config_of)
+    subject = _subject(gpu, url_state.value_of, config_of)
     return _selection(gpu, gpu_name, subject, _execution_values(url_state.value_of))
 
 
@@ -124,7 +124,7 @@ def _selection(
 def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: str) -> _Subject:
     above = st.container()  # of the problem, which `auto` has to know
     problem, error = _problem(draggable)
-    choice = auto.choice_for(problem, gpu, gpu_name)
+    choice = auto.choice_for(problem, gpu)
     with above:
         variant, is_auto = _variant(choice)
     if is_auto and choice is not None:
@@ -135,16 +135,15 @@ def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: s
     return _Subject(variant, config, problem, error, None)
 
 
-def _remembered(gpu: str | None, gpu_name: str) -> _Subject:
+def _remembered(gpu: str | None, _: str) -> _Subject:
     def defaults(variant: Variant) -> dict[str, int]:
         return {tunable.name: tunable.default for tunable in variant.tunables}
 
-    return _subject(gpu, gpu_name, url_state.remembered, defaults)
+    return _subject(gpu, url_state.remembered, defaults)
 
 
 def _subject(
     gpu: str | None,
-    gpu_name: str,
     read: _Read,
     config_of: Callable[[Variant], dict[str, int]],
 ) -> _Subject:
@@ -158,7 +157,7 @@ def _subject(
         "causal": read("causal", False, url_state.TRUTH.get),
     }
     problem, error = make_problem(values)
-    choice = auto.choice_for(problem, gpu, gpu_name) if name == AUTO else None
+    choice = auto.choice_for(problem, gpu) if name == AUTO else None
     if choice is not None:
         return _Subject(choice.variant, choice.config, problem, error, choice)
     variant = variants.get(name, LADDER[0])

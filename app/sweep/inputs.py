@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from app.shared import url_state
+from app.shared import known_times, url_state
 from app.shared.machine import device_of, local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
@@ -169,7 +169,7 @@ def _variants(
 ) -> list[Variant]:
     """With the variants that `auto` takes for the problems."""
     if AUTO in names:
-        names = chosen_variants(names, problems(), device_of(selection.gpu))
+        names = chosen_variants(names, problems(), device_of(selection.gpu), known_times.taken_at)
     return [find_variant(name) for name in names]
 
 

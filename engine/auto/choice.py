@@ -6,8 +6,9 @@ before the tables that ship (`engine.auto.table`), which are simulated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from engine.auto.reach import out_of_reach, own_instructions, own_rungs
 from engine.auto.table import Row, Table, code_digest, eligible, table_for
@@ -32,6 +33,10 @@ class Taken:
     median_us: float
     origin: Origin  # measured or recorded
     where: str  # `session L4 study`, `tuned configs`
+
+
+# The times of a problem on the GPU of this name.
+TakenAt: TypeAlias = Callable[[Problem, str], Sequence[Taken]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,10 @@ def choose(
 
 
 def chosen_variants(
-    names: Iterable[str], problems: Iterable[Problem], device: DeviceSpec | None
+    names: Iterable[str],
+    problems: Iterable[Problem],
+    device: DeviceSpec | None,
+    taken_at: TakenAt,
 ) -> tuple[str, ...]:
     """The names, each once, with `auto` replaced by the variants that it takes for the problems.
 
@@ -97,8 +105,19 @@ def chosen_variants(
     problems = tuple(problems)
     chosen: list[str] = []
     for name in names:
-        chosen += [name] if name != AUTO else [choose(p, device).variant.id for p in problems]
+        if name == AUTO:
+            chosen += [choose_at(p, device, None, taken_at).variant.id for p in problems]
+        else:
+            chosen.append(name)
     return tuple(dict.fromkeys(chosen))
+
+
+def choose_at(
+    problem: Problem, device: DeviceSpec | None, given: Config | None, taken_at: TakenAt
+) -> Choice:
+    """As `choose`, with the times that `taken_at` knows of the problem on the GPU."""
+    taken = taken_at(problem, device.name) if device is not None else ()
+    return choose(problem, device, given, taken)
 
 
 def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | None]:

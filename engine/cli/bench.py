@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.known import taken_at
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.errors import MeasureError, ToolMissing
@@ -37,11 +38,13 @@ def run(args: argparse.Namespace) -> int:
     settings = replace(BENCH, mode=args.mode, max_s=args.seconds or BENCH.max_s)
     results: list[BenchResult] = []
     failures = 0
+    known = taken_at()
     try:
         with Evaluator() as evaluator:
             for problem in BENCH_PROBLEMS[args.preset]:
                 try:
-                    result = bench(problem, entrants, evaluator, settings, _show_stage(args.json))
+                    show = _show_stage(args.json)
+                    result = bench(problem, entrants, evaluator, settings, show, known)
                 except MeasureError as error:
                     failures += 1
                     print(f"error: {error}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from engine.auto import Choice
+from engine.auto import Choice, TakenAt
 from engine.errors import AttuneError
 from engine.pipeline.request import EvaluationRequest, pin_auto
 from engine.sessions.known_times import KnownTimes
@@ -18,10 +18,15 @@ def known_times() -> KnownTimes | None:
         return None
 
 
+def taken_at() -> TakenAt:
+    """The times that `auto` goes by, of kernels as they stand here."""
+    known = known_times()
+    return known.taken_at if known is not None else lambda *_: ()
+
+
 def pinned(request: EvaluationRequest) -> tuple[EvaluationRequest, Choice | None]:
     """A request for `auto` as one for the kernel chosen by the times that are known here."""
-    known = known_times()
-    return pin_auto(request, known.taken_at if known is not None else lambda *_: ())
+    return pin_auto(request, taken_at())
 
 
 def pinned_with_note(request: EvaluationRequest) -> EvaluationRequest:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.auto import chosen_variants
+from engine.cli.known import taken_at
 from engine.cli.options import DTYPES, fields_from
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
@@ -194,7 +195,10 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
     problems = _problems(args)
     variants = tuple(args.variants) or tuple(v.id for v in LADDER)
     if AUTO in variants:
-        variants = chosen_variants(variants, problems, target_device(args.gpu))
+        device, known = target_device(args.gpu), taken_at()
+        taken = ", ".join(chosen_variants([AUTO], problems, device, known))
+        print(f"{AUTO} takes {taken} for these problems.", file=sys.stderr)
+        variants = chosen_variants(variants, problems, device, known)
     return SweepSpec(
         space=Space(
             variants=variants,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.auto import Choice, Taken, choose
+from engine.auto import Choice, TakenAt, choose, choose_at
 from engine.backends.base import Schedule
 from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
 from engine.devices import find_device
@@ -95,20 +95,18 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
 
 
 def pin_auto(
-    request: EvaluationRequest, taken: Callable[[Problem, str], Sequence[Taken]]
+    request: EvaluationRequest, taken_at: TakenAt
 ) -> tuple[EvaluationRequest, Choice | None]:
     """A request for `auto` as one for the kernel that is chosen, with the choice.
 
     Args:
-        taken: times of a problem on a GPU, of our kernels as they stand here.
+        taken_at: times of our kernels as they stand here.
 
     Raises as `resolve`.
     """
     if request.variant != AUTO:
         return request, None
-    device = target_device(request.gpu)
-    times = taken(request.problem, device.name) if device is not None else ()
-    choice = choose(request.problem, device, request.config, times)
+    choice = choose_at(request.problem, target_device(request.gpu), request.config, taken_at)
     return replace(request, variant=choice.variant.id, config=choice.config), choice
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 from app_driver import metric, texts
+from test_compare_page import save
+from test_known_times_shown import taken
 
 from engine.auto import choose
+from engine.compile.sources import read_sources
 from engine.devices import find_device
+from engine.names import find_variant
 from engine.problem import Problem
 
 
@@ -41,3 +45,13 @@ def test_a_sweep_of_auto_is_of_what_it_takes(open_app):
         taken = choose(Problem(1, 1, seqlen, 64), find_device("L4"))
         for tunable in taken.variant.tunables:
             assert any(w.key == f"sweep_{tunable.name}" for w in at.text_input), tunable.name
+
+
+def test_a_sweep_of_auto_goes_by_times_that_sessions_hold(open_app):
+    sha = read_sources(find_variant("v01").source).source_sha256
+    save("Faster than any", taken(0.5, 128, sha))
+    for seqlen, is_v01 in (("128", True), ("2048", False)):
+        at = open_app("sweep", gpu="L4", sweep_variants="auto", sweep_S=seqlen)
+        assert not at.error
+        tunables = {w.key for w in at.text_input if w.label.startswith("block ")}
+        assert (tunables == {"sweep_block_n"}) is is_v01

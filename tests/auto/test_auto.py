@@ -178,7 +178,11 @@ def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
     assert choice is not None
     assert (pinned.variant, dict(pinned.config)) == ("v12", resolved.config)
     assert resolve(pinned).choice is None
-    assert chosen_variants(["auto", "v01"], [SMALL, LARGE], L4) == ("v12", "v11", "v01")
+    names, problems = ["auto", "v01"], [SMALL, LARGE]
+    assert chosen_variants(names, problems, L4, lambda *_: ()) == ("v12", "v11", "v01")
+    timed = {(SMALL, "L4"): [Taken("v10", {}, 2.5, "measured", "session mine")]}
+    by_time = chosen_variants(names, problems, L4, lambda *at: timed.get(at, ()))
+    assert by_time == ("v10", "v11", "v01")
 
 
 @pytest.mark.usefixtures("table")

@@ -1,0 +1,63 @@
+"""Times that sessions hold decide what `auto` is, whichever command is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sessions_data import evaluation_maker, make_latency
+
+from engine.cli import main
+from engine.compile.sources import read_sources
+from engine.names import find_variant
+from engine.pipeline.bench import BenchResult
+from engine.problem import Problem
+from engine.sessions.build import make_snapshot
+from engine.sessions.store.store import SETTING, default_store
+
+PROBLEM = Problem(1, 1, 128, 64)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """v01 as it stands here took 0.5 µs on an L4, says a session."""
+    monkeypatch.setenv(SETTING, str(tmp_path / "store"))
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    evaluation = replace(
+        evaluation_maker(),
+        variant="v01",
+        config={"block_n": 64},
+        problem=PROBLEM,
+        device="L4",
+        latency=make_latency(0.5, 30),
+        source_sha256=read_sources(find_variant("v01").source).source_sha256,
+    )
+    default_store().save(make_snapshot([evaluation], environment={}, title="Faster than any"))
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("command", ["auto", "occupancy auto", "profile auto", "sweep auto"])
+def test_auto_is_what_was_timed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = " --dry-run" if command.startswith("sweep") else ""
+    assert main(f"{command} --gpu L4{more}".split()) == 0
+    shown = capsys.readouterr()
+    first = (shown.err or shown.out).removeprefix("auto takes ")
+    assert first.startswith("v01 "), shown
+
+
+@pytest.mark.usefixtures("timed")
+def test_bench_is_handed_these_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def bench(problem: Problem, *args: object) -> BenchResult:
+        *_, taken_at = args
+        assert callable(taken_at)
+        seen.append([t.variant for t in taken_at(PROBLEM, "L4")])
+        return BenchResult(problem, "L4", (), None, (), (), "", "")
+
+    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
+    monkeypatch.setattr("engine.pipeline.bench.bench", bench)
+    assert main(["bench", "--preset", "small", "--variant", "auto", "--json"]) == 0
+    assert seen
+    assert set(map(tuple, seen)) == {("v01",)}
