@@ -177,11 +177,12 @@ def _errors(
     if not problem.causal and isinstance(known, SimulatedCtas) and regime == "shared":
         trace = heaviest_cta(emulator)  # of splits that differ by a tile a longest one
         launch = collect(variant, plan.config, [problem])
-        rows, is_cut = float(launch.kv_rows[0]), launch.kv_rows[0] > launch.num_keys[0]
+        rows, absent = float(launch.kv_rows[0]), launch.kv_rows - launch.num_keys
         for count in sorted({1, resident}):
             full = simulate_sm(kernel, [trace], [0] * count, resident).cycles
             cycles = known.times.of(count, rows) - known.fetch_cycles
-            cycles += is_cut * float(known.cut(np.array([count]))[0])
+            if plan.config.get("num_splits", 1) == 1:
+                cycles += float(known.cut(np.array([count]), absent)[0])
             of_ctas.append(cycles / full - 1)
     work = count_launch(emulator).work
     if work.sum() > _MOST_INSTRUCTIONS:

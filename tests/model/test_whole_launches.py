@@ -71,6 +71,8 @@ def error(name: str, gpu: str, problem: Problem) -> float:
         ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True)),
         ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True)),
         ("v17", "H200", replace(PROBLEM, seqlen=200)),  # its last key tile is cut
+        ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201)),  # to a few keys
+        ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255)),  # to all but one
     ],
 )
 def test_a_predicted_launch_is_the_simulated_one(name: str, gpu: str, problem: Problem) -> None:

@@ -30,8 +30,10 @@ class SimulatedCtas:
     spread: float  # standard deviation of the logarithm of its error, from the validation
     longest_first: bool  # of a causal launch's query tiles
     has_even_splits: bool = False  # of K/V: neighbours that differ by a tile at most
-    # What a last K/V tile that is cut adds to one CTA and to as many as an SM holds.
-    cut_cycles: tuple[float, float] = (0.0, 0.0)
+    # Keys that a last K/V tile lacks, ascending, and what that adds to one CTA and to as many as an
+    # SM holds.
+    cut_keys: tuple[int, ...] = ()
+    cut_cycles: tuple[tuple[float, float], ...] = ()
 
     @property
     def fetch_cycles(self) -> float:
@@ -53,9 +55,9 @@ class SimulatedCtas:
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
         several = launches.causal | (config.get("num_splits", 1) > 1)
-        is_cut = ~several & (launches.kv_rows > launches.num_keys)
-        lines = lines + is_cut[:, np.newaxis] * self.cut(np.arange(self.times.resident + 1))
-        cycles += is_cut * self.cut(-(-launches.useful_ctas // num_sms))
+        absent = np.where(several, 0, launches.kv_rows - launches.num_keys)
+        lines = lines + self.cut(np.arange(self.times.resident + 1), absent[:, np.newaxis])
+        cycles += self.cut(-(-launches.useful_ctas // num_sms), absent)
         mixed = np.flatnonzero(several & (slices > 0))
         if len(mixed):
             # Straight between some batches of a curve, as shares of what equal CTAs would take.
@@ -76,12 +78,22 @@ class SimulatedCtas:
             dram_bytes=dram_bytes,
         )
 
-    def cut(self, queued: IntArray) -> FloatArray:
-        """Cycles that cut last tiles add to queues of so many equal CTAs on one SM, `[n]`."""
-        one, full = self.cut_cycles
+    def cut(self, queued: IntArray, absent: IntArray) -> FloatArray:
+        """Cycles that last tiles without some of their keys add to queues of equal CTAs on one SM.
+
+        Args:
+            queued: CTAs on that SM.
+            absent: keys that are lacking; none where the last tile is whole. Both broadcast.
+        """
+        if not self.cut_keys:
+            return np.zeros(np.broadcast_shapes(queued.shape, absent.shape))
+        ones, fulls = zip(*self.cut_cycles, strict=True)
+        one, full = (np.interp(absent, self.cut_keys, added) for added in (ones, fulls))
         resident = self.times.resident
         rounds, rest = np.divmod(queued, resident)
-        result: FloatArray = rounds * full + np.interp(rest, (0, 1, resident), (0.0, one, full))
+        share = (rest - 1) / max(1, resident - 1)
+        of_rest = np.where(rest > 0, one + share * (full - one), 0.0)
+        result: FloatArray = np.where(absent > 0, rounds * full + of_rest, 0.0)
         return result
 
     def _slice(self, config: Config, launches: Launches, i: int) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 from engine.errors import InvalidProblem
 from engine.model.simulated.heaviest import heaviest_cta
@@ -22,9 +23,10 @@ from kernels.variant import Config, Variant
 # their rings and pipelines need to fill.
 ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 _MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is the second one
-# Of CTAs that show what a cut last tile adds: their query tiles are whole, and of those that share
-# an SM it adds more or less from length to length.
+# Of CTAs that show what a cut last tile adds: of those that share an SM it adds more or less from
+# length to length. The longer ones only where they are quick to simulate; slow ones are short.
 _CUT_ROWS = (256, 512)
+_MOST_CUT_INSTRUCTIONS = 25_000
 
 
 def plans_of(
@@ -72,27 +74,33 @@ def longest_ctas(
 
 def cut_ctas(
     program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
-) -> dict[float, CtaTrace]:
-    """{K/V rows: trace} of CTAs of some of those lengths with keys for half of their last tile.
+) -> dict[int, dict[float, CtaTrace]]:
+    """{keys that its last tile lacks, ascending: {K/V rows: trace}} of CTAs of some of the lengths.
 
+    Their query tiles are whole. One key is lacking, or all but one: absent rows are not loaded.
     Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
     """
     problem, config = plan.problem, plan.config
     if problem.causal or config.get("num_splits", 1) > 1 or len(lengths) == 1:
         return {}
-    traces = {}
-    for rows in (x for x in lengths if _CUT_ROWS[0] <= x <= _CUT_ROWS[1]):
-        keys = int(rows) - config.get("block_n", 1) // 2
+    step = config.get("block_n", 1)
+    of_some = [int(x) for x in lengths if x in _CUT_ROWS] or [int(lengths[1])]
+    found: dict[int, dict[float, CtaTrace]] = {}
+    for absent, rows in product(sorted({1, step - 1} - {0}), of_some):
+        keys = rows - absent
         if problem.seqlen_kv is None:
             cut = replace(problem, batch=1, seqlen=keys)
         else:
             cut = replace(problem, batch=1, seqlen_kv=keys)
-        if not keys < rows == variant.work.kv_rows(cut, config):
+        if keys <= 0 or variant.work.kv_rows(cut, config) != rows:
             continue
         with suppress(InvalidProblem):  # it takes whole tiles only
             launch = launch_of_pass(make_plan(variant, cut, config), 0)
-            traces[rows] = Emulator(program, entry, launch).trace()[0]
-    return traces
+            trace = Emulator(program, entry, launch).trace()[0]
+            of_rows = found.setdefault(absent, {})
+            if not of_rows or len(trace.instruction) <= _MOST_CUT_INSTRUCTIONS:
+                of_rows[float(rows)] = trace
+    return found
 
 
 def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:

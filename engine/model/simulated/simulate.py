@@ -49,13 +49,17 @@ def simulate(
             most=1 if regime == "alone" else None,
             mixed=plan.problem.causal or plan.config.get("num_splits", 1) > 1,
         )
-        cut_cycles = added_cycles(program, gpu, device, regime, smem_bytes, measured, cut, resident)
+        cut_cycles = tuple(
+            added_cycles(program, gpu, device, regime, smem_bytes, measured, others, resident)
+            for others in cut.values()
+        )
         return SimulatedCtas(
             measured,
             gpu.cycles_per_us,
             error,
             longest_first,
             even,
+            tuple(cut),
             cut_cycles,
         )
 

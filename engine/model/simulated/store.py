@@ -23,7 +23,7 @@ from kernels.variant import Variant
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 12
+_VERSION = 13
 
 
 def path_of(
@@ -90,7 +90,8 @@ def _read(payload: bytes) -> KernelCtas | None:
             spread=float(fields["spread"]),
             longest_first=bool(fields["longest_first"]),
             has_even_splits=bool(fields["has_even_splits"]),
-            cut_cycles=(float(fields["cut_cycles"][0]), float(fields["cut_cycles"][1])),
+            cut_keys=tuple(int(n) for n in fields["cut_keys"]),
+            cut_cycles=tuple((float(one), float(full)) for one, full in fields["cut_cycles"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None  # it is simulated again

@@ -99,8 +99,6 @@ def added_cycles(
 ) -> tuple[float, float]:
     """Cycles that other CTAs take more than those of their lengths in `times`, on average over
     lengths: one alone, and as many as `times` tells of."""
-    if not others:
-        return 0.0, 0.0
     taken = resident * allocated_smem(device, smem_bytes)
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
     full = times.resident
