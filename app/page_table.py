@@ -20,6 +20,10 @@ def to_tune() -> None:
 
 
 wait_for_imports()
+
+# After the wait:
+from app.shared import links  # noqa: E402
+
 st.set_page_config(
     page_title="Attune",
     page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline
@@ -28,7 +32,8 @@ st.set_page_config(
 )
 style.apply()
 st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
-st.navigation(
+links.begin()
+page = st.navigation(
     [
         st.Page(TUNE, title="Tune", url_path="default", default=True),
         st.Page(to_tune, title="Tune", url_path="tune", visibility="hidden"),
@@ -40,4 +45,8 @@ st.navigation(
         st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
     ],
     position="top",
-).run()
+)
+notes = st.container()  # above the page, and filled after it: its widgets read the link
+page.run()
+with notes:
+    links.draw()

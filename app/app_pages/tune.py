@@ -59,7 +59,7 @@ def page() -> None:
         "Variants": lambda _: variants.draw(selection),
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }
-    tabs.draw(view, "tab", bind="query-params", more=more)
+    tabs.draw(view, "tab", in_url=True, more=more)
 
 
 page()

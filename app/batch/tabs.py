@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.batch import charts, frames, inputs
 from app.batch.question import CheckedModel, Question
-from app.shared import plot, tables
+from app.shared import plot, tables, url_state
 from app.shared.palette import color_of
 from app.shared.runs import cancel_queued_compiles, run
 from app.shared.selection import Selection
@@ -29,7 +29,7 @@ def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tupl
     color = _color(question)
     heads_free = bool(question.axis["heads_free"])
     measured = frames.measured(question.points.measurements, result.problem, heads_free)
-    tabs = st.tabs(_TABS, key="batch_tab", on_change="rerun", bind="query-params")
+    tabs = url_state.tabs(_TABS, "batch_tab")
     curve, table, alternatives, cost, validation = tabs
     if curve.open:
         with curve:

@@ -99,11 +99,11 @@ def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
         help="Speed-up = time of the baseline / time of the other session.",
     )
     kind = right.selectbox("Time", list(_KINDS), format_func=_KINDS.__getitem__, key="compare_kind")
-    across = st.toggle(
+    across = url_state.toggle(
+        st,
         "Verdicts across GPUs, drivers and clocks",
-        key="compare_across",
+        "compare_across",
         help="Off: a verdict is given only where both were timed under the same conditions.",
-        bind="query-params",
     )
     url_state.write("baseline", baseline)
     if len(selected) == 1:
@@ -134,6 +134,8 @@ def pairs(opened: Mapping[str, Snapshot], baseline: str) -> list[tuple[Pick, Pic
 def _kernel(container: Any, label: str, key: str, labels: list[str], default: str) -> str:
     if st.session_state.get(key) not in labels:  # of sessions that were selected before
         linked = st.query_params.get(key)
+        if linked and key not in st.session_state and linked not in labels:
+            url_state.note(f"The link's {key}={linked} is none of the kernels that are compared.")
         st.session_state[key] = linked if linked in labels else default
     chosen: str = container.selectbox(label, labels, key=key)
     url_state.write(key, chosen)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import streamlit as st
 
 from app.evaluation import correctness, latency, occupancy, source
 from app.evaluation.view import EvaluationView
+from app.shared import url_state
 from app.shared.widgets import errors_as_sentences
 
 
 def draw(
     view: EvaluationView,
     key: str,
-    bind: Literal["query-params"] | None = None,
+    *,
+    in_url: bool = False,
     more: Mapping[str, Callable[[EvaluationView], None]] | None = None,
 ) -> None:
-    """The tabs of one evaluation, and `more`. `bind` keeps the open one in the URL."""
+    """The tabs of one evaluation, and `more`. `in_url`: the open one stands there."""
     draws = {
         "Latency": latency.draw,
         "Occupancy": occupancy.draw,
@@ -26,7 +27,8 @@ def draw(
         source.TITLE: source.draw,
         **(more or {}),
     }
-    tabs = st.tabs(list(draws), key=key, on_change="rerun", bind=bind)
+    titles = list(draws)
+    tabs = url_state.tabs(titles, key) if in_url else st.tabs(titles, key=key, on_change="rerun")
     for tab, draw_tab in zip(tabs, draws.values(), strict=True):
         if tab.open:
             with tab, errors_as_sentences():

@@ -30,7 +30,6 @@ from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice
 from engine.devices import all_devices, find_device
-from engine.errors import UnknownName
 from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
@@ -61,7 +60,6 @@ _TIME_LIMITS_S = (1, 3600)
 
 def ahead() -> Selection:
     """What `draw` will return, so that a page can show what follows before the sidebar is drawn."""
-    _begin()
     gpu, gpu_name = _named(url_state.chosen("gpu", *_gpus()))
 
     def config_of(variant: Variant) -> dict[str, int]:
@@ -88,22 +86,12 @@ def draw_target() -> Selection:
 
 
 def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
-    _begin()
     with st.sidebar:
-        notes = st.container()
         gpu, gpu_name = _gpu()
         subject = select(gpu, gpu_name)
         execution = _execution()
         copy_link.button()
-    with notes:
-        _link_notes()
     return _selection(gpu, gpu_name, subject, execution)
-
-
-def _begin() -> None:
-    """Before all values; a second time it does nothing."""
-    url_state.follow_link()
-    _note_unknown_links()
 
 
 def _selection(
@@ -162,37 +150,6 @@ def _subject(
         return _Subject(choice.variant, choice.config, problem, error, choice)
     variant = variants.get(name, LADDER[0])
     return _Subject(variant, config_of(variant), problem, error, None)
-
-
-def _note_unknown_links() -> None:
-    """A link may name a GPU or variant that does not exist here: say so instead of dropping it."""
-    if "link_checked" in st.session_state:
-        return
-    st.session_state["link_checked"] = True
-    asked = st.query_params.get("gpu")
-    if asked and asked != LOCAL_GPU and asked not in {d.name for d in all_devices()}:
-        try:
-            st.session_state["gpu"] = find_device(asked).name
-        except UnknownName as error:
-            url_state.note(str(error))
-        del st.query_params["gpu"]
-    if asked == LOCAL_GPU and local_gpu().spec is None:
-        url_state.note(f"The link asks for the local GPU: {local_gpu().why}")
-        del st.query_params["gpu"]
-    variant = st.query_params.get("variant")
-    if variant and variant not in {AUTO, *(v.id for v in all_variants())}:
-        known = ", ".join(v.id for v in all_variants())
-        url_state.note(f"There is no variant called {variant!r}: known are {known}.")
-        del st.query_params["variant"]
-
-
-def _link_notes() -> None:
-    """What of the link could not be had, until it is dismissed."""
-    if not url_state.notes():
-        return
-    for sentence in url_state.notes():
-        st.warning(plain_markdown(sentence), icon=":material/link_off:")
-    st.button("Dismiss", key="link_dismiss", on_click=url_state.notes().clear)
 
 
 def _gpus() -> tuple[list[str], str]:

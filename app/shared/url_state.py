@@ -85,11 +85,15 @@ def notes() -> list[str]:
     return listed
 
 
+def _is_read(key: str) -> bool:
+    """Whether the value in the URL is still to be read."""
+    return key not in st.session_state or key in st.session_state.get(_FOLLOWED, set())
+
+
 def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
     """Before the widget: set its value from the URL of a first run or of a link, or the default."""
-    followed: set[str] = st.session_state.get(_FOLLOWED, set())
-    if key not in st.session_state or key in followed:
-        followed.discard(key)
+    if _is_read(key):
+        st.session_state.get(_FOLLOWED, set()).discard(key)
         text = st.query_params.get(key)
         value = parse(text) if text is not None else None
         if text and value is None:
@@ -195,9 +199,27 @@ def several(
         named = dict.fromkeys(part.strip() for part in text.split(","))
         return [name for name in named if name in choices]
 
+    _note_left_out(key, choices)
     seed(key, [], parse)
     value = container.multiselect(label, choices, key=key, **options, **_KEPT)
     return tuple(keep(key, value, [], ",".join))
+
+
+def tabs(labels: Sequence[str], key: str) -> Sequence[Any]:
+    """Tabs of which the open one stands in the URL."""
+    asked = st.query_params.get(key)
+    if asked and asked not in labels and key not in st.session_state:
+        note(f"The link asks for {key}={asked}, and there is no such tab: the first one is open.")
+    return st.tabs(labels, key=key, on_change="rerun", bind="query-params")
+
+
+def _note_left_out(key: str, choices: Sequence[str]) -> None:
+    """Of a list in the URL: which are none of the choices. Before `seed`, which takes the rest."""
+    if not _is_read(key):
+        return
+    named = [part.strip() for part in st.query_params.get(key, "").split(",")]
+    if missing := ", ".join(name for name in dict.fromkeys(named) if name and name not in choices):
+        note(f"The link asks for {key}={missing}, which cannot be had here and is left out.")
 
 
 def _choice(options: Sequence[T]) -> Callable[[str], T | None]:

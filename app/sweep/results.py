@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 import streamlit as st
 
-from app.shared import known_times, tables
+from app.shared import known_times, tables, url_state
 from app.shared.palette import color_of, variant_color
 from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
@@ -80,7 +80,7 @@ def draw(
             "No point of this problem has these variants: change the filters above.",
         )
         return
-    tabs = st.tabs(TABS, key="sweep_tab", on_change="rerun", bind="query-params")
+    tabs = url_state.tabs(TABS, "sweep_tab")
     for tab, title in zip(tabs, TABS, strict=True):
         if not tab.open:
             continue

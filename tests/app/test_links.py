@@ -2,23 +2,107 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from app_driver import texts
+
+from app.shared import links
+
+APP = Path(links.__file__).parents[1]
+# A tunable without its variant, one that the variant lacks, a letter in the wrong case, nonsense.
+ODD = {"cluster_size": "8", "v14.clusters": "8", "s": "64", "x" * 90: "1"}
+SAID = (
+    "cluster_size=8 is left out: a tunable is written with its variant, v14.cluster_size=8",
+    "v14.clusters=8 is left out: the tunables of v14 are num_warps, block_n,",
+    "s=64 is left out: did you mean S=64?",
+    "x" * 40 + "…=1 is left out: no page has such a value.",
+)
+
+
+@pytest.mark.parametrize("page", ["", "sweep", "devices"])
+def test_a_name_that_is_not_understood_is_named_on_every_page(open_app, page) -> None:
+    at = open_app(page, **ODD, S="64")
+    assert not at.exception
+    notes = [w.value.replace("\\", "") for w in at.warning if w.icon.endswith("link_off:")]
+    assert len(notes) == len(ODD)
+    for said, note in zip(SAID, notes, strict=True):
+        assert said in note
+    assert not set(ODD) & set(at.query_params)
+    assert "S" in at.query_params
+    at.button(key="link_dismiss").click().run()
+    assert not [w for w in at.warning if w.icon.endswith("link_off:")]
+
+
+def test_many_of_them_are_counted(open_app) -> None:
+    at = open_app(**{f"utm_{i}": "a" for i in range(9)})
+    assert len(at.warning) == 6
+    assert at.warning[-1].value == "4 more names of the link are not understood and left out."
+
+
+def test_what_a_list_or_a_tab_cannot_be_is_named(open_app) -> None:
+    at = open_app("sweep", sweep_variants="v01,v77", sweep_presets="nowhere")
+    said = " ".join(w.value.replace("\\", "") for w in at.warning)
+    assert "sweep_variants=v77" in said
+    assert "sweep_presets=nowhere" in said
+    assert at.multiselect(key="sweep_variants").value == ["v01"]
+    at = open_app("batch", batch_tab="Curves")
+    assert "there is no such tab" in " ".join(w.value for w in at.warning)
+
+
+def test_a_variant_is_found_by_its_long_name(open_app) -> None:
+    at = open_app(variant="v05_kv_split")
+    assert not at.warning
+    assert at.selectbox(key="variant").value == "v05"
+
+
+def names_that_pages_read() -> Iterator[str]:
+    """What stands for a key in the calls of `url_state`."""
+    first = {"seed", "value_of", "chosen", "remembered", "keep", "write"}
+    second = {"tabs"}
+    third = {"number", "amount", "number_or_none", "text", "toggle", "several", "select"}
+    third |= {"one_or_none", "segments", "stops", "slider"}
+    places = {**dict.fromkeys(first, 0), **dict.fromkeys(second, 1), **dict.fromkeys(third, 2)}
+    for path in APP.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        constants = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name)
+        }
+        for call in ast.walk(tree):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            owner, place = call.func.value, places.get(call.func.attr)
+            if isinstance(owner, ast.Name) and owner.id == "url_state" and place is not None:
+                key = call.args[place]
+                key = constants.get(key.id, key) if isinstance(key, ast.Name) else key
+                if isinstance(key, ast.Constant):
+                    yield str(key.value)
+
+
+def test_the_names_are_those_that_pages_read() -> None:
+    read = set(names_that_pages_read())
+    assert {"gpu", "sweep", "session", "points_file", "batch_tab"} <= read
+    assert read <= links._NAMES
 
 
 def test_values_that_cannot_be_had_are_named(open_app) -> None:
     asked = {"S": "abc", "dtype": "float64", "v05.num_splits": "7", "gpu": "Voodoo2"}
     at = open_app(variant="v05", **asked)
-    said = " ".join(w.value.replace("\\", "") for w in at.sidebar.warning)
+    said = " ".join(w.value.replace("\\", "") for w in at.warning)
     for name in ("S=abc", "dtype=float64", "v05.num_splits=7", "Voodoo2"):
         assert name in said, name
     assert at.number_input(key="S").value == 128
     at.button(key="link_dismiss").click().run()
-    assert not at.sidebar.warning
+    assert not at.warning
     assert not at.exception
 
 
 def test_a_good_link_has_nothing_to_say(open_app) -> None:
-    assert not open_app(variant="v05", S="64", gpu="l4", KV="", causal="true").sidebar.warning
+    assert not open_app(variant="v05", S="64", gpu="l4", KV="", causal="true").warning
 
 
 def test_the_banner_is_dismissed_for_the_tab(open_app) -> None:

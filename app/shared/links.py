@@ -1,0 +1,124 @@
+"""What a link asks for and this app does not have: each in one sentence, and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+import streamlit as st
+
+from app.shared import url_state
+from app.shared.machine import local_gpu
+from app.shared.selection import LOCAL_GPU, SIZES, tunable_key
+from app.shared.widgets import plain_markdown
+from engine.devices import all_devices, find_device
+from engine.errors import AttuneError
+from engine.names import find_variant
+from engine.own_kernels.registry import all_variants
+from kernels.variant import AUTO, Variant
+
+# Every name that a page reads from its URL, but for those of tunables.
+_NAMES = frozenset(
+    (
+        *("gpu", "variant", *SIZES, "KV", "HKV", "dtype", "causal"),
+        *("check", "schedule", "inputs", "factor", "seed", "timeout"),
+        *("live", "tab"),
+        *("heads_free", "max_batch", "points", "points_file", "calibrate", "batch_tab"),
+        *("traffic", "traffic_unit", "utilisation", "arrivals", "budget"),
+        *(f"sweep_{name}" for name in (*SIZES, "KV", "HKV", "causal", "dtypes", "presets")),
+        *("sweep_variants", "sweep_own", "sweep_strategy", "sweep_evaluations", "sweep_seconds"),
+        *("sweep_execute", "sweep_full", "sweep_tab", "sweep"),
+        *("session", "baseline"),
+        *("compare_by", "compare_across", "compare_before", "compare_after"),
+    )
+)
+_MOST_NOTES = 5
+_LONGEST = 40  # letters of a name or value that are repeated
+
+
+def begin() -> None:
+    """Before a page reads its values: follow a link, and note which names it lacks."""
+    url_state.follow_link()
+    if "link_checked" in st.session_state:
+        return
+    st.session_state["link_checked"] = True
+    _note_names()
+    _note_gpu()
+    _note_variant()
+
+
+def draw() -> None:
+    """The notes, until they are dismissed."""
+    if not url_state.notes():
+        return
+    for sentence in url_state.notes():
+        st.warning(plain_markdown(sentence), icon=":material/link_off:")
+    st.button("Dismiss", key="link_dismiss", on_click=url_state.notes().clear)
+
+
+def _note_names() -> None:
+    variants = all_variants()
+    names = _NAMES | set(_tunable_names(variants))
+    not_understood = [name for name in st.query_params if name not in names]
+    for name in not_understood[:_MOST_NOTES]:
+        url_state.note(_left_out(name, st.query_params[name], names, variants))
+    if more := not_understood[_MOST_NOTES:]:
+        url_state.note(f"{len(more)} more names of the link are not understood and left out.")
+    for name in not_understood:
+        del st.query_params[name]
+
+
+def _tunable_names(variants: Iterable[Variant]) -> Iterable[str]:
+    for variant in variants:
+        for tunable in variant.tunables:
+            yield tunable_key(variant, tunable)
+            yield f"sweep_{tunable.name}"
+
+
+def _left_out(name: str, value: str, names: Iterable[str], variants: Iterable[Variant]) -> str:
+    """The sentence: what is left out, and what it should be."""
+    asked = f"The link's {_short(name)}={_short(value)} is left out"
+    having = [v for v in variants if any(t.name == name for t in v.tunables)]
+    if having:
+        linked = st.query_params.get("variant")
+        of = next((v for v in having if v.id == linked), having[0])
+        return f"{asked}: a tunable is written with its variant, {of.id}.{name}={_short(value)}" + (
+            f" with variant={of.id}." if linked != of.id else "."
+        )
+    variant_id, dot, _ = name.partition(".")
+    variant = next((v for v in variants if v.id == variant_id), None)
+    if dot and variant is not None:
+        tunables = ", ".join(t.name for t in variant.tunables) or "none"
+        return f"{asked}: the tunables of {variant.id} are {tunables}."
+    folded = {known.casefold(): known for known in names}
+    if near := get_close_matches(name.casefold(), folded, n=1):
+        return f"{asked}: did you mean {folded[near[0]]}={_short(value)}?"
+    return f"{asked}: no page has such a value. Copy link, in the sidebar, writes those it has."
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _note_gpu() -> None:
+    asked = st.query_params.get("gpu")
+    if asked and asked != LOCAL_GPU and asked not in {d.name for d in all_devices()}:
+        _take("gpu", lambda: find_device(asked).name)
+    if asked == LOCAL_GPU and local_gpu().spec is None:
+        url_state.note(f"The link asks for the local GPU: {local_gpu().why}")
+        del st.query_params["gpu"]
+
+
+def _note_variant() -> None:
+    asked = st.query_params.get("variant")
+    if asked and asked not in {AUTO, *(v.id for v in all_variants())}:
+        _take("variant", lambda: find_variant(asked).id)
+
+
+def _take(key: str, find: Callable[[], str]) -> None:
+    """The value by the name that the menu has for it; a sentence where there is none."""
+    try:
+        st.session_state[key] = find()
+    except AttuneError as error:
+        url_state.note(str(error))
+    del st.query_params[key]
