@@ -7,7 +7,6 @@ pieces each CTA of another launch takes, and the SM that is done last decides.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -29,6 +28,7 @@ from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import counts_of
 from engine.sass.timing.native import Kernel, simulate_sm
 from engine.sass.timing.residuals import family, spread
+from engine.sass.timing.sharing import share_sms
 from engine.sass.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
@@ -312,39 +312,11 @@ def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
 def _shared(in_step: FloatArray, mixed: FloatArray, num_sms: int) -> float:
     """Cycles until the last CTA is done, each SM taking the next one where one is.
 
-    A CTA advances by 1 / (its cycles beside n - 1 others) each cycle while n are there. Where those
-    that start on an SM do the same, they stay in step until one is done.
-
     Args:
         in_step: cycles of each CTA beside others that do the same, `[ctas, resident]`.
         mixed: the same beside any others.
     """
-    equal, other = in_step.tolist(), mixed.tolist()
-    waiting = iter(range(len(equal)))
-    left: list[dict[int, float]] = [{} for _ in range(num_sms)]  # of each SM's CTAs
-    for _ in range(mixed.shape[1]):
-        for sm in left:
-            if (cta := next(waiting, None)) is not None:
-                sm[cta] = 1.0
-    costs = [equal if len({*map(tuple, (equal[c] for c in sm))}) == 1 else other for sm in left]
-    since, end = [0.0] * num_sms, 0.0
-
-    def first(i: int) -> tuple[float, int]:
-        place = len(left[i]) - 1
-        return min((share * costs[i][cta][place], cta) for cta, share in left[i].items())
-
-    events = [(*first(i), i) for i, sm in enumerate(left) if sm]
-    heapq.heapify(events)
-    while events:
-        end, done, i = heapq.heappop(events)
-        sm, passed = left[i], end - since[i]
-        for cta in sm:
-            sm[cta] -= passed / costs[i][cta][len(sm) - 1]
-        del sm[done]
-        since[i], costs[i] = end, other
-        if (cta := next(waiting, None)) is not None:
-            sm[cta] = 1.0
-        if sm:
-            after, soonest = first(i)
-            heapq.heappush(events, (end + max(0.0, after), soonest, i))
-    return end
+    both = np.hstack([mixed, in_step])
+    rows, kinds = np.unique(both, axis=0, return_inverse=True)
+    beside, equal = (np.pad(part, ((0, 0), (1, 0))) for part in np.hsplit(rows, 2))
+    return share_sms(kinds, beside, equal, np.zeros(beside.shape[1]), num_sms)
