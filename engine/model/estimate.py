@@ -21,6 +21,7 @@ from engine.model.clusters import FIRST_CAPABILITY, max_active_clusters, no_clus
 from engine.model.equations import Calibration, CtaCurve, Terms, machine, predict_arrays
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
+from engine.model.shared_memory import why_none_fits
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.units import format_us
@@ -73,12 +74,15 @@ def unsupported_reason(
     """Constraints of variant, config, problem and GPU: a sentence, or None when all hold.
 
     Args:
-        device: None leaves the compute capability unchecked.
+        device: None leaves compute capability and shared memory unchecked.
     """
-    why = variant.unsupported(problem, config)
-    if why is not None or device is None:
+    # First what no config can mend.
+    if device is not None and (why := capability_reason(variant, problem.dtype, device)):
         return why
-    return capability_reason(variant, problem.dtype, device)
+    why = variant.unsupported(problem, config)
+    if why is None or device is None:
+        return why
+    return why_none_fits(variant, problem, device) or why
 
 
 def launch_plan(
@@ -89,11 +93,9 @@ def launch_plan(
     Raises:
         InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
     """
+    if (why := unsupported_reason(variant, problem, config, device)) is not None:
+        raise InvalidProblem(why)
     plan = make_plan(variant, problem, config)
-    if device is not None:
-        why = capability_reason(variant, problem.dtype, device)
-        if why is not None:
-            raise InvalidProblem(why)
     has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
     if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:
         raise InvalidProblem(no_clusters(device.compute_capability))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import product
-
-from engine.devices.spec import DeviceSpec, limits_for
+from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError
 from engine.model.estimate import capability_reason, launch_plan
+from engine.model.shared_memory import asked_smem_bytes, configs_of, most_smem_bytes
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
@@ -19,12 +18,9 @@ def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec 
     """
     try:
         plan = launch_plan(variant, problem, config, device)
-        if device is None:
-            return True
-        most = limits_for(device.compute_capability).smem_per_cta_optin_bytes
+        return device is None or asked_smem_bytes(plan) <= most_smem_bytes(device)
     except AttuneError:
         return False
-    return all(p.dynamic_smem_bytes <= most for p in plan.passes)
 
 
 def fitting_config(
@@ -36,9 +32,7 @@ def fitting_config(
         return default
     if device is not None and capability_reason(variant, problem.dtype, device) is not None:
         return None
-    configs = (
-        dict(zip(default, values, strict=True))
-        for values in product(*(t.values for t in variant.tunables))
+    by_distance = sorted(
+        configs_of(variant), key=lambda c: sum(c[name] != default[name] for name in default)
     )
-    by_distance = sorted(configs, key=lambda c: sum(c[name] != default[name] for name in default))
     return next((c for c in by_distance if fits(variant, problem, c, device)), None)

@@ -22,6 +22,7 @@ from engine.ladder.changes import (
 )
 from engine.ladder.rung import request_of
 from engine.ladder.tables import reasons, without_empty
+from engine.model.estimate import unsupported_reason
 from engine.model.fitting import fits
 from engine.problem import Problem
 from kernels.ladder import LADDER
@@ -112,6 +113,25 @@ def test_a_config_that_takes_the_problem_is_found() -> None:
     assert fits(v14, wide, v14.default_config(), find_device("L4"))
     assert not fits(v14, wide, v14.default_config(), find_device("T4"))
     assert fits(v14, wide, request_of(v14, wide, "T4").config, find_device("T4"))
+
+
+def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
+    """Not the constraint of the one config that was asked for, which another would meet."""
+    longest = replace(PROBLEM, seqlen=512)
+    default, t4 = v12.default_config(), find_device("T4")
+    of_the_config = v12.unsupported(longest, default)
+    said = "the smallest asks for 74,752 bytes of shared memory a CTA, and T4 gives it 65,536"
+    assert said in str(unsupported_reason(v12, longest, default, t4))
+    assert said in known_rung(v12, request_of(v12, longest, "T4")).why_not
+    # Where another config fits, or none whatever the GPU, it is the constraint.
+    assert unsupported_reason(v12, longest, default, find_device("L4")) == of_the_config
+    narrow = replace(longest, head_dim=32)
+    assert unsupported_reason(v12, narrow, default, t4) == of_the_config
+    too_long = replace(PROBLEM, seqlen=4096)
+    assert "4,096" in str(unsupported_reason(v12, too_long, default, t4))
+    # And the compute capability, which no config mends either, goes first.
+    v15, wide = LADDER.by_id("v15"), {"no_such": 1}
+    assert "needs compute capability 9.0" in str(unsupported_reason(v15, longest, wide, t4))
 
 
 def test_every_rung_has_a_header_and_one_before_it() -> None:
