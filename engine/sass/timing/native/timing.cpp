@@ -33,18 +33,29 @@ constexpr int NAMED_BARRIERS = 16;
 constexpr int MAX_QUEUE = 16;
 constexpr int WARP_SIZE = 32;
 constexpr int SECTOR_BYTES = 32;
-constexpr double NEVER = std::numeric_limits<double>::infinity();
+// What registers are short of where it is part of the function that every instruction passes.
+#define OUT_OF_LINE __attribute__((noinline))
 
-struct Scoreboard {
-    double clear = 0;
-    int32_t reason = SHORT_SCOREBOARD;
-};
+constexpr double NEVER = std::numeric_limits<double>::infinity();
+constexpr int64_t NOTHING = std::numeric_limits<int64_t>::max();
+
+// By value: references to them keep compilers from one instruction.
+inline double later(double a, double b) { return a > b ? a : b; }
+inline double earlier(double a, double b) { return a < b ? a : b; }
+
+// Times are not negative: as integers they are in the same order.
+inline int64_t ordered(double time) {
+    int64_t bits;
+    std::memcpy(&bits, &time, sizeof bits);
+    return bits;
+}
 
 struct Warp {
     int32_t cta = -1;          // among those of its SM
     int32_t partition = 0;
     int32_t place = 0;         // in the partition's arrays
-    int64_t position = 0, end = 0;
+    const Trace* trace = nullptr;
+    int64_t position = 0, end = 0;  // in the trace
     double issued = 0;         // cycle of the last issue, or of the start
     double stalled = 0;        // the stall count runs out
     double released = 0;       // a barrier or a wait lets go
@@ -52,7 +63,8 @@ struct Warp {
     int32_t released_by = BARRIER_STALL;
     bool waits = false;        // until another warp acts
     int32_t registers = 0;     // of a thread; setmaxnreg changes them
-    Scoreboard scoreboard[SCOREBOARDS];
+    double clear[SCOREBOARDS] = {};    // when each scoreboard is
+    int32_t holds[SCOREBOARDS] = {};   // why it is not yet
     double copies = 0, bulk_stores = 0, products = 0, stores = 0;  // the last one issued is done
     // The same at the end of each group.
     std::vector<double> copy_groups, product_groups;
@@ -72,7 +84,7 @@ struct Mbarrier {
 };
 
 struct Cta {
-    int32_t number = 0, trace = 0, running = 0;  // number: its place in the launch's queue
+    int32_t number = 0, running = 0;  // number: its place in the launch's queue
     NamedBarrier barriers[NAMED_BARRIERS];
     int64_t free_registers = 0;         // given back by setmaxnreg, times threads of a warp
     std::vector<std::pair<int32_t, int32_t>> short_of_registers;  // (warp, wanted)
@@ -120,8 +132,7 @@ public:
         ctas.emplace_back();
         Cta& cta = ctas.back();
         cta.number = number;
-        cta.trace = in.queue[number];
-        const Trace& trace = in.traces[cta.trace];
+        const Trace& trace = in.traces[in.queue[number]];
         out.started[number] = begin;
         ++running_ctas;
         if (trace.num_warps % PARTITIONS == 0) next_partition = 0;
@@ -138,6 +149,7 @@ public:
             }
             Warp& warp = warps[id];
             warp.cta = n;
+            warp.trace = &trace;
             warp.partition = next_partition;
             warp.registers = m.registers;
             warp.position = trace.warp_start[w];
@@ -164,10 +176,12 @@ public:
             for (int p = 0; p < PARTITIONS; ++p) {
                 Partition& each = partitions[p];
                 if (each.changed) look_ahead(each), each.changed = false;
-                if (each.next < now) now = each.next, best = p;
+                best = each.next < now ? p : best;
+                now = earlier(now, each.next);
             }
             if (best < 0) return false;
             issue(partitions[best], partitions[best].chosen, now);
+            look_ahead(partitions[best]), partitions[best].changed = false;
         }
         --free_slots;
         return true;
@@ -195,13 +209,11 @@ private:
     std::vector<uint64_t> l1_order;
     size_t l1_oldest = 0;
 
-    const Trace& trace_of(const Warp& w) const { return in.traces[ctas[w.cta].trace]; }
-
     // ---- CTAs come and go ----
 
     void finish_cta(int32_t n, double now) {
         out.finished[ctas[n].number] = now;
-        end = std::max(end, now);
+        end = later(end, now);
         --running_ctas;
         ++free_slots;
         slot_freed = now;
@@ -216,7 +228,7 @@ private:
         p.slot.erase(p.slot.begin() + place);
         for (size_t i = place; i < p.warps.size(); ++i) warps[p.warps[i]].place = i;
         p.changed = true;
-        end = std::max(end, warps[id].stores);
+        end = later(end, warps[id].stores);
         if (p.last == id) p.last = -1;
         free_warps.push_back(id);
         if (--cta.running == 0) {
@@ -232,11 +244,11 @@ private:
 
     // As far as the warp itself is concerned.
     void prepare(Warp& w) {
-        const Op& op = in.ops[trace_of(w).instruction[w.position]];
+        const Op& op = in.ops[w.trace->instruction[w.position]];
         w.fetched = fetch(op, w.issued);
-        double ready = std::max({w.stalled, w.released, w.fetched});
-        for (int32_t mask = op.wait_mask; mask; mask &= mask - 1)
-            ready = std::max(ready, w.scoreboard[__builtin_ctz(mask)].clear);
+        double ready = later(later(w.stalled, w.released), w.fetched);
+        for (int b = 0; b < SCOREBOARDS; ++b)
+            ready = later(ready, op.wait_mask >> b & 1 ? w.clear[b] : 0.0);
         Partition& p = partitions[w.partition];
         p.ready[w.place] = ready;
         p.slot[w.place] = op.pipe == FMA && op.first_unit_only ? NUM_PIPES : op.pipe;
@@ -248,7 +260,7 @@ private:
         if (m.fetch_cycles == 0) return 0;
         double& there = code[op.code_line];
         if (there < 0) {
-            fetch_free = std::max(fetch_free, now) + m.fetch_cycles;
+            fetch_free = later(fetch_free, now) + m.fetch_cycles;
             there = fetch_free;
         }
         return there;
@@ -277,26 +289,46 @@ private:
         }
     }
 
+    double able(const Partition& p, size_t i) const {
+        return later(p.ready[i], p.free_at[p.slot[i]]);
+    }
+
     // Which warp issues next, and when; NEVER while all wait for others.
-    void look_ahead(Partition& p) const {
-        const auto able = [&](size_t i) { return std::max(p.ready[i], p.free_at[p.slot[i]]); };
+    OUT_OF_LINE void look_ahead(Partition& p) const {
         p.next = std::ceil(p.clock);
+        if (choose(p)) return;
+        double first = NEVER;
+        for (size_t i = 0; i < p.warps.size(); ++i) first = earlier(first, able(p, i));
+        p.next = std::ceil(first);
+        choose(p);
+    }
+
+    // Of those that may issue at p.next the one that did last, else the one that is ready longest;
+    // false: there is none.
+    bool choose(Partition& p) const {
         p.chosen = p.last;
-        if (p.last >= 0 && able(warps[p.last].place) <= p.next) return;
-        double first = NEVER, longest = NEVER;
-        for (size_t i = 0; i < p.warps.size(); ++i) first = std::min(first, able(i));
-        p.next = std::ceil(std::max(first, p.clock));
+        if (p.last >= 0 && able(p, warps[p.last].place) <= p.next) return true;
+        // Without branches, which nothing foretells.
+        int64_t longest = NOTHING;
+        const int64_t next = ordered(p.next);
+        size_t chosen = 0;
         for (size_t i = 0; i < p.warps.size(); ++i) {
-            const double since = p.warps[i] == p.last ? -1.0 : p.ready[i];
-            if (able(i) <= p.next && since < longest) p.chosen = p.warps[i], longest = since;
+            const int64_t ready = ordered(p.ready[i]);
+            const int64_t free = ordered(p.free_at[p.slot[i]]);
+            const bool is_better = (free <= next) & (ready <= next) & (ready < longest);
+            chosen = is_better ? i : chosen;
+            longest = is_better ? ready : longest;
         }
+        if (longest == NOTHING) return false;
+        p.chosen = p.warps[chosen];
+        return true;
     }
 
     // ---- issue ----
 
     void issue(Partition& p, int32_t id, double now) {
         Warp& w = warps[id];
-        const Trace& trace = trace_of(w);
+        const Trace& trace = *w.trace;
         const int32_t op_index = trace.instruction[w.position];
         const int32_t row = trace.access[w.position];
         const Op& op = in.ops[op_index];
@@ -326,7 +358,7 @@ private:
         ++out.issued;
         p.last = id;
         p.clock = now + 1 + read_registers(p, id, op, now);
-        end = std::max(end, now);
+        end = later(end, now);
         if (op.is_fence) release(w, w.stores, MEMBAR);
         if (row >= 0) synchronise(w, id, trace, row, kind, now);
         if (w.position == w.end)
@@ -339,7 +371,7 @@ private:
 
     // A pipe that takes 6.45 cycles goes on in the middle of a cycle if something waited for it.
     static void take(double& free, double now, double cycles) {
-        free = (free > now - 1 ? std::min(free, now) : now) + cycles;
+        free = (free > now - 1 ? earlier(free, now) : now) + cycles;
     }
 
     void attribute(const Partition& p, const Warp& w, const Op& op, int32_t op_index, double now) {
@@ -347,17 +379,18 @@ private:
         stalls[SELECTED] += 1;
         double at = w.issued + 1;
         const auto until = [&](double t, int32_t reason) {
-            t = std::min(t, now);
+            t = earlier(t, now);
             if (t <= at) return;
             stalls[reason] += t - at;
             at = t;
         };
-        Scoreboard last;
+        double clear = 0;
+        int32_t holds = SHORT_SCOREBOARD;
         for (int b = 0; b < SCOREBOARDS; ++b)
-            if (op.wait_mask >> b & 1 && w.scoreboard[b].clear > last.clear) last = w.scoreboard[b];
+            if (op.wait_mask >> b & 1 && w.clear[b] > clear) clear = w.clear[b], holds = w.holds[b];
         until(w.stalled, WAIT);
         until(w.released, w.released_by);
-        until(last.clear, last.reason);
+        until(clear, holds);
         until(w.fetched, NO_INSTRUCTION);
         const double pipe = pipe_ready(p, op);
         until(pipe, op.pipe == SHARED   ? MIO_THROTTLE
@@ -367,8 +400,9 @@ private:
     }
 
     static void set(Warp& w, int32_t barrier, double clear, bool is_long) {
-        if (barrier < 0 || clear <= w.scoreboard[barrier].clear) return;
-        w.scoreboard[barrier] = {clear, is_long ? LONG_SCOREBOARD : SHORT_SCOREBOARD};
+        if (barrier < 0 || clear <= w.clear[barrier]) return;
+        w.clear[barrier] = clear;
+        w.holds[barrier] = is_long ? LONG_SCOREBOARD : SHORT_SCOREBOARD;
     }
 
     // Takes the banks' read ports; how long the partition cannot issue because a bank is behind. A
@@ -381,8 +415,8 @@ private:
             int32_t& warp = p.kept_warp[bank][slot];
             int32_t& kept = p.kept_register[bank][slot];
             if (warp != id || kept != name) {
-                p.bank_free[bank] = std::max(p.bank_free[bank], now) + 1;
-                bubbles = std::max(bubbles, p.bank_free[bank] - now - m.operand_window);
+                p.bank_free[bank] = later(p.bank_free[bank], now) + 1;
+                bubbles = later(bubbles, p.bank_free[bank] - now - m.operand_window);
             }
             const bool keep = op.reads[slot] >= KEPT;
             warp = keep ? id : -1;
@@ -396,10 +430,10 @@ private:
     // When the passes begin. What bulk copies still have to write goes in between, pass by pass, or
     // while nothing else wants the port.
     double take_port(double from, double passes) {
-        if (from > port_free) bulk_writes = std::max(0.0, bulk_writes - (from - port_free));
-        const double between = std::min(bulk_writes, passes);
+        if (from > port_free) bulk_writes = later(0.0, bulk_writes - (from - port_free));
+        const double between = earlier(bulk_writes, passes);
         bulk_writes -= between;
-        const double begin = std::max(from, port_free) + between;
+        const double begin = later(from, port_free) + between;
         port_free = begin + passes;
         out.busy[NUM_PIPES + SHARED_PORT] += passes;
         return begin;
@@ -407,17 +441,17 @@ private:
 
     double take_l2(double from, double sectors) {
         const double cycles = sectors * m.cycles_per_sector;
-        l2_free = std::max(from, l2_free) + cycles;
+        l2_free = later(from, l2_free) + cycles;
         out.busy[NUM_PIPES + L2_PORT] += cycles;
         return l2_free;
     }
 
     // From the partition's queue to the units that the four partitions share.
-    void memory(Partition& p, Warp& w, const Op& op, const Trace& trace, int32_t row, double now,
-                double& result, double& read) {
+    OUT_OF_LINE void memory(Partition& p, Warp& w, const Op& op, const Trace& trace, int32_t row,
+                            double now, double& result, double& read) {
         const uint8_t kind = trace.kind[row];
         if (kind == ASYNC_COMMIT) {
-            result = std::max(w.copies, now);
+            result = later(w.copies, now);
             w.copy_groups.push_back(result);
             return;
         }
@@ -434,12 +468,12 @@ private:
             if (kind == BULK_LOAD)
                 mbarrier_landed(w, trace.address[row], arriving, landed);
             else
-                w.bulk_stores = w.stores = std::max(w.stores, landed);
+                w.bulk_stores = w.stores = later(w.stores, landed);
             return;
         }
-        const double leaves = std::max(now, p.dispatch_free);
+        const double leaves = later(now, p.dispatch_free);
         p.dispatch_free = leaves + m.dispatch_cycles;
-        const double passes = std::max<double>(op.passes, trace.wavefronts[row]);
+        const double passes = later(op.passes, trace.wavefronts[row]);
         const double begin = take_port(leaves, passes);
         p.queue[p.queue_at] = begin;
         p.queue_at = (p.queue_at + 1) % m.queue_depth;
@@ -448,14 +482,14 @@ private:
         const int64_t first = trace.line_start[row], last = trace.line_start[row + 1];
         if (first == last) return;
         result = through_l1(w, op, trace, first, last, begin);
-        if (kind == GLOBAL_STORE || kind == LOCAL_STORE) w.stores = std::max(w.stores, result);
-        if (kind == ASYNC_COPY) w.copies = std::max(w.copies, result);
+        if (kind == GLOBAL_STORE || kind == LOCAL_STORE) w.stores = later(w.stores, result);
+        if (kind == ASYNC_COPY) w.copies = later(w.copies, result);
     }
 
     // One line a cycle through the tags; what L1 lacks comes from beyond. Returns when all is there.
     double through_l1(const Warp& w, const Op& op, const Trace& trace, int64_t first, int64_t last,
                       double begin) {
-        tags_free = std::max(begin, tags_free) + (last - first);
+        tags_free = later(begin, tags_free) + (last - first);
         out.busy[NUM_PIPES + L1_TAGS] += last - first;
         double done = tags_free + m.l1_cycles;
         int missing = 0;
@@ -466,13 +500,13 @@ private:
                 const auto found = l1.find(key(w, trace.line[i]));
                 if (found != l1.end()) {
                     lacks &= static_cast<uint8_t>(~found->second.sectors);
-                    done = std::max(done, found->second.there);  // it may still be on its way
+                    done = later(done, found->second.there);  // it may still be on its way
                 }
             }
             missing += __builtin_popcount(lacks);
         }
         if (missing == 0) return done;
-        done = std::max(done, take_l2(tags_free, missing) + m.l2_cycles);
+        done = later(done, take_l2(tags_free, missing) + m.l2_cycles);
         if (cached)
             for (int64_t i = first; i < last; ++i)
                 keep_in_l1(key(w, trace.line[i]), trace.line_sectors[i], done);
@@ -501,10 +535,10 @@ private:
     // A warp's quarter of a warpgroup's product: asynchronous, behind what its tensor core has.
     void product(Partition& p, Warp& w, const Op& op, uint32_t shared_bytes, double now) {
         const double operands = shared_bytes / m.shared_bytes_per_cycle / PARTITIONS;
-        const double begin = std::max(now, p.pipe_free[TENSOR]);
+        const double begin = later(now, p.pipe_free[TENSOR]);
         const double fed = take_port(begin, operands) + operands;
-        p.pipe_free[TENSOR] = std::max(begin + op.pipe_cycles, fed);
-        w.products = std::max(w.products, p.pipe_free[TENSOR] + m.warpgroup_cycles);
+        p.pipe_free[TENSOR] = later(begin + op.pipe_cycles, fed);
+        w.products = later(w.products, p.pipe_free[TENSOR] + m.warpgroup_cycles);
         if (op.closes_group) w.product_groups.push_back(w.products);
     }
 
@@ -519,7 +553,7 @@ private:
     // When at most `allowed` groups are outstanding.
     static double all_but(const std::vector<double>& groups, int32_t allowed) {
         double last = 0;
-        for (size_t i = 0; i + allowed < groups.size(); ++i) last = std::max(last, groups[i]);
+        for (size_t i = 0; i + allowed < groups.size(); ++i) last = later(last, groups[i]);
         return last;
     }
 
@@ -563,7 +597,7 @@ private:
                 Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
                 barrier.arrived += trace.amount[row];
                 barrier.bytes += trace.size_bytes[row];
-                barrier.last = std::max(barrier.last, now);
+                barrier.last = later(barrier.last, now);
                 end_phase(barrier);
                 break;
             }
@@ -633,7 +667,7 @@ private:
     void mbarrier_landed(Warp& w, uint64_t address, int64_t bytes, double at) {
         Mbarrier& barrier = ctas[w.cta].mbarriers[address];
         barrier.bytes -= bytes;
-        barrier.last = std::max(barrier.last, at);
+        barrier.last = later(barrier.last, at);
         end_phase(barrier);
     }
 
@@ -681,7 +715,7 @@ bool run(const Launch& in, Result& out) {
         if (!follow(i)) return false;
     }
     out.cycles = 0;
-    for (const Sm& sm : sms) out.cycles = std::max(out.cycles, sm.ended());
+    for (const Sm& sm : sms) out.cycles = later(out.cycles, sm.ended());
     return true;
 }
 
