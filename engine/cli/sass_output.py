@@ -33,6 +33,11 @@ class Result:
     analysis: Analysis
     timed: TimedLaunch | None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before believing it."""
+        return tuple(notes(self.analysis, self.timed.simulated.iterations if self.timed else None))
+
 
 def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
     """One object: the whole call, and each pass of it."""
@@ -77,7 +82,8 @@ def _added(passes: Sequence[dict[str, Any]], group: str) -> dict[str, int]:
 
 def _pass_as_json(result: Result, device: DeviceSpec | None) -> dict[str, Any]:
     advice = [_advice_as_json(a) for a in advise_launch(result.analysis, device, result.timed)]
-    return _counts_as_json(result.analysis) | _time_as_json(result) | {"advice": advice}
+    told = {"notes": list(result.notes), "advice": advice}
+    return _counts_as_json(result.analysis) | _time_as_json(result) | told
 
 
 def _advice_as_json(advice: Advice) -> dict[str, Any]:
@@ -167,7 +173,6 @@ def _counts_as_json(analysis: Analysis) -> dict[str, Any]:
             }
             for line in line_figures(counts)
         ],
-        "notes": list(notes(analysis)),
     }
 
 
@@ -191,7 +196,7 @@ def print_results(
             where = f"{_line(advice.source)}: " if advice.source else ""
             gain = f" (gains {advice.gain} of the time, simulated)" if advice.gain else ""
             print(f"Advice{gain}: {where}{advice.sentence}")
-        for note in notes(result.analysis):
+        for note in result.notes:
             print(f"Note: {note}")
     if device is None:
         print("Counts alone: name a GPU (--gpu L4) for a simulated time.")

@@ -10,14 +10,24 @@ from engine.sass.analysis import Analysis
 from engine.sass.summary import outer_line
 
 
-def notes(analysis: Analysis) -> Iterator[str]:
-    """Where loaded data steers the code, what was made up, what was interpolated."""
+def notes(analysis: Analysis, iterations: tuple[int, int] | None = None) -> Iterator[str]:
+    """Where loaded data steers the code, what was made up, what was interpolated.
+
+    Args:
+        iterations: of the longest CTA's loop (simulated, executed), where not all were.
+    """
     counts = analysis.counts
+    if iterations is not None:
+        simulated, executed = iterations
+        yield (
+            f"CTAs are long: of the {executed:,} iterations of the loop {simulated:,} were "
+            "simulated, and what the others take is a straight line. The counts are of all."
+        )
     if counts.data_branch.any():
         lines = _lines(analysis, counts.data_branch)
         yield (
-            f"Loaded data decides what is executed at {lines}: the counts are those of inputs "
-            "that are all 1."
+            f"Loaded data decides what is executed at {lines}: the counts are those of floats "
+            "and halves that are all 1.0, and of integers with the same bits (1,065,353,216)."
         )
     if counts.data_address.any():
         lines = _lines(analysis, counts.data_address)

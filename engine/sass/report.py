@@ -177,7 +177,7 @@ def report(
         counts=_counts(analysis),
         lines=_lines(analysis, timing),
         listing=_listing(analysis, timing),
-        notes=tuple(notes(analysis)),
+        notes=tuple(notes(analysis, simulated.iterations if simulated else None)),
         hints=tuple(hints),
         no_time=no_time,
         cta_cycles=simulated.cta_cycles if simulated else None,

@@ -62,10 +62,23 @@ def _conflicts(analysis: Analysis) -> Iterator[Finding]:
             sentence = (
                 f"Bank conflicts, {wavefronts / ideal:.3g}-way: {line.mnemonics} takes that many "
                 "times the wavefronts that its bytes need. Lanes of a warp meet in one bank: pad "
-                "the rows of the tile by 16 bytes, or swizzle them."
+                f"the rows of the tile by {_widest_bytes(line)} bytes, or swizzle them."
             )
             advice = Advice("conflicts", line.source, extra, sentence)
             yield Finding(advice, (ideal_wavefronts(line.mask),))
+
+
+def _widest_bytes(line: LineInstructions) -> int:
+    """Of one lane's access, and a bank's 4 bytes at least: rows so much longer keep its alignment
+    and begin in other banks."""
+    return max(
+        16
+        if i.opcode in ("LDSM", "STSM") or "128" in i.modifiers
+        else 8
+        if "64" in i.modifiers
+        else 4
+        for i in line.instructions
+    )
 
 
 def _sectors(analysis: Analysis) -> Iterator[Finding]:

@@ -14,15 +14,21 @@ from numpy.typing import NDArray
 from engine.devices.spec import DeviceSpec
 from engine.sass.advice.kinds import Gain
 from engine.sass.analysis import Analysis
-from engine.sass.disassembly import find_loops
 from engine.sass.emulation import EXECUTED
 from engine.sass.instruction import Loop
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
+from engine.sass.timing.cutting import (
+    first_iterations,
+    has_phases,
+    iterations_of,
+    keep,
+    main_loop,
+)
 from engine.sass.timing.native import Kernel, simulate_sm
 from engine.sass.timing.result import SmTiming
 from engine.sass.timing.simulate import SimulatedLaunch
 from engine.sass.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
-from engine.sass.trace import AccessKind, CtaTrace
+from engine.sass.trace import CtaTrace
 
 Mask: TypeAlias = NDArray[np.bool_]
 # Warp instructions of one round of CTAs: a longer one is cut to its first iterations.
@@ -30,7 +36,6 @@ _MOST_INSTRUCTIONS = 40_000
 _LEAST_ITERATIONS = 4
 _SECTOR_BYTES, _SECTORS_A_LINE = 32, 4
 _WAVEFRONT_BYTES = 128
-_PHASES = (AccessKind.MBARRIER_WAIT, AccessKind.MBARRIER_ARRIVE, AccessKind.BARRIER_ARRIVE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,10 +64,7 @@ class Rerun:
     @cached_property
     def loop(self) -> Loop | None:
         """The outermost loop that executes most."""
-        totals = self.analysis.counts.totals[:, EXECUTED]
-        outer = [x for x in find_loops(self.analysis.program.instructions) if x.depth == 0]
-        loops = [x for x in outer if totals[x.first]]
-        return max(loops, key=lambda x: int(totals[x.first : x.last + 1].sum()), default=None)
+        return main_loop(self.analysis.program, self.analysis.counts.totals[:, EXECUTED])
 
     @cached_property
     def trace(self) -> CtaTrace:
@@ -78,7 +80,7 @@ class Rerun:
     @cached_property
     def has_phases(self) -> bool:
         """Whether warps wait for others' arrivals one by one: without some they wait for ever."""
-        return bool(np.isin(self.simulated.longest.kind, _PHASES).any())
+        return has_phases(self.simulated.longest)
 
     @property
     def iterations(self) -> int:
@@ -87,20 +89,12 @@ class Rerun:
 
     def iterations_of(self, loop: Loop) -> int:
         """Of a loop, in the warp of the longest CTA that takes most."""
-        trace = self.simulated.longest
-        heads = np.flatnonzero(trace.instruction == loop.first)
-        warps = np.searchsorted(trace.warp_start, heads, side="right")
-        return int(np.bincount(warps).max()) if len(heads) else 0
+        return iterations_of(self.simulated.longest, loop)
 
     def cut(self, trace: CtaTrace, iterations: int) -> CtaTrace:
         """The trace without the loop's iterations behind the first ones."""
-        loop = self.loop
-        assert loop is not None
-        inside = (trace.instruction >= loop.first) & (trace.instruction <= loop.last)
-        number = np.cumsum(trace.instruction == loop.first)
-        before = np.concatenate(([0], number))[trace.warp_start[:-1]]
-        warp = np.repeat(np.arange(trace.num_warps), np.diff(trace.warp_start))
-        return keep(trace, ~inside | (number - before[warp] <= iterations))
+        assert self.loop is not None
+        return first_iterations(trace, self.loop, iterations)
 
     @cached_property
     def parts(self) -> Parts:
@@ -260,18 +254,6 @@ def without_latency(parts: Parts) -> Parts:
     copied.l1_cycles = copied.l2_cycles = 0
     ops = parts.kernel.ops.copy()
     return replace(parts, kernel=Kernel(ops, copied))
-
-
-def keep(trace: CtaTrace, entries: Mask) -> CtaTrace:
-    """The trace with these entries alone."""
-    counts = np.concatenate(([0], np.cumsum(entries)))
-    return replace(
-        trace,
-        warp_start=counts[trace.warp_start].astype(np.int64),
-        instruction=trace.instruction[entries],
-        lanes=trace.lanes[entries],
-        access=trace.access[entries],
-    )
 
 
 def _rows(trace: CtaTrace, instructions: Mask) -> NDArray[np.int32]:

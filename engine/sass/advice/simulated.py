@@ -15,6 +15,7 @@ from engine.sass.emulation import EXECUTED, SECTORS
 from engine.sass.footprint import SharedBytes
 from engine.sass.instruction import Instruction, Loop, Pipe
 from engine.sass.summary import is_conversion
+from engine.sass.timing.cutting import iterations_of
 from engine.sass.timing.simulate import DRAM_EFFICIENCY
 from engine.sass.timing.traffic import best_order, launch_traffic
 from engine.sass.trace import AccessKind, CtaTrace
@@ -201,8 +202,7 @@ def _part(rerun: Rerun, parts: int) -> Change:
 
 def _iterations(rerun: Rerun, trace: CtaTrace) -> int:
     assert rerun.loop is not None
-    heads = np.flatnonzero(trace.instruction == rerun.loop.first)
-    return int(np.bincount(np.searchsorted(trace.warp_start, heads, side="right")).max())
+    return iterations_of(trace, rerun.loop)
 
 
 def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple[Advice, Gain]]:

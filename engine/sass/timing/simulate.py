@@ -13,6 +13,7 @@ from engine.sass.instruction import Program
 from engine.sass.launch import Launch
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import CtaTimes, measure, steady_state
+from engine.sass.timing.cutting import first_iterations, has_phases, iterations_of, main_loop
 from engine.sass.timing.grid import grid_cycles
 from engine.sass.timing.native import simulate_counts
 from engine.sass.timing.residuals import interval
@@ -22,6 +23,10 @@ from engine.sass.timing.traffic import Traffic
 from engine.sass.trace import CtaTrace
 
 DRAM_EFFICIENCY = 0.85
+# Warp instructions of as many CTAs as an SM holds: of more than the first figure the loop is cut,
+# to about the second.
+_MOST_OF_A_ROUND, _LONG_ROUND = 1_000_000, 400_000
+_LEAST_ITERATIONS, _LONG_TO_SHORT = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,10 @@ class SimulatedLaunch:
     sm_cycles: float  # the busiest SM, start to end
     dram_us: float
     round: SmTiming  # the resident CTAs together: busy pipes and stalls
-    longest: CtaTrace  # of a CTA that executes most
+    longest: CtaTrace  # of a CTA that executes most, as far as it was simulated
     latency: SimulatedLatency
+    # Of that CTA's loop (simulated, executed): beyond, time is a straight line. None: all of it.
+    iterations: tuple[int, int] | None
 
     def busy(self) -> dict[str, float]:
         """Share of a round in which each pipe and port is busy."""
@@ -140,8 +147,8 @@ def simulate_launch(
     smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
     regime = regime_of(launch.ctas, gpu, traffic)
     miss_share = traffic.miss_share if traffic is not None else 0.0
-    by_length = sorted(classes, key=lambda c: len(c.trace.instruction))
-    ends = by_length[0].trace, by_length[-1].trace
+    by_length = sorted((c.trace for c in classes), key=lambda t: len(t.instruction))
+    ends, iterations = _short_ends(program, by_length[0], by_length[-1], resident)
     per_sm = -(-launch.ctas // gpu.num_sms)
     times = measured_ctas(
         program,
@@ -157,8 +164,9 @@ def simulate_launch(
         len(classes) > 1,
         miss_share,
     )
+    longest = float(len(by_length[-1].instruction))
     if len(classes) == 1:
-        cycles = float(times.launch([launch.ctas], [times.lengths[-1]], gpu.num_sms)[0])
+        cycles = float(times.launch([launch.ctas], [longest], gpu.num_sms)[0])
     else:
         executed = [float(len(each.trace.instruction)) for each in classes]
         cycles = grid_cycles(times, np.repeat(executed, [c.count for c in classes]), gpu.num_sms)
@@ -172,10 +180,30 @@ def simulate_launch(
     return SimulatedLaunch(
         resident_ctas=resident,
         ctas_per_sm=per_sm,
-        cta_cycles=times.of(1, times.lengths[-1]),
+        cta_cycles=times.of(1, longest),
         sm_cycles=cycles,
         dram_us=dram_us,
         round=steady_state(kernel, ends[1], min(resident, per_sm)),
         longest=ends[1],
         latency=SimulatedLatency(median, low, high),
+        iterations=iterations,
     )
+
+
+def _short_ends(
+    program: Program, shortest: CtaTrace, longest: CtaTrace, resident: int
+) -> tuple[tuple[CtaTrace, CtaTrace], tuple[int, int] | None]:
+    """(CTAs of two lengths, ascending, whose line holds all; `SimulatedLaunch.iterations`)."""
+    length = len(longest.instruction)
+    executed = np.bincount(longest.instruction, minlength=len(program.instructions))
+    loop = main_loop(program, executed)
+    if resident * length <= _MOST_OF_A_ROUND or loop is None or has_phases(longest):
+        return (shortest, longest), None
+    iterations = iterations_of(longest, loop)
+    some = max(_LEAST_ITERATIONS, iterations * _LONG_ROUND // (resident * length))
+    if 2 * some > iterations:
+        return (shortest, longest), None
+    few, many = (first_iterations(longest, loop, n) for n in (some // _LONG_TO_SHORT, some))
+    if len(shortest.instruction) < len(few.instruction):
+        few = shortest
+    return (few, many), (some, iterations)

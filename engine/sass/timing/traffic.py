@@ -180,5 +180,9 @@ def best_order(
     groups: Sequence[SharedBytes], grid: tuple[int, int, int], running: int, l2_bytes: int
 ) -> AxisOrder:
     """The order of the grid's axes that moves least from DRAM; as launched where none is better."""
-    orders: list[AxisOrder] = [(a, b, c) for a, b, c in permutations(range(3))]
+    # Axes of one CTA change nothing wherever they stand.
+    of_long_axes: dict[tuple[int, ...], AxisOrder] = {}
+    for a, b, c in permutations(range(3)):
+        of_long_axes.setdefault(tuple(x for x in (a, b, c) if grid[x] > 1), (a, b, c))
+    orders = of_long_axes.values()
     return min(orders, key=lambda o: launch_traffic(groups, grid, running, l2_bytes, o).dram_bytes)
