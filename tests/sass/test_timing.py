@@ -18,6 +18,7 @@ from engine.sass.emulation import Emulator
 from engine.sass.instruction import NO_BARRIER, Control, Instruction, Pipe, Program
 from engine.sass.launch import Launch, buffer_address
 from engine.sass.pipes import pipe_of
+from engine.sass.timing import simulate
 from engine.sass.timing.constants import ARCHS, CONSTANTS, SmConstants, sm_constants
 from engine.sass.timing.cta_times import CtaTimes, measure
 from engine.sass.timing.grid import grid_cycles
@@ -253,6 +254,27 @@ def test_a_launch_on_a_gpu() -> None:
     assert 1.0 < result.sm_cycles / result.cta_cycles < 2.0
     assert result.latency.low_us < result.latency.median_us < result.latency.high_us
     assert 0.0 < result.busy()["tensor"] < 1.0
+
+
+def test_a_long_loop_is_cut_and_its_time_is_a_straight_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, one = flash_trace(2048)
+    launch = Launch((32, 32, 2), (128, 1, 1), 5 * 64 * 72 * 2, ())
+    for resident in (1, 3):
+        given = code, [CtaClass(one, launch.ctas)], launch, find_device("H200"), resident
+        whole = simulate_launch(*given)
+        with monkeypatch.context() as patch:
+            length = resident * len(one.instruction)
+            patch.setattr(simulate, "_MOST_OF_A_ROUND", length // 2)
+            patch.setattr(simulate, "_LONG_ROUND", length // 4)
+            patch.setattr(simulate, "_LEAST_ITERATIONS", 4)
+            cut = simulate_launch(*given)
+        assert whole.iterations is None
+        assert cut.iterations is not None
+        assert 4 * cut.iterations[0] <= cut.iterations[1]
+        assert cut.sm_cycles == pytest.approx(whole.sm_cycles, rel=0.02)
+        assert cut.cta_cycles == pytest.approx(whole.cta_cycles, rel=0.02)
 
 
 def test_any_number_of_equal_ctas_takes_what_as_many_take_alone() -> None:
