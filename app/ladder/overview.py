@@ -16,6 +16,10 @@ from engine.ladder.tables import reasons, without_empty
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
+_FIRST = ("rung", "title", "simulated", "90 % interval", "known")
+_CONFIG_REMARK = (
+    "Each rung has its default config, or the nearest that fits: the table shows the difference."
+)
 
 
 def draw(
@@ -28,10 +32,11 @@ def draw(
     possible = [rung for rung in known if not rung.why_not]
     if possible:
         table = without_empty(ladder_table(possible, ""))
-        # The config last, which is the widest and the first that a narrow window may hide.
         frame = table.frame()
+        # Whole configs are wider than a window: they stand with each rung.
+        frame["config"] = [rung.describe_changed for rung in possible]
         tables.draw(
-            frame[sorted(frame.columns, key=lambda name: name == "config")],
+            frame[sorted(frame.columns, key=_place)],
             rows=len(possible),
             columns={
                 "title": st.column_config.TextColumn(width=_TITLE_PX),
@@ -39,13 +44,18 @@ def draw(
             },
             key="kernels_table",
         )
-        st.caption(plain_markdown(table.remark))
+        st.caption(plain_markdown(f"{table.remark} {_CONFIG_REMARK}"))
     for sentence in reasons(known):
         st.caption(f":material/block: {plain_markdown(sentence)}")
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown("**Simulated time of each rung**")
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
+
+
+def _place(column: str) -> int:
+    """Times first, which a narrow window must show, and the config, the widest, last."""
+    return _FIRST.index(column) if column in _FIRST else len(_FIRST) + (column == "config")
 
 
 def _progress(known: list[Rung], waiting: list[JobStatus]) -> None:

@@ -50,11 +50,13 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
     st.markdown("  \n".join(lines) or plain_markdown(variant.idea))
     if rung.why_not:
         st.caption(f":material/block: {plain_markdown(rung.why_not)}")
+    elif rung.config:
+        st.caption(plain_markdown(f"Config: {rung.describe_config}"))
     before = rung_before(variant)
     if before is None:
         return
     earlier = by_id.get(before.id)
-    if earlier is not None:
+    if earlier is not None and not rung.why_not:
         st.markdown(plain_markdown(gain(earlier, rung)))
         counts = counts_diff(earlier, rung)
         if counts.rows:

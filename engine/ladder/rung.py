@@ -44,6 +44,13 @@ class Rung:
         """`block_n=64 num_warps=4`."""
         return " ".join(f"{name}={value}" for name, value in self.config.items())
 
+    @property
+    def describe_changed(self) -> str:
+        """`num_warps=8`: the values that are not the defaults, or `defaults`."""
+        defaults = self.variant.default_config()
+        changed = [f"{n}={value}" for n, value in self.config.items() if value != defaults[n]]
+        return " ".join(changed) or "defaults"
+
 
 def request_of(
     variant: Variant, problem: Problem, gpu: str | None, config: Mapping[str, int] | None = None

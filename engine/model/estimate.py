@@ -21,7 +21,7 @@ from engine.model.clusters import FIRST_CAPABILITY, max_active_clusters, no_clus
 from engine.model.equations import Calibration, CtaCurve, Terms, machine, predict_arrays
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
-from engine.model.shared_memory import why_none_fits
+from engine.model.shared_memory import named_obstacle
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.units import format_us
@@ -82,7 +82,7 @@ def unsupported_reason(
     why = variant.unsupported(problem, config)
     if why is None or device is None:
         return why
-    return why_none_fits(variant, problem, device) or why
+    return named_obstacle(variant, problem, device, why)
 
 
 def launch_plan(

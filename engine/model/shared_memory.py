@@ -31,26 +31,33 @@ def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
 
 
 @lru_cache(maxsize=256)
-def why_none_fits(variant: Variant, problem: Problem, device: DeviceSpec) -> str | None:
-    """Why no config of the variant runs the problem, where shared memory forbids all of them.
+def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: str) -> str:
+    """What stands in the way of a problem, where a constraint refuses one config.
+
+    Args:
+        why: the sentence of that constraint.
 
     Returns:
-        None where one fits, or where it is the variant's constraints that none meets.
+        The same where another config runs the problem, or where all are refused by that sentence;
+        else that none does, and shared memory where it is that.
     """
+    reasons, asked = set(), []
     try:
         most = most_smem_bytes(device)
-        asked = [
-            asked_smem_bytes(make_plan(variant, problem, config))
-            for config in configs_of(variant)
-            if variant.unsupported(problem, config) is None
-        ]
+        for config in configs_of(variant):
+            if (reason := variant.unsupported(problem, config)) is not None:
+                reasons.add(reason)
+            else:
+                asked.append(asked_smem_bytes(make_plan(variant, problem, config)))
     except AttuneError:  # a launch that cannot exist says why itself
-        return None
-    least = min(asked, default=0)
-    if least <= most:
-        return None
+        return why
+    if not asked:
+        none = f"No config of {variant.id} takes this problem: choose another variant."
+        return why if reasons == {why} else f"{none} With this one: {why}"
+    if min(asked) <= most:
+        return why
     return (
         f"No config of {variant.id} runs this problem on {device.name}: of those that take it, the "
-        f"smallest asks for {least:,} bytes of shared memory a CTA, and {device.name} gives it "
-        f"{most:,}: choose another variant or GPU."
+        f"smallest asks for {min(asked):,} bytes of shared memory a CTA, and {device.name} gives "
+        f"it {most:,}: choose another variant or GPU."
     )

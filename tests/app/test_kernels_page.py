@@ -103,6 +103,9 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     shown = [v.id for v in LADDER if v.id != "v12" and not v.arch_specific]
     assert list(frame["rung"]) == shown
     assert set(frame["instructions"]) == {756}
+    assert list(frame.columns)[:4] == ["rung", "title", "simulated", "90 % interval"]
+    assert set(frame["config"]) == {"defaults"}
+    assert "Config: block_n=64 num_warps=4" in texts(at).replace("\\", "")
     assert "v16 needs compute capability 9.0 and L4 has 8.9" in texts(at)
     figure = charts(at)["kernels_chart"]
     assert figure["data"][0]["error_x"]["array"]

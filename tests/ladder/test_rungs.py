@@ -106,7 +106,10 @@ def test_lines_of_a_header_that_go_on_are_one() -> None:
 def test_a_config_that_takes_the_problem_is_found() -> None:
     longer = replace(PROBLEM, seqlen=256)
     assert v12.unsupported(longer, v12.default_config()) is not None
-    found = dict(request_of(v12, longer, "L4").config)
+    request = request_of(v12, longer, "L4")
+    found = dict(request.config)
+    assert known_rung(v12, request).describe_changed == "keys_per_warp=64"
+    assert known_rung(v12, request_of(v12, PROBLEM, "L4", {})).describe_changed == "defaults"
     assert v12.unsupported(longer, found) is None
     # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
     v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)
@@ -128,7 +131,11 @@ def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
     narrow = replace(longest, head_dim=32)
     assert unsupported_reason(v12, narrow, default, t4) == of_the_config
     too_long = replace(PROBLEM, seqlen=4096)
-    assert "4,096" in str(unsupported_reason(v12, too_long, default, t4))
+    none = str(unsupported_reason(v12, too_long, default, t4))
+    assert none.startswith("No config of v12 takes this problem: choose another variant. With ")
+    assert none.endswith(str(v12.unsupported(too_long, default)))
+    odd = replace(PROBLEM, head_dim=48)
+    assert unsupported_reason(v12, odd, default, t4) == v12.unsupported(odd, default)
     # And the compute capability, which no config mends either, goes first.
     v15, wide = LADDER.by_id("v15"), {"no_such": 1}
     assert "needs compute capability 9.0" in str(unsupported_reason(v15, longest, wide, t4))
