@@ -54,6 +54,9 @@ _PROBLEMS = (
     Problem(batch=2, num_heads=16, seqlen=2048, head_dim=64, causal=True),
     Problem(batch=4, num_heads=16, seqlen=1000, head_dim=64, causal=True),
     Problem(batch=64, num_heads=8, seqlen=128, head_dim=64),  # for kernels of few keys, too
+    # Few instructions, for kernels that have many of them for a tile.
+    Problem(batch=5, num_heads=16, seqlen=100, head_dim=64),
+    Problem(batch=1, num_heads=16, seqlen=256, head_dim=64, causal=True),
 )
 _SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 _MOST_INSTRUCTIONS = 20_000_000  # of a launch that is simulated in full: some seconds

@@ -73,6 +73,8 @@ def error(name: str, gpu: str, problem: Problem) -> float:
         ("v17", "H200", replace(PROBLEM, seqlen=200)),  # its last key tile is cut
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201)),  # to a few keys
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255)),  # to all but one
+        # Its last query tile is cut, and one SM takes two of the last CTAs.
+        ("v11", "A100 80GB SXM", Problem(batch=4, num_heads=8, seqlen=1030, head_dim=64)),
     ],
 )
 def test_a_predicted_launch_is_the_simulated_one(name: str, gpu: str, problem: Problem) -> None:

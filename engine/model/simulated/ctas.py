@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,11 +15,13 @@ from engine.model.launches import Launches
 from engine.model.occupancy import IntArray
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
 from engine.sass.timing.cta_times import CtaTimes
+from engine.sass.timing.dispatch import SlotTimes
 from engine.sass.timing.grid import grid_cycles
 from kernels.variant import Config
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-_MOST_MIXED = 8  # points of a curve at which CTAs of several lengths are followed one by one
+_MOST_MIXED = 8  # points of a curve at which CTAs are followed one by one
+_MOST_DISPATCHED = 4_000  # CTAs of a launch beyond which who takes the last ones matters little
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class SimulatedCtas:
     # SM holds.
     cut_keys: tuple[int, ...] = ()
     cut_cycles: tuple[tuple[float, float], ...] = ()
+    slots: SlotTimes | None = None  # of SMs with and without a CTA whose query tile is cut
 
     @property
     def fetch_cycles(self) -> float:
@@ -58,17 +62,21 @@ class SimulatedCtas:
         absent = np.where(several, 0, launches.kv_rows - launches.num_keys)
         lines = lines + self.cut(np.arange(self.times.resident + 1), absent[:, np.newaxis])
         cycles += self.cut(-(-launches.useful_ctas // num_sms), absent)
-        mixed = np.flatnonzero(several & (slices > 0))
-        if len(mixed):
-            # Straight between some batches of a curve, as shares of what equal CTAs would take.
-            last = len(mixed) - 1
-            some = mixed[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
-            exact = [
-                grid_cycles(self.times, self._slice(config, launches, i), num_sms, slices[i])
-                for i in some.tolist()
-            ]
-            shares = np.array(exact) / cycles[some]
-            cycles[mixed] *= np.interp(launches.batch[mixed], launches.batch[some], shares)
+        if self.slots is not None:
+            ctas, is_cut = launches.useful_ctas, launches.seqlen % launches.query_rows > 0
+            few = (ctas > self.times.resident * num_sms) & (ctas <= _MOST_DISPATCHED)
+            of_some = np.flatnonzero(~several & is_cut & few & (slices > 0))
+            self._follow(
+                cycles, launches, of_some, lambda i: self._dispatched(launches, i, num_sms)
+            )
+        self._follow(
+            cycles,
+            launches,
+            np.flatnonzero(several & (slices > 0)),
+            lambda i: grid_cycles(
+                self.times, self._slice(config, launches, i), num_sms, int(slices[i])
+            ),
+        )
         return CtaCurve(
             cta_us=us * lines[:, 1],
             added_us=us * (lines[:, -1] - lines[:, 1]),
@@ -77,6 +85,31 @@ class SimulatedCtas:
             floor_us=LAUNCH_FLOOR_US,
             dram_bytes=dram_bytes,
         )
+
+    @staticmethod
+    def _follow(
+        cycles: FloatArray, launches: Launches, which: IntArray, exact: Callable[[int], float]
+    ) -> None:
+        """Put `exact` cycles in, at some batches of a curve; straight in between, as shares of what
+        equal CTAs would take."""
+        if len(which) == 0:
+            return
+        last = len(which) - 1
+        some = which[np.unique(np.geomspace(1, last + 1, _MOST_MIXED).astype(np.int64) - 1)]
+        shares = np.array([exact(i) for i in some.tolist()]) / cycles[some]
+        cycles[which] *= np.interp(launches.batch[which], launches.batch[some], shares)
+
+    def _dispatched(self, launches: Launches, i: int, num_sms: int) -> float:
+        """Cycles of a launch whose last query tiles are cut."""
+        assert self.slots is not None
+        ctas, rows = int(launches.useful_ctas[i]), float(launches.kv_rows[i])
+        tiles = -(-int(launches.seqlen[i]) // int(launches.query_rows[i]))
+        queued = np.arange(1, ctas // num_sms + 3 * self.times.resident + 1)
+        ends = self.times.launch(queued, np.full(len(queued), rows), 1)
+        ends += self.cut(queued, launches.kv_rows[i : i + 1] - launches.num_keys[i : i + 1])
+        is_cut = np.arange(ctas) % tiles == tiles - 1
+        rest = int(launches.seqlen[i] % launches.query_rows[i])
+        return self.slots.launch(rest, is_cut, np.concatenate([[0.0], ends]), num_sms)
 
     def cut(self, queued: IntArray, absent: IntArray) -> FloatArray:
         """Cycles that last tiles without some of their keys add to queues of equal CTAs on one SM.

@@ -27,6 +27,8 @@ _MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is the second one
 # length to length. The longer ones only where they are quick to simulate; slow ones are short.
 _CUT_ROWS = (256, 512)
 _MOST_CUT_INSTRUCTIONS = 25_000
+# On all CTAs beside each other that one sample of a cut query tile takes.
+_MOST_SAMPLED = 700_000
 
 
 def plans_of(
@@ -100,6 +102,45 @@ def cut_ctas(
             of_rows = found.setdefault(absent, {})
             if not of_rows or len(trace.instruction) <= _MOST_CUT_INSTRUCTIONS:
                 of_rows[float(rows)] = trace
+    return found
+
+
+def cut_query_tiles(
+    program: Program,
+    entry: Entry,
+    variant: Variant,
+    plan: LaunchPlan,
+    lengths: Sequence[float],
+    resident: int,
+) -> dict[int, tuple[CtaTrace, CtaTrace]]:
+    """{rows of the cut one: CTAs of a whole query tile and of a cut one of the same launch}.
+
+    Those have one row, half of them and seven eighths. Empty where an SM holds one CTA only, or
+    where CTAs are of several lengths: causal ones, splits of keys.
+    """
+    problem, config = plan.problem, plan.config
+    tile = variant.work.query_rows(problem, config)
+    few = problem.causal or config.get("num_splits", 1) > 1 or len(lengths) == 1
+    if few or resident == 1 or tile == 1:
+        return {}
+    found: dict[int, tuple[CtaTrace, CtaTrace]] = {}
+    wanted = sorted({1, tile // 2, tile - tile // 8} - {tile})
+    for rows in sorted((int(x) for x in lengths if x <= _CUT_ROWS[-1]), reverse=True):
+        left = wanted[len(found)]
+        if problem.seqlen_kv is None:
+            short = replace(problem, batch=1, seqlen=max(rows, 2 * tile) - tile + left)
+        else:
+            short = replace(problem, batch=1, seqlen=tile + left, seqlen_kv=rows)
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, short, config), 0)
+            emulator = Emulator(program, entry, launch)
+            whole = emulator.trace()[0]
+            queues = 2 * resident * (1 + min(4, resident))
+            if len(whole.instruction) * queues > _MOST_SAMPLED:
+                continue
+            found[left] = whole, emulator.trace((launch.grid[0] - 1, 0, 0))[0]
+        if len(found) == len(wanted):
+            break
     return found
 
 

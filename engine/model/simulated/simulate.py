@@ -5,16 +5,22 @@ from __future__ import annotations
 from engine.compile import CompiledKernel
 from engine.devices.spec import DeviceSpec
 from engine.model.simulated.ctas import SimulatedCtas
-from engine.model.simulated.lengths import cut_ctas, has_even_splits, longest_ctas
+from engine.model.simulated.lengths import (
+    cut_ctas,
+    cut_query_tiles,
+    has_even_splits,
+    longest_ctas,
+)
 from engine.model.simulated.persistent import simulate_persistent
 from engine.model.simulated.store import REGIMES, KernelCtas
 from engine.plan import LaunchPlan
 from engine.sass.analysis import program_of
 from engine.sass.cubin import read_cubin
 from engine.sass.disassembly import find_entry
+from engine.sass.timing.dispatch import slot_times
 from engine.sass.timing.residuals import family, spread
 from engine.sass.timing.simulate import added_cycles, measured_ctas
-from engine.sass.timing.sm import Regime, gpu_rates
+from engine.sass.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
 from kernels.variant import Variant
 
 
@@ -33,6 +39,7 @@ def simulate(
     longest_first = not any(any(trace.cta) for trace in traces.values())
     even = has_even_splits(program, entry, variant, plan)
     cut = cut_ctas(program, entry, variant, plan, tuple(traces))
+    cut_queries = cut_query_tiles(program, entry, variant, plan, tuple(traces), resident)
     smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
 
     def times(regime: Regime) -> SimulatedCtas:
@@ -53,6 +60,13 @@ def simulate(
             added_cycles(program, gpu, device, regime, smem_bytes, measured, others, resident)
             for others in cut.values()
         )
+        slots = None
+        if regime != "alone" and cut_queries:
+            taken = resident * allocated_smem(device, smem_bytes)
+            kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+            slots = slot_times(
+                kernel, variant.work.query_rows(plan.problem, plan.config), cut_queries, resident
+            )
         return SimulatedCtas(
             measured,
             gpu.cycles_per_us,
@@ -61,6 +75,7 @@ def simulate(
             even,
             tuple(cut),
             cut_cycles,
+            slots,
         )
 
     return {regime: times(regime) for regime in REGIMES}

@@ -17,13 +17,14 @@ from engine.model.simulated.persistent import PersistentCtas
 from engine.plan import LaunchPlan
 from engine.sass.analysis import code_digest
 from engine.sass.timing.cta_times import CtaTimes
+from engine.sass.timing.dispatch import SlotTimes
 from engine.sass.timing.sm import Regime
 from kernels.variant import Variant
 
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 13
+_VERSION = 18
 
 
 def path_of(
@@ -92,9 +93,21 @@ def _read(payload: bytes) -> KernelCtas | None:
             has_even_splits=bool(fields["has_even_splits"]),
             cut_keys=tuple(int(n) for n in fields["cut_keys"]),
             cut_cycles=tuple((float(one), float(full)) for one, full in fields["cut_cycles"]),
+            slots=_slot_times(fields["slots"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None  # it is simulated again
+
+
+def _slot_times(fields: dict[str, Any] | None) -> SlotTimes | None:
+    if fields is None:
+        return None
+    return SlotTimes(
+        tile=int(fields["tile"]),
+        rows=tuple(int(n) for n in fields["rows"]),
+        offsets=tuple(_floats(row) for row in fields["offsets"]),
+        shifts=tuple(tuple(_floats(row) for row in sample) for sample in fields["shifts"]),
+    )
 
 
 def _floats(values: Sequence[Any]) -> tuple[float, ...]:

@@ -1,0 +1,103 @@
+"""Which SM takes the next CTA where a launch's last query tiles are cut.
+
+CTAs of such a tile do nearly what the others do, yet put their SM out of step, so that it may take
+several of the last CTAs while others take none. How far out of step hangs on the very rows, keys
+and neighbours: samples of it are simulated, and the launch is followed with some of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from engine.sass.native_library import load_library
+from engine.sass.timing.native import Kernel, simulate_sm
+from engine.sass.trace import CtaTrace
+
+_SOURCE = Path(__file__).resolve().parent / "native" / "dispatch.cpp"
+_MOST_RUNS, _FEWEST_RUNS = 15, 3
+_MOST_FOLLOWED = 30_000  # CTAs of all runs together
+_MOST_PLACES = 4  # of a cut CTA among its neighbours that are simulated
+
+
+@dataclass(frozen=True)
+class SlotTimes:
+    """When the slots of an SM fall free whose CTAs started at once, sample by sample, cycles."""
+
+    tile: int  # query rows of a CTA
+    rows: tuple[int, ...]  # those that the cut query tile of each sample has, ascending
+    # [samples, resident] of equal CTAs, ascending, to the last of them: 0 at most
+    offsets: tuple[tuple[float, ...], ...]
+    # [samples, resident, resident] how much later where one in each slot is cut
+    shifts: tuple[tuple[tuple[float, ...], ...], ...]
+
+    def launch(self, rows: int, is_cut: ArrayLike, ends: ArrayLike, num_sms: int) -> float:
+        """Cycles until the last CTA of a launch is done, in the median of some runs.
+
+        Args:
+            rows: of the cut query tiles.
+            is_cut: whether a CTA has one, of each in order of starting, `[ctas]`.
+            ends: cycles of 0, 1, … equal CTAs on one SM; none takes more.
+
+        Raises as `load_library`.
+        """
+        distances = [abs(rows - x) for x in self.rows]
+        nearest = min(range(len(distances)), key=distances.__getitem__)
+        flags = np.array(is_cut, dtype=np.uint8)
+        if abs(rows - self.tile) <= distances[nearest]:
+            flags[:] = 0  # it does what a whole one does
+        known = np.ascontiguousarray(ends, dtype=np.float64)
+        offsets, shifts = np.array(self.offsets), np.array(self.shifts[nearest])
+        samples, resident = offsets.shape
+        cycles = np.zeros(max(_FEWEST_RUNS, min(_MOST_RUNS, _MOST_FOLLOWED // len(flags))))
+        _library().attune_dispatch(
+            *(flags.ctypes.data, len(flags), known.ctypes.data, len(known) - 1),
+            *(offsets.ctypes.data, samples, shifts.ctypes.data, resident, num_sms),
+            *(cycles.ctypes.data, len(cycles)),
+        )
+        return float(np.median(cycles))
+
+
+def slot_times(
+    kernel: Kernel, tile: int, samples: dict[int, tuple[CtaTrace, CtaTrace]], resident: int
+) -> SlotTimes:
+    """Simulate what `SlotTimes` holds.
+
+    Args:
+        tile: query rows of a CTA.
+        samples: {rows of the cut query tile: a CTA of a whole one and of the cut one}, ascending.
+
+    Raises as `simulate_sm`.
+    """
+    places = np.unique(np.linspace(0, resident - 1, min(resident, _MOST_PLACES)).round())
+
+    def freed(pair: tuple[CtaTrace, CtaTrace], cut: int | None) -> NDArray[np.float64]:
+        queue = [int(i == cut) for i in range(resident)] + [0] * resident
+        started = simulate_sm(kernel, pair, queue, resident, stalls=False).started
+        return np.sort(started[resident:])
+
+    offsets, shifts = [], []
+    for pair in samples.values():
+        equal = freed(pair, None)
+        by_place = {int(i): freed(pair, int(i)) - equal for i in places}
+        nearest = (min(by_place, key=lambda x: abs(x - slot)) for slot in range(resident))
+        offsets.append(tuple((equal - equal[-1]).tolist()))
+        shifts.append(tuple(tuple(by_place[place].tolist()) for place in nearest))
+    return SlotTimes(tile, tuple(samples), tuple(offsets), tuple(shifts))
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = load_library(_SOURCE)
+    library.attune_dispatch.argtypes = [
+        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32),
+        *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32),
+        *(ctypes.c_void_p, ctypes.c_int32),
+    ]
+    library.attune_dispatch.restype = None
+    return library

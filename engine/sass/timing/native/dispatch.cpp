@@ -1,0 +1,93 @@
+// Which SM takes the next CTA of a launch whose CTAs take nearly the same time.
+//
+// SMs whose CTAs are all equal stay in step, and none takes two CTAs more than another. A CTA that
+// does a little less than the others, for a query tile that is cut, puts its SM out of step: where
+// several slots of it fall free before the first one of another SM, it takes several CTAs of the
+// last ones. By how much is read from simulated samples; each run begins with another one.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <utility>
+#include <vector>
+
+namespace {
+
+struct Launch {
+    const uint8_t* is_cut;
+    const double* ends;
+    const double* offsets;
+    const double* shifts;
+    int64_t num_ctas;
+    int32_t most, samples, resident, num_sms;
+};
+
+// The same numbers in every call.
+class Numbers {
+public:
+    int32_t below(int32_t n) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(n));
+    }
+
+private:
+    uint64_t state = 1;
+};
+
+double run(const Launch& in, Numbers& numbers) {
+    const int32_t resident = in.resident;
+    const double* offsets = in.offsets + numbers.below(in.samples) * resident;
+    // By SM and slot: how far it is out of step, and how many CTAs it has had.
+    std::vector<double> late(in.num_sms * resident, 0.0);
+    std::vector<int32_t> had(in.num_sms * resident, 0), taken(in.num_sms, 0);
+    int64_t next = 0;
+    const auto take = [&](int32_t sm, int32_t slot) {
+        const int32_t at = sm * resident + slot;
+        ++had[at], ++taken[sm];
+        if (!in.is_cut[next++]) return;
+        const double* shift = in.shifts + slot * resident;
+        for (int32_t i = 0; i < resident; ++i) late[sm * resident + i] += shift[i];
+    };
+    for (int32_t slot = 0; slot < resident; ++slot)
+        for (int32_t sm = 0; sm < in.num_sms && next < in.num_ctas; ++sm) take(sm, slot);
+    using Event = std::pair<double, int32_t>;  // when a slot falls free, and which
+    std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
+    const auto follow = [&](int32_t at, double now) {
+        const int32_t rounds = had[at] * resident, slot = at % resident;
+        if (had[at] > 0 && rounds <= in.most)
+            events.emplace(std::max(now, in.ends[rounds] + offsets[slot] + late[at]), at);
+    };
+    for (int32_t sm = 0; sm < in.num_sms; ++sm)
+        for (int32_t slot = 0; slot < resident; ++slot) follow(sm * resident + slot, 0.0);
+    while (!events.empty() && next < in.num_ctas) {
+        const auto [now, at] = events.top();
+        events.pop();
+        take(at / resident, at % resident);
+        follow(at, now);
+    }
+    double end = 0;
+    for (int32_t sm = 0; sm < in.num_sms; ++sm) {
+        double shift = 0;
+        for (int32_t slot = 0; slot < resident; ++slot) shift += late[sm * resident + slot];
+        end = std::max(end, in.ends[std::min(taken[sm], in.most)] + shift / resident);
+    }
+    return end;
+}
+
+}  // namespace
+
+// Cycles until the last CTA is done, of each run, in `cycles`.
+//
+//   is_cut   [num_ctas] in order of starting
+//   ends     [most + 1] cycles of 0, 1, … equal CTAs on one SM
+//   offsets  [samples, resident] when the slots of equal CTAs fall free, to the last of them
+//   shifts   [resident, resident] how much later they do with a cut CTA in each slot
+extern "C" __attribute__((visibility("default"))) void attune_dispatch(
+    const uint8_t* is_cut, int64_t num_ctas, const double* ends, int32_t most,
+    const double* offsets, int32_t samples, const double* shifts, int32_t resident,
+    int32_t num_sms, double* cycles, int32_t runs) {
+    const Launch launch{is_cut, ends, offsets, shifts, num_ctas, most, samples, resident, num_sms};
+    Numbers numbers;
+    for (int32_t i = 0; i < runs; ++i) cycles[i] = run(launch, numbers);
+}

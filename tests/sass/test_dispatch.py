@@ -1,0 +1,36 @@
+"""Launches whose last query tiles are cut: which SM takes the last CTAs."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from engine.sass.timing.dispatch import SlotTimes
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+# Two CTAs an SM: alone 60 cycles, together 100, and so on.
+ENDS = [0.0, 60.0, 100.0, 160.0, 200.0, 260.0, 300.0]
+
+
+def slots(shift: float) -> SlotTimes:
+    """SMs with a CTA of 1 row instead of 64 are `shift` cycles late in both of their slots."""
+    return SlotTimes(64, (1,), ((-5.0, 0.0),), (((shift, shift),) * 2,))
+
+
+def test_an_sm_that_is_early_takes_two_of_the_last_ctas() -> None:
+    # Three SMs with two each, then two more CTAs; the first SM has one whose query tile is cut.
+    is_cut = np.arange(8) == 0
+    assert slots(-20.0).launch(1, is_cut, ENDS, 3) == 200.0 - 20.0
+    # Where only one slot falls free before those of the others, each takes one.
+    assert slots(-3.0).launch(1, is_cut, ENDS, 3) == 160.0
+    # Late, it takes none, and the others take one each.
+    assert slots(30.0).launch(1, is_cut, ENDS, 3) == 160.0
+
+
+def test_a_tile_that_is_nearly_whole_counts_as_one() -> None:
+    is_cut = np.arange(8) == 0
+    assert slots(-20.0).launch(60, is_cut, ENDS, 3) == 160.0
+    assert slots(-20.0).launch(1, np.zeros(8), ENDS, 3) == 160.0
