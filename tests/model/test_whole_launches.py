@@ -70,6 +70,7 @@ def error(name: str, gpu: str, problem: Problem) -> float:
         ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384)),  # few beyond a round
         ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True)),
         ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True)),
+        ("v14", "A100 80GB SXM", replace(PROBLEM, batch=1, seqlen=1000)),  # uneven splits
         ("v17", "H200", replace(PROBLEM, seqlen=200)),  # its last key tile is cut
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201)),  # to a few keys
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255)),  # to all but one

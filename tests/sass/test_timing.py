@@ -296,7 +296,12 @@ def times_of(alone: float, together: float, more: float, **other: float) -> CtaT
     """Two CTAs at a time: one, both, one more, and a round more, twice as long at twice the
     length."""
     cycles = (alone, together, together + more, together + 0.9 * together)
-    shares = {"mixed_share": 1.0, "start_share": 0.0, "cta_spread": 0.0, "fetch_cycles": 0.0}
+    shares = {
+        "mixed_shares": (1.0, 1.0),
+        "start_share": 0.0,
+        "cta_spread": 0.0,
+        "fetch_cycles": 0.0,
+    }
     return CtaTimes(
         resident=2,
         lengths=(1.0, 2.0),
@@ -328,7 +333,9 @@ def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
 
 def test_ctas_of_several_lengths_are_followed_one_by_one() -> None:
     """One at a time on each SM, sixteen lengths in turn: each goes where it is done first."""
-    one = CtaTimes(1, (1.0, 2.0), (1,), ((100.0,), (200.0,)), (100.0, 200.0), 1.0, 0.0, 0.0, 0.0)
+    one = CtaTimes(
+        1, (1.0, 2.0), (1,), ((100.0,), (200.0,)), (100.0, 200.0), (1.0, 1.0), 0.0, 0.0, 0.0
+    )
     lengths = np.tile(np.arange(16.0, 0.0, -1.0), 48)
     sms = [0.0] * 58
     for length in lengths:

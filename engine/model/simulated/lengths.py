@@ -15,6 +15,7 @@ from engine.sass.cubin import Entry
 from engine.sass.emulation import EXECUTED, Emulator
 from engine.sass.instruction import Program
 from engine.sass.launch import launch_of_pass
+from engine.sass.timing.cta_times import Shorter
 from engine.sass.trace import CtaTrace
 from kernels.variant import Config, Variant
 
@@ -29,6 +30,7 @@ _CUT_ROWS = (256, 512)
 _MOST_CUT_INSTRUCTIONS = 25_000
 # On all CTAs beside each other that one sample of a cut query tile takes.
 _MOST_SAMPLED = 700_000
+_NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
 
 
 def plans_of(
@@ -142,6 +144,30 @@ def cut_query_tiles(
         if len(found) == len(wanted):
             break
     return found
+
+
+def shorter_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+) -> dict[float, Shorter]:
+    """{K/V rows: of the first one of even splits of which one is a K/V tile shorter, its rows and
+    trace}, for some of those lengths."""
+    problem, config = plan.problem, plan.config
+    step = config.get("block_n", 1)
+    traces: dict[float, Shorter] = {}
+    for rows in lengths[::2]:  # as far as one tile changes them little
+        keys = int(rows) * config["num_splits"] - step
+        if not 4 * step <= rows <= _NEAR_ROWS:
+            continue
+        if problem.seqlen_kv is None:
+            short = replace(problem, batch=1, seqlen=keys)
+        else:
+            short = replace(problem, batch=1, seqlen_kv=keys)
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, short, config), 0)
+            _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
+            trace = Emulator(program, entry, launch).trace((0, y - 1, z - 1))[0]
+            traces[rows] = (rows - step, trace)
+    return traces
 
 
 def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:

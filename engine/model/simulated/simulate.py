@@ -10,6 +10,7 @@ from engine.model.simulated.lengths import (
     cut_query_tiles,
     has_even_splits,
     longest_ctas,
+    shorter_ctas,
 )
 from engine.model.simulated.persistent import simulate_persistent
 from engine.model.simulated.store import REGIMES, KernelCtas
@@ -38,6 +39,7 @@ def simulate(
     error = spread(gpu.constants.arch, family(program))
     longest_first = not any(any(trace.cta) for trace in traces.values())
     even = has_even_splits(program, entry, variant, plan)
+    shorter = shorter_ctas(program, entry, variant, plan, tuple(traces)) if even else None
     cut = cut_ctas(program, entry, variant, plan, tuple(traces))
     cut_queries = cut_query_tiles(program, entry, variant, plan, tuple(traces), resident)
     smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
@@ -55,6 +57,7 @@ def simulate(
             # Where few SMs work, one has one CTA at most.
             most=1 if regime == "alone" else None,
             mixed=plan.problem.causal or plan.config.get("num_splits", 1) > 1,
+            slightly_shorter=shorter,
         )
         cut_cycles = tuple(
             added_cycles(program, gpu, device, regime, smem_bytes, measured, others, resident)

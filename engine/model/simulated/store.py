@@ -24,7 +24,7 @@ from kernels.variant import Variant
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 18
+_VERSION = 19
 
 
 def path_of(
@@ -82,7 +82,7 @@ def _read(payload: bytes) -> KernelCtas | None:
                 counts=tuple(int(n) for n in times["counts"]),
                 cycles=tuple(_floats(row) for row in times["cycles"]),
                 round_cycles=_floats(times["round_cycles"]),
-                mixed_share=float(times["mixed_share"]),
+                mixed_shares=_floats(times["mixed_shares"]),
                 start_share=float(times["start_share"]),
                 cta_spread=float(times["cta_spread"]),
                 fetch_cycles=float(times["fetch_cycles"]),

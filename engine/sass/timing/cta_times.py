@@ -7,9 +7,10 @@ far that is from simulating other lengths).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +21,7 @@ from engine.sass.timing.sharing import share_sms
 from engine.sass.trace import CtaTrace
 
 FloatArray = NDArray[np.float64]
+Shorter: TypeAlias = tuple[float, CtaTrace]  # a CTA's length and trace
 _ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repeats itself
 _FEWEST_SETTLED, _MOST_SETTLED = 2, 16  # behind those, over which a further one's time is taken
 _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
@@ -28,6 +30,7 @@ _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 _MOST_SIMULATED = 3_000_000
 _MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
 _FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # of CTAs in it
+_MOST_NEAR_ROUNDS = 16  # of CTAs that differ little: they settle slowly
 _STEPS = 6  # that settle it
 _GOLDEN = 0.6180339887
 
@@ -46,9 +49,9 @@ class CtaTimes:
     counts: tuple[int, ...]  # ascending; `resident` is one of them
     cycles: tuple[tuple[float, ...], ...]
     round_cycles: tuple[float, ...]  # one for each length
-    # A round of CTAs of several lengths to rounds of equal ones. Those are in the same places of
-    # their code again and again, which may be good places or bad ones.
-    mixed_share: float
+    # A round of CTAs of several lengths to rounds of equal ones, of each length. Equal ones are in
+    # the same places of their code again and again, which may be good places or bad ones.
+    mixed_shares: tuple[float, ...]
     # What CTAs of several lengths take more where they start at once, to what equal ones take.
     start_share: float
     cta_spread: float  # standard deviation of the time of such CTAs, as a share of it
@@ -85,7 +88,8 @@ class CtaTimes:
         """Cycles of one of 0, 1, … `resident` CTAs, the others of other lengths and further on,
         `[n, resident + 1]`."""
         x, at_once = np.asarray(lengths, np.float64), self.table(lengths)
-        full = self.mixed_share * self._at(x, self.round_cycles, self.resident) / at_once[:, -1]
+        shares = np.interp(x, self.lengths, self.mixed_shares)
+        full = shares * self._at(x, self.round_cycles, self.resident) / at_once[:, -1]
         others = np.arange(self.resident + 1) - (self.resident > 1)
         share = np.clip(others / max(1, self.resident - 1), 0.0, 1.0)
         result: FloatArray = at_once * (1 + (full - 1)[:, np.newaxis] * share)
@@ -161,6 +165,7 @@ def measure(
     most: int | None = None,
     quick: bool = False,
     mixed: bool = False,
+    slightly_shorter: Mapping[float, Shorter] | None = None,
 ) -> CtaTimes:
     """Simulate what `CtaTimes` holds.
 
@@ -172,6 +177,8 @@ def measure(
         quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and every
             further round takes as long as the first.
         mixed: whether CTAs of several lengths will be beside each other.
+        slightly_shorter: by some of `lengths`, a CTA of a little less, where a launch's CTAs differ
+            no more than that from those beside them.
     """
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
@@ -218,14 +225,39 @@ def measure(
         counts=counts,
         cycles=tuple(cycles),
         round_cycles=tuple(rounds),
-        mixed_share=1.0,
+        mixed_shares=(1.0,) * len(by_length),
         start_share=1.0,
         cta_spread=0.0,
         fetch_cycles=max(0.0, with_fetch - cycles[0][0]),
     )
     if not mixed or len(by_length) == 1 or (most is not None and most == 1):
         return times
+    if slightly_shorter:
+        return _with_near_shares(kernel, by_length, slightly_shorter, times)
     return _with_shares(kernel, by_length, times)
+
+
+def _with_near_shares(
+    kernel: Kernel,
+    by_length: Mapping[float, CtaTrace],
+    shorter: Mapping[float, Shorter],
+    times: CtaTimes,
+) -> CtaTimes:
+    """With what CTAs take of which some are a little shorter: how they fall into step depends on
+    their length, and those that start at once do it as equal ones."""
+    known: dict[float, float] = {}
+    for length, (shorter_length, trace) in shorter.items():
+        traces = by_length[length], trace
+        executed = times.resident * len(traces[0].instruction)
+        rounds = max(_FEWEST_MIXED, min(_MOST_NEAR_ROUNDS, _MOST_MIXED // executed))
+        queue = [int(2 * (i * _GOLDEN % 1)) for i in range(rounds * times.resident)]
+        timing = simulate_sm(kernel, traces, queue, times.resident, stalls=False)
+        is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
+        of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
+        equal = times._at(of_amid, times.round_cycles, times.resident)
+        known[length] = float((timing.finished - timing.started)[is_amid].sum() / equal.sum())
+    shares = np.interp(times.lengths, list(known), list(known.values()))
+    return replace(times, mixed_shares=tuple(shares.tolist()))
 
 
 def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTimes) -> CtaTimes:
@@ -257,8 +289,8 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
         return np.array(replace(times, start_share=share)._shared_each(starts, lengths))
 
     for _ in range(_STEPS):
-        share = times.mixed_share * long / times.shared(order, lengths)
-        times = replace(times, mixed_share=share)
+        share = times.mixed_shares[0] * long / times.shared(order, lengths)
+        times = replace(times, mixed_shares=(share,) * len(times.lengths))
         without, at_once = shared(0.0).sum(), shared(1.0).sum()
         if at_once > without:
             share = float((short.sum() - without) / (at_once - without))

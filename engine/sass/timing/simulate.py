@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from engine.devices.spec import DeviceSpec
 from engine.sass.instruction import Program
 from engine.sass.launch import Launch
 from engine.sass.timing.constants import LAUNCH_FLOOR_US
-from engine.sass.timing.cta_times import CtaTimes, measure, steady_state
+from engine.sass.timing.cta_times import CtaTimes, Shorter, measure, steady_state
 from engine.sass.timing.cutting import first_iterations, has_phases, iterations_of, main_loop
 from engine.sass.timing.grid import grid_cycles
 from engine.sass.timing.native import simulate_counts
@@ -85,13 +85,16 @@ def measured_ctas(
     quick: bool = False,
     mixed: bool = False,
     miss_share: float = 1.0,
+    slightly_shorter: Mapping[float, Shorter] | None = None,
 ) -> CtaTimes:
     """`CtaTimes` of a program; `smem_bytes` is one CTA's, static and dynamic."""
     taken = resident * allocated_smem(device, smem_bytes)
-    kernels = [
+    kernel, fetching = (
         sm_kernel(program, gpu, regime, taken, fetches, miss_share) for fetches in (False, True)
-    ]
-    return measure(kernels[0], kernels[1], traces, lengths, resident, most, quick, mixed)
+    )
+    return measure(
+        kernel, fetching, traces, lengths, resident, most, quick, mixed, slightly_shorter
+    )
 
 
 def added_cycles(
