@@ -1,15 +1,15 @@
 // v11 Register tuned: two row tiles a warp share fragments of K and V; softmax beside the products.
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
-// Changed: against v10, row_tiles; K a tile ahead of V; Q in shared memory where registers end.
+// Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
-// Counted: 2,952 instructions for 64 keys on sm_80 (3,000 with the mask's branch), no conflicts.
-// Simulated: tensor pipe busy in the loop at D = 64, 128 (aimed at 90 %): A100 77, 84 %; L4 95, 89;
-//   RTX 5090 97, 95; H200 67, 67. Of 1,024 tensor cycles on an A100 at D = 64 EX2 takes 544, FP32
-//   408: no pipe forbids 90, but two warps, 1,504 cycles each alone, fall into step and take 2,670.
+// Counted: 3,016 instructions for 64 keys on sm_80 (K one tile ahead, EX2 beside PV alone: 2,952).
+// Simulated: tensor pipe busy in the loop at D = 64, 128 (aimed at 90 %): A100 85, 85 % (K one tile
+//   ahead 77, 84); L4 97, 96; RTX 5090 100, 96; H200 72, 77 (67, 67; aimed at 85). No pipe forbids
+//   90 (at D = 64 on an A100 EX2 takes 544 of 1,024 cycles), but two warps fall into step.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128]
@@ -59,7 +59,20 @@ constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
 constexpr bool TWO_LOOPS =
-    !(IS_CAUSAL && Q_IN_SMEM && (ROW_TILES * BLOCK_N >= 128 || __CUDA_ARCH__ == 900));
+    !(IS_CAUSAL && Q_IN_SMEM &&
+      (ROW_TILES * BLOCK_N >= 128 || (__CUDA_ARCH__ == 900 && HEAD_DIM == 96)));
+// P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
+// beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
+// where registers end.
+constexpr int EARLY = Q_IN_SMEM || HEAD_DIM == 128 ? KEY_STEPS : KEY_STEPS / 2;
+// Steps of keys whose first fragment waits in registers when a tile begins: as many as are free.
+constexpr int AHEAD = HEAD_DIM == 128 ? 0 : Q_IN_SMEM ? 1 : 2;
+// Whether copies start before V is read. At D = 128 they are so many that its fragments wait for
+// them, which costs less than a later arrival only where one CTA fits on an SM. sm_80 would spill
+// with a causal mask.
+constexpr bool COPIES_FIRST =
+    HEAD_DIM < 128 || ROW_TILES == 1 ||
+    !(__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || (__CUDA_ARCH__ == 800 && !IS_CAUSAL));
 constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -131,6 +144,7 @@ using Scores = float[ROW_TILES][BLOCK_N / 8][4];
 using Output = float[ROW_TILES][HEAD_DIM / 8][4];
 using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
 using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
+using Keys = unsigned[AHEAD > 0 ? AHEAD : 1][4];                      // K's fragments ahead
 using Rows = float[ROW_TILES][2];
 
 // Chooses one of two versions of the loop's body when it is compiled.
@@ -141,10 +155,21 @@ struct Unmasked {
     static constexpr bool value = false;
 };
 
-// S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
-// untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
+// K's fragments of the first AHEAD steps of keys and the first 16 columns.
+__device__ __forceinline__ void load_ahead(Keys& k_ahead, unsigned k_address) {
+#pragma unroll
+    for (int key_step = 0; key_step < AHEAD; key_step++) {
+        ldmatrix_x4(k_ahead[key_step], k_address + key_step * 32 * HEAD_DIM);
+    }
+}
+
+// S = Q @ K^T [WARP_ROWS, BLOCK_N], its steps of keys from FIRST to END. K's rows are the columns
+// of the right operand, so they load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K,
+// 2, 3 are keys 8-15.
+template <int FIRST, int END>
 __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rmem,
-                                                unsigned q_address, unsigned k_address) {
+                                                const Keys& k_ahead, unsigned q_address,
+                                                unsigned k_address) {
 #pragma unroll
     for (int step = 0; step < DIM_STEPS; step++) {
         if constexpr (Q_IN_SMEM) {
@@ -154,9 +179,14 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
             }
         }
 #pragma unroll
-        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+        for (int key_step = FIRST; key_step < END; key_step++) {
             unsigned k_rmem[4];
-            ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+            if (step == 0 && key_step < AHEAD) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) k_rmem[i] = k_ahead[key_step][i];
+            } else {
+                ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+            }
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
                 const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
@@ -225,8 +255,9 @@ __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction
     }
 }
 
-// P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded. Two
-// accumulator tiles of S side by side are one left operand.
+// P = exp(scale (S - m)) of the steps of keys from FIRST to END: one FFMA and one EX2 a score; l
+// sums it before P is rounded. Two accumulator tiles of S side by side are one left operand.
+template <int FIRST, int END>
 __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
                                              const Rows& m_scaled, float scale_log2) {
 #pragma unroll
@@ -235,7 +266,7 @@ __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rm
         for (int r = 0; r < 2; r++) {
             float sum = 0.0f;
 #pragma unroll
-            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+            for (int tile = 2 * FIRST; tile < 2 * END; tile++) {
                 const float(&scores)[4] = s_rmem[t][tile];
                 const float left = fast_exp2(scores[2 * r] * scale_log2 - m_scaled[t][r]);
                 const float right = fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[t][r]);
@@ -338,21 +369,23 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
     const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
 
-    // Copies the K tile whose first key is n and the V tile before it; behind the last tile, zeros.
-    // A group of its own; stages are in elements. V is reached from K's pointer, to save registers.
+    // Copies the tile whose first key is n; behind the last one, zeros. Places in the ring are in
+    // elements. V is reached from K's pointer, to save registers.
     const int rows_left = kv_end - copy_row;
-    const element* k_lane_source = k + kv_head + copy_offset;
-    const auto start_copies = [&](int k_stage, int v_stage, int n) {
-        load_tile<BLOCK_N>(copy_address + 2 * k_stage, k_lane_source, rows_left - n);
-        if (n > 0) {
-            load_tile<BLOCK_N>(copy_address + 2 * (TILE + v_stage), k_lane_source + (v - k) - TILE,
-                               rows_left - n + BLOCK_N);
-        }
-        k_lane_source += TILE;
-        cp_async_commit();
+    const element* lane_source = k + kv_head + copy_offset;
+    const auto start_copy = [&](int place, const element* source, int n) {
+        load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n);
     };
+    // Every group holds a tile of K and the V of the tile before.
 #pragma unroll
-    for (int i = 0; i < STAGES; i++) start_copies(2 * i * TILE, 2 * (i - 1) * TILE, i * BLOCK_N);
+    for (int i = 0; i < STAGES; i++) {
+        start_copy(2 * i * TILE, lane_source + i * TILE, i * BLOCK_N);
+        if (i > 0) {
+            start_copy((2 * i - 1) * TILE, lane_source + (v - k) + (i - 1) * TILE,
+                       (i - 1) * BLOCK_N);
+        }
+        cp_async_commit();
+    }
 
     // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
     const int k_row = lane / 16 * 8 + lane % 8, v_row = lane % 16;
@@ -368,41 +401,65 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // S and P of the first tile.
     Scores s_rmem;
     Weights p_rmem;
+    Keys k_ahead;
     cp_async_wait<STAGES - 1>();
     // All threads' parts of its K are there.
     __syncthreads();
-    multiply_scores(s_rmem, q_rmem, q_lane, k_lane);
+    load_ahead(k_ahead, k_lane);
+    multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
     if (BLOCK_N > all_visible) mask_scores(s_rmem, 0, query0, pair, seqlen_kv);
+    cp_async_wait<STAGES - 2>();
+    // The second K is there, and the first is read by nobody any more.
+    __syncthreads();
+    start_copy(0, lane_source + STAGES * TILE, STAGES * BLOCK_N);
+    cp_async_commit();
     update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
-    exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+    exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+    load_ahead(k_ahead, k_lane + 4 * TILE);
 
     constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
-    int stage = 0;  // where V of this tile lies in the ring, in elements
-    int next = BLOCK_N;  // first key of the next tile
+    int v_stage = 0;         // where this tile lies in the ring, K before V: its V is to be read
+    int k_stage = 2 * TILE;  // and the next, whose K is
+    int next = BLOCK_N;      // first key of the next tile
+    lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
     const auto visit = [&](auto kind) {
-        cp_async_wait<STAGES - 2>();
-        // All threads' parts of this tile's V and of the next K are there, and K of this tile and V
-        // of the one before are read by nobody any more: their stages take the next copies.
-        __syncthreads();
         // Hides from the compiler that q_lane stays: it would keep Q's address of every step in a
         // register of its own, and spill others.
         asm volatile("" : "+r"(q_lane));
-        const int v_stage = stage;
-        stage = stage == LAST_STAGE ? 0 : stage + 2 * TILE;
 
-        // S of the next tile beside O's rescaling for this one, ...
-        multiply_scores(s_rmem, q_rmem, q_lane, k_lane + 2 * stage);
-        start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
-                     next + (STAGES - 1) * BLOCK_N);
+        // S of the next tile beside the rest of this tile's P and O's rescaling for it, ...
+        const unsigned k_next = k_lane + 2 * k_stage;
+        multiply_scores<0, EARLY>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
+        if constexpr (EARLY < KEY_STEPS) {
+            exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+            multiply_scores<EARLY, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
+        }
         rescale(acc_rmem, correction);
         if (decltype(kind)::value && (TWO_LOOPS || next + BLOCK_N > all_visible)) {
             mask_scores(s_rmem, next, query0, pair, seqlen_kv);
         }
+
+        cp_async_wait<STAGES - 2>();
+        // All threads' parts of this tile's V and of the K after the next are there, and K of the
+        // next tile and V of the one before are read by nobody any more: copies take their places.
+        __syncthreads();
+        const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE) + TILE;
+        const auto refill = [&] {
+            start_copy(k_stage, lane_source + 2 * TILE, next + STAGES * BLOCK_N);
+            start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);
+            cp_async_commit();
+        };
+        if constexpr (COPIES_FIRST) refill();
         // ... and O of this tile beside the softmax of the next: tensor cores do the one while
         // other units do the other. In v10 a warp does them one after the other.
         multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
+        if constexpr (!COPIES_FIRST) refill();
+        lane_source += TILE;
+        v_stage = k_stage;
+        k_stage = k_stage == LAST_STAGE ? 0 : k_stage + 2 * TILE;
         update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
-        exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+        exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+        load_ahead(k_ahead, k_lane + 2 * k_stage);
     };
     // Two loops, so that the first is one block of code without a branch: the compiler moves the
     // softmax between the products only within a block.
@@ -412,11 +469,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     for (; next < kv_end; next += BLOCK_N) visit(Masked());
 
     // The last tile has no next.
+    if constexpr (EARLY < KEY_STEPS) {
+        exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+    }
     cp_async_wait<0>();
     // All threads' parts of its V are there.
     __syncthreads();
     rescale(acc_rmem, correction);
-    multiply_values(acc_rmem, p_rmem, v_lane + 2 * stage);
+    multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
 
     // O takes the place of the ring and of Q, which slower warps are still reading.
     __syncthreads();

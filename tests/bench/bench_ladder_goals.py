@@ -64,11 +64,11 @@ def interval(launch: TimedLaunch) -> str:
     return f"({latency.low_us:.1f}–{latency.high_us:.1f} µs)"
 
 
-def steady_busy(gpu: str, dim: int, block_n: int) -> float:
+def steady_busy(gpu: str, dim: int, block_n: int, num_warps: int) -> float:
     """The tensor pipe's busy share in the loop: what 1,024 keys more add to a round of CTAs, so
     that neither its beginning nor its end counts. L2 holds these K and V on every GPU."""
     short, long = (
-        at("v11", gpu, problem, block_n=block_n).simulated
+        at("v11", gpu, problem, block_n=block_n, num_warps=num_warps).simulated
         for keys in (1024, 2048)
         for problem in [Problem(2, 16, 1024, dim, seqlen_kv=keys, num_heads_kv=2)]
     )
@@ -80,9 +80,10 @@ def steady_busy(gpu: str, dim: int, block_n: int) -> float:
 def v11() -> Iterator[Goal]:
     for gpu, wanted in ((A100, 0.90), (L4, 0.90), (RTX, 0.90), (H200, 0.85)):
         for dim in (64, 128):
-            choices = (32, 64) if dim == 64 else (32,)  # of block_n; D = 128 takes no more
-            busy, block_n = max((steady_busy(gpu, dim, n), n) for n in choices)
-            what = f"v11 on {gpu}, D={dim}, block_n={block_n}: tensor pipe busy"
+            # Of block_n and num_warps: D = 128 takes no more keys, and 8 warps where one CTA fits.
+            choices = ((32, 4), (64, 4)) if dim == 64 else ((32, 4), (32, 8))
+            busy, (keys, warps) = max((steady_busy(gpu, dim, *c), c) for c in choices)
+            what = f"v11 on {gpu}, D={dim}, block_n={keys}, num_warps={warps}: tensor pipe busy"
             yield Goal(what, wanted, busy, "")
     for dim in (64, 128):
         problem = Problem(4, 2048 // dim, 4096, dim)

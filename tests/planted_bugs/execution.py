@@ -207,10 +207,98 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*_RACE, "in this launch"),
         nth=2,
     ),
-    # ---- the ring of v11 and v13, a tile of K ahead of V ----
+    # ---- the ring of v11, two tiles of K ahead of V ----
     *(
-        Mutation(name, (variant,), old, ";", words, nth=nth, config=config)
-        for variant, config in (("v11", {}), ("v13", {"num_ctas": 4}))
+        Mutation(name, ("v11",), old, ";", words, nth=nth, config=config)
+        for name, old, nth, words, config in (
+            ("no wait for the first K", "cp_async_wait<STAGES - 1>();", None, _COPIED, {}),
+            ("no wait for the second K", "cp_async_wait<STAGES - 2>();", 0, _COPIED, {}),
+            ("no wait for V and the K ahead", "cp_async_wait<STAGES - 2>();", 1, _COPIED, {}),
+            ("no wait for the last V", "cp_async_wait<0>();", None, _COPIED, {}),
+            ("no barrier after the first wait", "__syncthreads();", 0, _RACE, {}),
+            ("no barrier after the second wait", "__syncthreads();", 1, _RACE, {}),
+            ("no barrier in the loop", "__syncthreads();", 2, _RACE, {}),
+            ("no barrier before the last V", "__syncthreads();", 3, _RACE, {}),
+            ("no barrier before O takes the ring", "__syncthreads();", 4, _RACE, {}),
+            ("first groups not closed", "cp_async_commit();", 0, _COPIED, {}),
+            ("group of the third K not closed", "cp_async_commit();", 1, _COPIED, {"stages": 3}),
+            ("groups in the loop not closed", "cp_async_commit();", 2, _COPIED, {"stages": 3}),
+        )
+    ),
+    *(
+        Mutation(name, ("v11",), old, new, words, nth=nth)
+        for name, old, new, nth, words in (
+            (
+                "a tile too many may be under way",
+                "cp_async_wait<STAGES - 2>();",
+                "cp_async_wait<STAGES - 1>();",
+                1,
+                _COPIED,
+            ),
+            (
+                "K over the tile still to be read",
+                "start_copy(k_stage, lane",
+                "start_copy(v_stage == k_stage ? 0 : LAST_STAGE - k_stage, lane",
+                None,
+                (*_RACE, "another key's"),
+            ),
+            (
+                "V over V still to be read",
+                "start_copy(v_place, lane",
+                "start_copy(v_stage + TILE, lane",
+                None,
+                _RACE,
+            ),
+            (
+                "V a tile too far on",
+                "lane_source + (v - k), next",
+                "lane_source + (v - k) + TILE, next",
+                None,
+                ("V", "out of bounds"),
+            ),
+            (
+                "K a tile too far on",
+                "lane_source + 2 * TILE, next",
+                "lane_source + 3 * TILE, next",
+                None,
+                ("K", "out of bounds"),
+            ),
+            (
+                "the rest of P left out",
+                "exponentiate<EARLY, KEY_STEPS>(",
+                "exponentiate<KEY_STEPS, KEY_STEPS>(",
+                0,
+                ("l", "P"),
+            ),
+            (
+                "K ahead from the tile before",
+                "load_ahead(k_ahead, k_lane + 2 * k_stage);",
+                "load_ahead(k_ahead, k_lane + 2 * v_stage);",
+                None,
+                ("K", "key", "asynchronous copy"),
+            ),
+            (
+                "loop's O not rescaled",
+                "rescale(acc_rmem, correction);",
+                ";",
+                0,
+                ("wrong weights",),
+            ),
+            ("the last O not rescaled", "rescale(acc_rmem, correction);", ";", 1, ("rescale", "O")),
+        )
+    ),
+    Mutation(
+        "the last rest of P left out",
+        ("v11",),
+        "exponentiate<EARLY, KEY_STEPS>(",
+        "exponentiate<KEY_STEPS, KEY_STEPS>(",
+        ("l", "P"),
+        shapes="gqa",  # whose last tile holds more than half of its keys
+        nth=1,
+    ),
+    # ---- the ring of v13, a tile of K ahead of V ----
+    *(
+        Mutation(name, ("v13",), old, ";", words, nth=nth, config={"num_ctas": 4})
         for name, old, nth, words in (
             ("no wait for the first K", "cp_async_wait<STAGES - 1>();", None, _COPIED),
             ("no wait for V and the next K", "cp_async_wait<STAGES - 2>();", None, _COPIED),
@@ -220,7 +308,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("no barrier before the last V", "__syncthreads();", 2, _RACE),
         )
     ),
-    Mutation("no barrier before O takes the ring", ("v11",), "__syncthreads();", ";", _RACE, nth=3),
     # ---- the pieces of v13, cut at four CTAs ----
     *(
         Mutation(name, ("v13",), old, new, words, nth=nth, config={"num_ctas": 4})
