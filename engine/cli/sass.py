@@ -71,6 +71,7 @@ def _of_variant(
         auto = EvaluationRequest(AUTO, problem, given, gpu=device.name if device else None)
         pinned = pinned_with_note(auto)
         variant, config = find_variant(pinned.variant), dict(pinned.config)
+        args.kernel = variant.id  # which the figures are of
     elif args.defaults_only:
         config = default_config(variant, given)
     else:

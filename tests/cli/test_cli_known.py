@@ -47,6 +47,16 @@ def test_auto_is_what_was_timed(command: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("timed")
+def test_figures_of_auto_bear_the_name_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr("engine.cli.sass.analyse_plan", lambda *_: [])
+    monkeypatch.setattr("engine.cli.sass._time_passes", lambda *_: [])
+    monkeypatch.setattr("engine.cli.sass.print_results", lambda name, *_: printed.append(name))
+    assert main(["sass", "auto", "--gpu", "L4"]) == 0
+    assert printed == ["v01"]
+
+
+@pytest.mark.usefixtures("timed")
 def test_bench_is_handed_these_times(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
