@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from engine.sass.native_library import load_library
-from engine.sass.timing.native import Kernel, simulate_sm
+from engine.sass.timing.native import Kernel, simulate_freed
 from engine.sass.trace import CtaTrace
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "dispatch.cpp"
@@ -74,17 +74,17 @@ def slot_times(
 
     Raises as `simulate_sm`.
     """
-    places = np.unique(np.linspace(0, resident - 1, min(resident, _MOST_PLACES)).round())
+    spread = np.linspace(0, resident - 1, min(resident, _MOST_PLACES)).round()
+    places = sorted({int(place) for place in spread})
 
     def freed(pair: tuple[CtaTrace, CtaTrace], cut: int | None) -> NDArray[np.float64]:
         queue = [int(i == cut) for i in range(resident)] + [0] * resident
-        started = simulate_sm(kernel, pair, queue, resident, stalls=False).started
-        return np.sort(started[resident:])
+        return simulate_freed(kernel, pair, queue, resident)
 
     offsets, shifts = [], []
     for pair in samples.values():
         equal = freed(pair, None)
-        by_place = {int(i): freed(pair, int(i)) - equal for i in places}
+        by_place = {i: freed(pair, i) - equal for i in places}
         nearest = (min(by_place, key=lambda x: abs(x - slot)) for slot in range(resident))
         offsets.append(tuple((equal - equal[-1]).tolist()))
         shifts.append(tuple(tuple(by_place[place].tolist()) for place in nearest))

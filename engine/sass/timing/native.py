@@ -145,6 +145,24 @@ def simulate_counts(
     return ends, freed
 
 
+def simulate_freed(
+    kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int
+) -> NDArray[np.float64]:
+    """When the slots of an SM fall free that the CTAs beyond the first `resident` take, ascending,
+    `[len(queue) - resident]`: those are not followed further than to the last of these cycles.
+
+    Args:
+        queue: for each CTA in order of starting, which of `traces` it executes.
+
+    Raises as `simulate_sm`.
+    """
+    call = _Call(kernel, traces, queue, resident, 1, stalls=False)
+    freed = np.zeros(max(0, len(queue) - resident))
+    at = ctypes.byref(call.launch), ctypes.byref(call.result)
+    _check(_library().attune_time_counts(*at, None, 0, None, freed.ctypes.data))
+    return freed
+
+
 class _Call:
     """The structures of one call, and the arrays that they point into."""
 
