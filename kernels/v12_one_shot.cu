@@ -1,41 +1,59 @@
-// v12 One shot: for few keys; the warps of a CTA share 16 query rows, each takes its keys at once.
-// Idea: where every launch is too short to pipeline, spread one tile's keys and wait only once.
-// Changed: against v08, warps split K, not Q; K skips shared memory; no K/V loop, so no rescale.
-// Limiter: latency from first load to last store; with many heads, reading all K/V for each CTA.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; KV <= num_warps keys_per_warp.
-// Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles)), num_heads, batch), 32 num_warps.
-// Source: Flash-Decoding's split and log-sum-exp merge (v05), inside one CTA.
-// Weakness: KV <= 512; causal warps whose keys lie past the diagonal idle; 4-byte output stores.
-// Counted: 4,000 instructions a CTA at S = 128, D = 64 on sm_90 (4,264 with a division of heads).
-// Simulated on an H200, all of Q and K asked for before V: S = 64, 128, 256, 512 at B·H = 1 take
-//   2.0, 2.2, 2.7, 3.6 us (with V first and the division 2.2, 2.5, 2.9, 3.8); S = 128 at B·H = 256
-//   takes 9.1 us, aimed at 3.9: every 32 rows read K and V again.
+// v12 One shot: for few keys; each warp of a CTA has its query rows and its keys, taken at once.
+// Idea: where every launch is too short to pipeline, spread the work of a tile and wait only once.
+// Changed: against v08, warps split K as well as Q; no K/V loop, so no rescale; stores of 16 bytes.
+// Limiter: latency from first load to last store, half of it for code that no SM has fetched yet.
+// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; KV <= max_keys, at most 512.
+// Passes: 1, attention_forward; grid (ceil(S / block_m), num_heads, batch), 32 num_warps threads.
+// Source: Flash-Decoding's split (v05), inside one CTA, with one maximum for all parts.
+// Weakness: causal warps whose keys lie past the diagonal idle; 16 rows a warp read K/V once each.
+// Counted: 2,068 instructions a CTA at S = 128, D = 64 on sm_90 (2,332 with weights, divisions).
+// Simulated on an H200, D = 64: S = 64, 128, 256, 512 at B·H = 1 take 1.7, 1.9, 2.4, 3.1 us; S = 128
+//   at B·H = 32, 64, 128, 256 takes 2.2, 2.7, 3.3, 5.3 us (2.9, 3.9, 5.4, 9.1 without row_warps).
+//   At 128 and more 0.4 us is code and 0.7 the first K: 2.9 and 3.9 stay out of reach.
 /* attune
-idea = "Short S: the warps of a CTA split the keys, take them at once, merge on chip."
+idea = "Short S: the warps of a CTA split rows and keys, take them at once, merge on chip."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
-let.block_m = "16 * row_tiles"
-let.max_keys = "num_warps * keys_per_warp"
+let.key_warps = "num_warps // row_warps"
+let.block_m = "16 * row_tiles * row_warps"
+let.max_keys = "key_warps * keys_per_warp"
 
 [tunables]
-num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA, which split the keys"}
-keys_per_warp = {values = [16, 32, 64], default = 32, meaning = "keys each warp takes at once"}
-row_tiles = {values = [1, 2], default = 1, meaning = "16-row tiles per CTA, which share K/V"}
+num_warps = {values = [2, 4, 8], default = 4, meaning = "warps per CTA"}
+row_warps = {values = [1, 2, 4, 8], default = 1, meaning = "of them, that share their keys"}
+keys_per_warp = {values = [16, 32, 64, 128], default = 32, meaning = "keys each warp takes at once"}
+row_tiles = {values = [1, 2], default = 1, meaning = "16-row tiles per warp"}
 
 [[constraints]]
 condition = "seqlen_kv <= max_keys"
 sentence = """v12 keeps all keys of a head in one CTA, here {max_keys}, and there are \
               {seqlen_kv:,}: raise num_warps or keys_per_warp, or choose a variant that loops."""
 
+[[constraints]]
+condition = "row_warps <= num_warps"
+sentence = "row_warps are some of num_warps, which are {num_warps}: lower row_warps."
+
+[[constraints]]
+condition = "row_warps == 1 or row_tiles == 1 and keys_per_warp >= 32"
+sentence = """row_warps = {row_warps} goes with one tile of rows and 32 keys or more a warp: set \
+              row_tiles = 1 and raise keys_per_warp, or set row_warps = 1."""
+
+[[constraints]]
+condition = "row_warps > 1 or keys_per_warp <= 64 and row_tiles * keys_per_warp * head_dim <= 12288"
+sentence = """With row_warps = 1 a warp holds its K in registers, which have no room for \
+              {keys_per_warp} keys of {head_dim} columns beside {row_tiles} tiles of rows: lower \
+              keys_per_warp or row_tiles, or raise row_warps."""
+
 [[passes]]
 entry = "attention_forward"
 grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = "32 * num_warps"
-# Of each warp: V in rows padded by 8 elements and then, in its place, O in rows padded by 8 floats;
-# m and l as floats.
-smem_bytes = """num_warps * (max(keys_per_warp * element_bytes, block_m * 4) * (head_dim + 8)
-                             + 2 * block_m * 4)"""
+# Of each part of the keys: V in rows padded by 8 elements, and K where warps share it; then, in
+# their place, O as floats. A maximum and a sum of each row.
+smem_bytes = """key_warps * (max(keys_per_warp * element_bytes * (head_dim + 8 + (head_dim
+                                 + 32 * (head_dim % 64 == 0) if row_warps > 1 else 0)),
+                                 block_m * head_dim * 4) + 2 * block_m * 4)"""
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         {name = "kv_heads_per_head", ctype = "float32", value = "num_heads_kv / num_heads"},
         "softmax_scale"]
@@ -50,42 +68,64 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "mma.cuh"
 
-constexpr int BLOCK_M = 16 * ROW_TILES;  // query rows per CTA: an mma tile has 16
+constexpr int KEY_WARPS = NUM_WARPS / ROW_WARPS;  // parts of the keys
+constexpr int WARP_ROWS = 16 * ROW_TILES;         // query rows per warp: an mma tile has 16
+constexpr int BLOCK_M = WARP_ROWS * ROW_WARPS;    // and per CTA
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
-constexpr int KEY_TILES = KEYS_PER_WARP / 8;  // an mma yields 8 columns of S
-constexpr int DIM_BLOCKS = HEAD_DIM / 32;     // 16 bytes of a row for each of four lanes
-// Blocks of Q and K loaded before any is multiplied: all, unless they take too many registers.
-constexpr int BLOCK_REGISTERS = 4 * (KEY_TILES + 2 * ROW_TILES);
-constexpr int BLOCKS_AHEAD = BLOCK_REGISTERS * DIM_BLOCKS <= 160 ? DIM_BLOCKS : 1;
-constexpr int VECTOR = 8;                     // elements per 16-byte access
-constexpr int V_STRIDE = HEAD_DIM + VECTOR;   // elements; padded as in v03
-// Floats. Half a warp stores 8 columns of 4 rows, which 8 of padding put in 4 groups of 8 banks.
-constexpr int O_STRIDE = HEAD_DIM + 8;
+constexpr int SHARING_THREADS = 32 * ROW_WARPS;   // that copy one part of K and V
+constexpr int KEY_TILES = KEYS_PER_WARP / 8;      // an mma yields 8 columns of S
+constexpr int DIM_TILES = HEAD_DIM / 8;           // and of O
+constexpr int DIM_BLOCKS = HEAD_DIM / 32;         // 16 bytes of a row for each of four lanes
+constexpr bool K_IS_SHARED = ROW_WARPS > 1;
+constexpr int VECTOR = 8;                    // elements per 16-byte access
+constexpr int V_STRIDE = HEAD_DIM + VECTOR;  // elements; padded as in v03
+// Elements. A quarter of a warp reads 64 bytes of 2 rows, from different halves of the banks.
+constexpr int K_STRIDE = HEAD_DIM + (HEAD_DIM % 64 == 0 ? 32 : 0);
+constexpr int K_BYTES = K_IS_SHARED ? KEYS_PER_WARP * K_STRIDE * (int)sizeof(element) : 0;
 constexpr int V_BYTES = KEYS_PER_WARP * V_STRIDE * (int)sizeof(element);
-constexpr int O_BYTES = BLOCK_M * O_STRIDE * (int)sizeof(float);
-constexpr int SLAB_BYTES = V_BYTES > O_BYTES ? V_BYTES : O_BYTES;  // of one warp: V, later O
-constexpr int MERGE_THREADS = NUM_THREADS / 16;              // threads that merge one row
-constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each
+constexpr int O_BYTES = BLOCK_M * HEAD_DIM * (int)sizeof(float);
+// Of one part of the keys: K, V and later O.
+constexpr int SLAB_BYTES = K_BYTES + V_BYTES > O_BYTES ? K_BYTES + V_BYTES : O_BYTES;
+// The warps of some rows share the rest of the work on them, so many tiles of O each.
+constexpr int OWN_TILES = (DIM_TILES + KEY_WARPS - 1) / KEY_WARPS;
+// Elements, an odd number of 16 bytes: 8 rows lie in 8 groups of 4 banks.
+constexpr int OUT_STRIDE = (OWN_TILES | 1) * VECTOR;
+// Of 16 rows in a slab: all of O to be added up, or rounded where there is nothing to add.
+constexpr int TILE_BYTES = 16 * (KEY_WARPS > 1 ? HEAD_DIM * (int)sizeof(float)
+                                               : OUT_STRIDE * (int)sizeof(element));
+// Code that is still to come costs more than a loop; 8 warps share its cost.
+constexpr int COPIES_IN_A_ROW = ROW_WARPS == 8 ? 4 : 1;
+// Two CTAs of 128 rows fill an SM, with 128 registers a thread; else ptxas takes what it wants.
+constexpr int MIN_CTAS = ROW_WARPS == 8 && HEAD_DIM <= 64 ? 2 : 1;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
-              "num_warps must be 2, 4 or 8: 16 threads merge the 16 pairs of a row of D = 32");
-static_assert(KEYS_PER_WARP == 16 || KEYS_PER_WARP == 32 || KEYS_PER_WARP == 64,
-              "keys_per_warp must be 16, 32 or 64: an mma takes 16, and S stays in registers");
+              "num_warps must be 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
+static_assert(ROW_WARPS >= 1 && NUM_WARPS % ROW_WARPS == 0,
+              "row_warps must divide num_warps: each warp has its rows and its keys");
+static_assert(KEYS_PER_WARP == 16 || KEYS_PER_WARP == 32 || KEYS_PER_WARP == 64 ||
+                  KEYS_PER_WARP == 128,
+              "keys_per_warp must be 16, 32, 64 or 128: an mma takes 16, and S stays in registers");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2,
               "row_tiles must be 1 or 2: S and O of every tile stay in registers");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 32 up to 128: four lanes load 16 bytes each");
 
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
+// Maximum over the 4 neighbouring lanes that hold one row; all of them get it.
 __device__ __forceinline__ float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
     return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
 }
 
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+// The left operand of an mma, of registers that were loaded apart. ptxas would make plain copies
+// anew for every mma; of a logical operation (a, whatever b is) it does not know that it copies.
+__device__ __forceinline__ void gather(unsigned (&fragment)[4], unsigned a, unsigned b, unsigned c,
+                                       unsigned d) {
+    const unsigned sources[4] = {a, b, c, d};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        asm volatile("lop3.b32 %0, %1, %1, %1, 0xf0;" : "=r"(fragment[i]) : "r"(sources[i]));
+    }
 }
 
 // Eight elements of one row as four pairs; zeros past the end.
@@ -95,8 +135,23 @@ __device__ __forceinline__ uint4 load_8(const element* head,  // [length, HEAD_D
     return *reinterpret_cast<const uint4*>(head + (size_t)row * HEAD_DIM + d);
 }
 
-// The 1 lets ptxas use the registers it wants, as in v02.
-extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
+// Starts copying rows [first_row, first_row + KEYS_PER_WARP) of one head; `thread` is one of those
+// that share the work.
+__device__ __forceinline__ void copy_keys(element* tile_smem,   // [KEYS_PER_WARP, stride]
+                                          const element* head,  // [length, HEAD_DIM]
+                                          int first_row, int length, int stride, int thread) {
+    const element* rows = head + (size_t)first_row * HEAD_DIM;
+#pragma unroll COPIES_IN_A_ROW
+    for (int first = 0; first < KEYS_PER_WARP * HEAD_DIM / VECTOR; first += SHARING_THREADS) {
+        const int i = first + thread;
+        const int row = i / (HEAD_DIM / VECTOR);
+        const int d = i % (HEAD_DIM / VECTOR) * VECTOR;
+        // Zeros past the end: whatever lay there could be NaN, and NaN * 0 is NaN.
+        cp_async_16(tile_smem + row * stride + d, rows + i * VECTOR, first_row + row < length);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -104,83 +159,99 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
                   float kv_heads_per_head, float softmax_scale) {
     extern __shared__ __align__(16) unsigned char smem[];
-    const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    float* o_smem = reinterpret_cast<float*>(smem + warp * SLAB_BYTES);      // [BLOCK_M, O_STRIDE]
-    element* v_smem = reinterpret_cast<element*>(smem + warp * SLAB_BYTES);  // [keys, V_STRIDE]
-    float* m_smem = reinterpret_cast<float*>(smem + NUM_WARPS * SLAB_BYTES);
-    float* l_smem = m_smem + NUM_WARPS * BLOCK_M;  // both [NUM_WARPS, BLOCK_M]
+    const int row_warp = threadIdx.x / 32 % ROW_WARPS;
+    const int key_warp = KEY_WARPS > 1 ? threadIdx.x / SHARING_THREADS : 0;
+    unsigned char* slab = smem + key_warp * SLAB_BYTES;  // of this warp's keys
+    element* k_smem = reinterpret_cast<element*>(slab);  // [keys, K_STRIDE]
+    element* v_smem = reinterpret_cast<element*>(slab + K_BYTES);  // [keys, V_STRIDE]
+    float* m_smem = reinterpret_cast<float*>(smem + KEY_WARPS * SLAB_BYTES);
+    float* l_smem = m_smem + KEY_WARPS * BLOCK_M;  // both [KEY_WARPS, BLOCK_M]
 
     const int group = lane / 4;           // this lane's rows of a fragment: group, group + 8
     const int pair = 2 * (lane % 4);      // first of its two columns
     // The query tile is the fastest axis, and causal the longest tiles start first, as in v08.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
-    const int n0 = warp * KEYS_PER_WARP;  // first key of this warp
+    const int cta_m0 = tile_index * BLOCK_M;       // first query row of this CTA
+    const int m0 = cta_m0 + row_warp * WARP_ROWS;  // and of this warp
+    const int n0 = key_warp * KEYS_PER_WARP;       // first key of this warp
     const float scale_log2 = softmax_scale * LOG2_E;
     // K and V wait for this product and no division: half a head is more than it can be off by.
     const int kv_head_index = (int)((blockIdx.y + 0.5f) * kv_heads_per_head);
-    // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
-    const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
-    const size_t kv_index = (size_t)blockIdx.z * num_heads_kv + kv_head_index;
-    const size_t q_head = q_index * seqlen * HEAD_DIM;       // where this head's Q and O begin
-    const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    // batch * num_heads * seqlen * HEAD_DIM may pass 2^31, one head of it does not.
+    const unsigned q_index = blockIdx.z * num_heads + blockIdx.y;
+    const unsigned kv_index = blockIdx.z * num_heads_kv + kv_head_index;
+    const size_t q_head = (size_t)q_index * (unsigned)(seqlen * HEAD_DIM);  // where Q and O begin
+    const size_t kv_head = (size_t)kv_index * (unsigned)(seqlen_kv * HEAD_DIM);  // K and V
+    // Keys past the end, or past the diagonal for all of the CTA's rows, are not read.
+    const int kv_end = IS_CAUSAL ? min(seqlen_kv, cta_m0 + BLOCK_M) : seqlen_kv;
+    const bool sees_keys = !IS_CAUSAL || n0 < kv_end;
 
-    float acc_rmem[ROW_TILES][HEAD_DIM / 8][4] = {};  // O over this warp's keys, not divided by l
-    float m_rmem[ROW_TILES][2];                       // maxima of the unscaled scores
-    float l_rmem[ROW_TILES][2] = {};
+    // All loads are under way before the first is waited for. A warp alone with its keys takes K
+    // straight into registers; warps that share them copy K for each other.
+    const int thread = threadIdx.x % SHARING_THREADS;
+    if (K_IS_SHARED) {
+        copy_keys(k_smem, k + kv_head, n0, kv_end, K_STRIDE, thread);
+        cp_async_commit();
+    }
+    uint4 q_rmem[DIM_BLOCKS][ROW_TILES][2], k_rmem[DIM_BLOCKS][KEY_TILES];
+#pragma unroll
+    for (int block = 0; block < DIM_BLOCKS; block++) {
+        const int d = block * 32 + pair * 4;
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) {
+            const int row = m0 + t * 16 + group;
+            q_rmem[block][t][0] = load_8(q + q_head, row, d, seqlen);
+            q_rmem[block][t][1] = load_8(q + q_head, row + 8, d, seqlen);
+        }
+#pragma unroll
+        for (int tile = 0; tile < KEY_TILES && !K_IS_SHARED; tile++) {
+            k_rmem[block][tile] = load_8(k + kv_head, n0 + tile * 8 + group, d, kv_end);
+        }
+    }
+    // V behind them: its copy runs beside S.
+    copy_keys(v_smem, v + kv_head, n0, kv_end, V_STRIDE, thread);
+
+    if (K_IS_SHARED) {
+        // K has arrived, each thread's own part of it, and V, whose group is open, need not have;
+        cp_async_wait<0>();
+        // and now what the other warps copied.
+        __syncthreads();
+    }
+
+    float s_rmem[ROW_TILES][KEY_TILES][4] = {};
+    float m_rmem[ROW_TILES][2];  // maxima of the unscaled scores
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) m_rmem[t][0] = m_rmem[t][1] = -INFINITY;
-
-    // A warp whose keys lie past the end, or past the diagonal, keeps m = -inf and O = 0.
-    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
-    if (n0 < kv_end) {
-        // S = Q @ K^T [BLOCK_M, KEYS_PER_WARP], both operands straight from global memory. The
-        // order of the summands is free, so a lane's 16 bytes serve as the pairs of two steps: what
-        // the mma takes for columns 2t, 2t + 1, 2t + 8, 2t + 9 are columns 8t to 8t + 3, and then
-        // 8t + 4 to 8t + 7, in Q and in K alike. Four lanes read 64 bytes in a row. All loads are
-        // under way before the first is waited for.
-        uint4 q_rmem[DIM_BLOCKS][ROW_TILES][2], k_rmem[DIM_BLOCKS][KEY_TILES];
-        const auto load_block = [&](int block) {
-            const int d = block * 32 + pair * 4;
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; t++) {
-                const int row = m0 + t * 16 + group;
-                q_rmem[block][t][0] = load_8(q + q_head, row, d, seqlen);
-                q_rmem[block][t][1] = load_8(q + q_head, row + 8, d, seqlen);
-            }
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; tile++) {
-                k_rmem[block][tile] = load_8(k + kv_head, n0 + tile * 8 + group, d, seqlen_kv);
-            }
-        };
-#pragma unroll
-        for (int block = 0; block < BLOCKS_AHEAD; block++) load_block(block);
-
-        // V behind them: its copy runs beside all of S and the softmax.
-#pragma unroll
-        for (int first = 0; first < KEYS_PER_WARP * HEAD_DIM / VECTOR; first += 32) {
-            const int row = (first + lane) / (HEAD_DIM / VECTOR);
-            const int d = (first + lane) % (HEAD_DIM / VECTOR) * VECTOR;
-            const bool valid = n0 + row < seqlen_kv;  // zeros past the end: NaN * 0 would be NaN
-            cp_async_16(v_smem + row * V_STRIDE + d,
-                        v + kv_head + (size_t)(valid ? n0 + row : 0) * HEAD_DIM + d, valid);
-        }
-
-        float s_rmem[ROW_TILES][KEY_TILES][4] = {};
+    if (sees_keys) {
+        // S = Q @ K^T [WARP_ROWS, KEYS_PER_WARP]. The order of the summands is free, so a lane's 16
+        // bytes serve as the pairs of two steps: what the mma takes for columns 2t, 2t + 1, 2t + 8,
+        // 2t + 9 are columns 8t to 8t + 3, and then 8t + 4 to 8t + 7, in Q and in K alike. Four
+        // lanes read 64 bytes in a row.
+        unsigned first[DIM_BLOCKS][ROW_TILES][4], second[DIM_BLOCKS][ROW_TILES][4];
 #pragma unroll
         for (int block = 0; block < DIM_BLOCKS; block++) {
-            if (block + BLOCKS_AHEAD < DIM_BLOCKS) load_block(block + BLOCKS_AHEAD);
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
                 const uint4 upper = q_rmem[block][t][0], lower = q_rmem[block][t][1];
-                const unsigned first[4] = {upper.x, lower.x, upper.y, lower.y};
-                const unsigned second[4] = {upper.z, lower.z, upper.w, lower.w};
+                gather(first[block][t], upper.x, lower.x, upper.y, lower.y);
+                gather(second[block][t], upper.z, lower.z, upper.w, lower.w);
+            }
+        }
 #pragma unroll
-                for (int tile = 0; tile < KEY_TILES; tile++) {
-                    const uint4 keys = k_rmem[block][tile];
-                    mma_m16n8k16(s_rmem[t][tile], first, keys.x, keys.y);
-                    mma_m16n8k16(s_rmem[t][tile], second, keys.z, keys.w);
+        for (int tile = 0; tile < KEY_TILES; tile++) {
+#pragma unroll
+            for (int block = 0; block < DIM_BLOCKS; block++) {
+                uint4 keys = k_rmem[block][tile];
+                if (K_IS_SHARED) {
+                    const int row = tile * 8 + group;
+                    const int d = block * 32 + pair * 4;
+                    keys = *reinterpret_cast<const uint4*>(k_smem + row * K_STRIDE + d);
+                }
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    mma_m16n8k16(s_rmem[t][tile], first[block][t], keys.x, keys.y);
+                    mma_m16n8k16(s_rmem[t][tile], second[block][t], keys.z, keys.w);
                 }
             }
         }
@@ -201,11 +272,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 }
             }
         }
-
-        // P = exp(scale (S - m)). A causal row may see none of these keys: -inf - -inf is NaN.
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) {
-            float m_scaled[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
 #pragma unroll
@@ -214,36 +282,58 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     m_rmem[t][r] = fmaxf(m_rmem[t][r], fmaxf(scores[2 * r], scores[2 * r + 1]));
                 }
                 m_rmem[t][r] = row_max(m_rmem[t][r]);
-                m_scaled[r] = m_rmem[t][r] == -INFINITY ? 0.0f : m_rmem[t][r] * scale_log2;
             }
+        }
+    }
+
+    // Each warp leaves the maxima of its keys; -inf where a row sees none of them.
+    const int row0 = row_warp * WARP_ROWS + group;  // this lane's first row in the CTA
+    if (KEY_WARPS > 1 && pair == 0) {
 #pragma unroll
-            for (int tile = 0; tile < KEY_TILES; tile++) {
+        for (int i = 0; i < 2 * ROW_TILES; i++) {
+            m_smem[key_warp * BLOCK_M + row0 + i * 8] = m_rmem[i / 2][i % 2];
+        }
+    }
+    // V has arrived, each thread's own part of it;
+    cp_async_wait_all();
+    // and now what the other threads copied, and the maxima of the other warps.
+    __syncthreads();
+
+    float acc_rmem[ROW_TILES][DIM_TILES][4] = {};  // O over this warp's keys, not divided by l
+    float l_rmem[ROW_TILES][2] = {};               // row sums over them
+    if (sees_keys) {
+        // m = max over warps, so that O and l of the warps only add up. Every row sees key 0.
+        float m_scaled[ROW_TILES][2];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float& score = s_rmem[t][tile][i];
-                    score = fast_exp2(score * scale_log2 - m_scaled[i / 2]);
-                    l_rmem[t][i / 2] += score;
-                }
+        for (int i = 0; i < 2 * ROW_TILES; i++) {
+            float m = m_rmem[i / 2][i % 2];
+#pragma unroll
+            for (int w = 0; w < KEY_WARPS && KEY_WARPS > 1; w++) {
+                m = fmaxf(m, m_smem[w * BLOCK_M + row0 + i * 8]);
             }
-#pragma unroll
-            for (int r = 0; r < 2; r++) l_rmem[t][r] = row_sum(l_rmem[t][r]);
+            m_scaled[i / 2][i % 2] = m * scale_log2;
         }
 
-        // V has arrived, each lane's own part of it;
-        cp_async_wait_all();
-        // and now the parts that the other lanes of the warp copied. No other warp is involved.
-        __syncwarp();
-
-        // O = P @ V [BLOCK_M, HEAD_DIM]: two tiles of S side by side are one left operand.
+        // l = P @ 1 beside it: a column of ones costs less than adding up in registers.
+        const unsigned ones = pack(1.0f, 1.0f);
+        float sum_rmem[ROW_TILES][4] = {};
+        // O = P @ V [WARP_ROWS, HEAD_DIM]: two tiles of S side by side are one left operand.
 #pragma unroll
         for (int key_step = 0; key_step < KEYS_PER_WARP / 16; key_step++) {
             unsigned p_rmem[ROW_TILES][4];
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
-                const float(&left)[4] = s_rmem[t][2 * key_step];
-                const float(&right)[4] = s_rmem[t][2 * key_step + 1];
-                p_rmem[t][0] = pack(left[0], left[1]), p_rmem[t][1] = pack(left[2], left[3]);
-                p_rmem[t][2] = pack(right[0], right[1]), p_rmem[t][3] = pack(right[2], right[3]);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    // P = exp(scale (S - m))
+                    float(&scores)[4] = s_rmem[t][2 * key_step + half];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        scores[i] = fast_exp2(scores[i] * scale_log2 - m_scaled[t][i / 2]);
+                    }
+                    p_rmem[t][2 * half] = pack(scores[0], scores[1]);
+                    p_rmem[t][2 * half + 1] = pack(scores[2], scores[3]);
+                }
             }
 #pragma unroll
             for (int step = 0; step < HEAD_DIM / 16; step++) {
@@ -257,68 +347,102 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     mma_m16n8k16(acc_rmem[t][2 * step + 1], p_rmem[t], v_rmem[2], v_rmem[3]);
                 }
             }
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+                mma_m16n8k16(sum_rmem[t], p_rmem[t], ones, ones);
+            }
         }
-        // O takes V's place, which other lanes may still be reading.
-        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_TILES; i++) {
+            l_rmem[i / 2][i % 2] = sum_rmem[i / 2][i % 2 * 2];
+        }
     }
 
-    // Each warp leaves its (O, m, l) in a slab of its own.
+    if (!K_IS_SHARED) {
+        // O takes V's place, which other lanes of the warp may still be reading.
+        __syncwarp();
+    } else if (ROW_WARPS * ROW_TILES * TILE_BYTES > K_BYTES) {
+        // O takes the place of K and V, and other warps may still be reading V.
+        __syncthreads();
+    }
+    const int tiles_at = row_warp * ROW_TILES * TILE_BYTES;  // this warp's rows in a slab
+    if (KEY_WARPS > 1) {
+        // Each warp leaves its O and l. A lane is to get what the same lane of other warps left, so
+        // that a tile needs no rows: 16 bytes for each lane.
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) {
+            float4* o_smem = reinterpret_cast<float4*>(slab + tiles_at + t * TILE_BYTES);
+#pragma unroll
+            for (int tile = 0; tile < DIM_TILES; tile++) {
+                const float(&o)[4] = acc_rmem[t][tile];
+                o_smem[tile * 32 + lane] = make_float4(o[0], o[1], o[2], o[3]);
+            }
+        }
+        if (pair == 0) {
+#pragma unroll
+            for (int i = 0; i < 2 * ROW_TILES; i++) {
+                l_smem[key_warp * BLOCK_M + row0 + i * 8] = l_rmem[i / 2][i % 2];
+            }
+        }
+        // The sums need the slabs of all warps.
+        __syncthreads();
+    }
+    const int first_tile = key_warp * OWN_TILES;
+    // D = 32 has fewer tiles than 8 warps.
+    if (KEY_WARPS * OWN_TILES > DIM_TILES && first_tile >= DIM_TILES) return;
+
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
+        // O = sum_w O_w, l = sum_w l_w
+        float o_rmem[OWN_TILES][4], l[2] = {l_rmem[t][0], l_rmem[t][1]};
+#pragma unroll
+        for (int j = 0; j < OWN_TILES; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) o_rmem[j][i] = KEY_WARPS > 1 ? 0.0f : acc_rmem[t][j][i];
+        }
+        const int at = tiles_at + t * TILE_BYTES + first_tile * 32 * (int)sizeof(float4);
+        if (KEY_WARPS > 1) {
+            l[0] = l[1] = 0.0f;
+#pragma unroll
+            for (int w = 0; w < KEY_WARPS; w++) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) l[r] += l_smem[w * BLOCK_M + row0 + t * 16 + r * 8];
+#pragma unroll
+                for (int j = 0; j < OWN_TILES; j++) {
+                    const unsigned char* tiles = smem + w * SLAB_BYTES + at;
+                    const float4 o = reinterpret_cast<const float4*>(tiles)[j * 32 + lane];
+                    o_rmem[j][0] += o.x, o_rmem[j][1] += o.y;
+                    o_rmem[j][2] += o.z, o_rmem[j][3] += o.w;
+                }
+            }
+            // What follows takes the place of this warp's own tiles, which all lanes have now read.
+            __syncwarp();
+        }
+
+        // O = O / l, through shared memory: a lane has pairs of columns, and stores 16 bytes.
+        element* out_smem = reinterpret_cast<element*>(slab + at);  // [16, OUT_STRIDE]
+        element* lane_smem = out_smem + group * OUT_STRIDE + pair;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int row = t * 16 + group + r * 8;
-            if (pair == 0) {
-                m_smem[warp * BLOCK_M + row] = m_rmem[t][r];
-                l_smem[warp * BLOCK_M + row] = l_rmem[t][r];
-            }
+            const float inv_l = __fdividef(1.0f, l[r]);
 #pragma unroll
-            for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
-                *reinterpret_cast<float2*>(o_smem + row * O_STRIDE + tile * 8 + pair) =
-                    make_float2(acc_rmem[t][tile][2 * r], acc_rmem[t][tile][2 * r + 1]);
+            for (int j = 0; j < OWN_TILES; j++) {
+                *reinterpret_cast<element2*>(lane_smem + r * 8 * OUT_STRIDE + j * 8) =
+                    to_element2(o_rmem[j][2 * r] * inv_l, o_rmem[j][2 * r + 1] * inv_l);
             }
         }
-    }
-    // The merge reads the slabs of all warps. The only wait of one warp for another.
-    __syncthreads();
-
+        // Lanes store what other lanes of the warp have divided.
+        __syncwarp();
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
-        const int row = t * 16 + threadIdx.x / MERGE_THREADS;
-        const int part = threadIdx.x % MERGE_THREADS;
-        const int query = m0 + row;
-        if (query >= seqlen) return;
-
-        // m = max over warps. Key 0 belongs to warp 0 and every row sees it, so m is finite.
-        float m = -INFINITY;
-#pragma unroll
-        for (int w = 0; w < NUM_WARPS; w++) m = fmaxf(m, m_smem[w * BLOCK_M + row]);
-
-        // O = sum_w exp(m_w - m) O_w, l = sum_w exp(m_w - m) l_w
-        float2 merged_rmem[MERGE_PAIRS] = {};
-        float l = 0.0f;
-#pragma unroll
-        for (int w = 0; w < NUM_WARPS; w++) {
-            const float weight = fast_exp2((m_smem[w * BLOCK_M + row] - m) * scale_log2);
-            l += weight * l_smem[w * BLOCK_M + row];
-            const float* o_row =
-                reinterpret_cast<const float*>(smem + w * SLAB_BYTES) + row * O_STRIDE;
-#pragma unroll
-            for (int j = 0; j < MERGE_PAIRS; j++) {
-                const float2 o =
-                    *reinterpret_cast<const float2*>(o_row + 2 * (part + j * MERGE_THREADS));
-                merged_rmem[j].x += weight * o.x;
-                merged_rmem[j].y += weight * o.y;
+        for (int first = 0; first < 16 * OWN_TILES; first += 32) {
+            const int row = (first + lane) / (8 * OWN_TILES) * 8 + lane % 8;
+            const int d = (first + lane) / 8 % OWN_TILES * VECTOR;
+            const int query = m0 + t * 16 + row;
+            if (row < 16 && query < seqlen) {
+                element* out_row = out + q_head + (size_t)query * HEAD_DIM;
+                *reinterpret_cast<uint4*>(out_row + first_tile * 8 + d) =
+                    *reinterpret_cast<const uint4*>(out_smem + row * OUT_STRIDE + d);
             }
-        }
-
-        // O = O / l, two columns a store.
-        const float inv_l = 1.0f / l;
-        element* out_row = out + q_head + (size_t)query * HEAD_DIM;
-#pragma unroll
-        for (int j = 0; j < MERGE_PAIRS; j++) {
-            *reinterpret_cast<element2*>(out_row + 2 * (part + j * MERGE_THREADS)) =
-                to_element2(merged_rmem[j].x * inv_l, merged_rmem[j].y * inv_l);
         }
     }
 }

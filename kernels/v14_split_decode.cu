@@ -75,7 +75,7 @@ constexpr int KEY_TILES = BLOCK_N / 8;
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr int RING = 2 * STAGES * TILE;   // elements of one warp's ring
-// Floats, as in v12; the ring has room for it.
+// Floats: 8 of padding put 4 rows in 4 groups of 8 banks; the ring has room for it.
 constexpr int O_STRIDE = HEAD_DIM + 8;
 constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that merge one row
 constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each

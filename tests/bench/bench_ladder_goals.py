@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from engine.config import default_config
 from engine.devices import find_device
@@ -100,14 +101,16 @@ def v12() -> Iterator[Goal]:
     for heads, seqlen, wanted in (*small, *((h, 128, us / 2) for h, us in recorded)):
         problem = Problem(1, heads, seqlen, 64)
         choices = []
-        for warps in (4, 8):
-            for keys in (16, 32, 64):
-                for tiles in (1, 2):
-                    config = {"num_warps": warps, "keys_per_warp": keys, "row_tiles": tiles}
-                    full = default_config(variant, config)
-                    fits = variant.unsupported(problem, full) is None
-                    if fits and seqlen <= warps * keys < 2 * seqlen:
-                        choices.append(at("v12", H200, problem, **config))
+        for warps, sharing, keys, tiles in product((4, 8), (1, 2, 4, 8), (16, 32, 64, 128), (1, 2)):
+            config = {
+                "num_warps": warps,
+                "row_warps": sharing,
+                "keys_per_warp": keys,
+                "row_tiles": tiles,
+            }
+            fits = variant.unsupported(problem, default_config(variant, config)) is None
+            if fits and seqlen <= warps // sharing * keys < 2 * seqlen:
+                choices.append(at("v12", H200, problem, **config))
         best = min(choices, key=lambda c: c.simulated.latency.median_us)
         us = best.simulated.latency.median_us
         yield Goal(

@@ -382,7 +382,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "sum over half of the lanes",
-        ("v08", "v09", "v10", "v11", "v12", "v13"),
+        ("v08", "v09", "v10", "v11", "v13"),
         "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
         "return x;",
         ("row sum",),
@@ -409,7 +409,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "not divided by l", ("v06",), "acc_rmem[j].x / l,", "acc_rmem[j].x,", ("divided by l",)
     ),
-    Mutation("not divided by l", ("v12",), "1.0f / l;", "1.0f;", ("never divided by l",)),
+    Mutation(
+        "not divided by l",
+        ("v12",),
+        "__fdividef(1.0f, l[r]);",
+        "1.0f;",
+        ("never divided by l",),
+    ),
+    Mutation("sum of the other row", ("v12",), "[i % 2 * 2];", "[2 - i % 2 * 2];", ("row sum",)),
+    Mutation(
+        "sum of this warp's keys",
+        ("v12",),
+        "l[r] += l_smem[w * BLOCK_M",
+        "l[r] = l_smem[w * BLOCK_M",
+        ("row sum", "normalised"),
+    ),
     Mutation(
         "sum of this thread's keys", ("v02",), "1.0f / row_sum(l);", "1.0f / l;", ("row sum",)
     ),
@@ -441,10 +455,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("without the rescale by exp(m_i − m)",),
     ),
     Mutation(
-        "fusion without weights",
+        "maxima of the other warps not taken",
         ("v12",),
-        "= fast_exp2((m_smem[w * BLOCK_M + row] - m) * scale_log2);",
-        "= 1.0f;",
+        "m = fmaxf(m, m_smem[w * BLOCK_M + row0 + i * 8]);",
+        "m = fmaxf(m, m);",
         ("without the rescale by exp(m_i − m)",),
     ),
     Mutation(
@@ -452,13 +466,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         SPLIT,
         "l += weight * l_partial",
         "l += l_partial",
-        ("rescales O_i but not l_i",),
-    ),
-    Mutation(
-        "fusion forgets the weight of l",
-        ("v12",),
-        "l += weight * l_smem",
-        "l += l_smem",
         ("rescales O_i but not l_i",),
     ),
     Mutation(
@@ -492,8 +499,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "merge forgets the last warp",
         ("v12",),
-        "for (int w = 0; w < NUM_WARPS; w++) {",
-        "for (int w = 0; w < NUM_WARPS - 1; w++) {",
+        "for (int w = 0; w < KEY_WARPS; w++) {",
+        "for (int w = 0; w < KEY_WARPS - 1; w++) {",
         ("leaving out split 3", "leaving out warp 3", "last, partial key tile"),
     ),
     Mutation(
@@ -509,13 +516,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v06",),
         "    m = -INFINITY;",
         "    m = 0.0f;",
-        _MAXIMUM,
-    ),
-    Mutation(
-        "fusion's maximum begins at 0",
-        ("v12",),
-        "float m = -INFINITY;",
-        "float m = 0.0f;",
         _MAXIMUM,
     ),
     Mutation(

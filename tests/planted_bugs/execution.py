@@ -15,6 +15,7 @@ _RACE = (
 _CLUSTERS = {"num_splits": 4, "cluster_size": 2, "num_warps": 2}
 _ONE_CLUSTER = {"num_splits": 2, "cluster_size": 2, "num_warps": 2}
 _COPIED = ("waited", "asynchronous copy", "cp.async", *_RACE)
+_SHARED = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: K by warps that share it
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- barriers and lanes ----
@@ -36,10 +37,39 @@ MUTATIONS: tuple[Mutation, ...] = (
         nth=1,
         config={"num_splits": 2},  # with four of them a chunk is one tile
     ),
-    Mutation("no barrier before the merge", ("v12",), "__syncthreads();", ";", _RACE),
+    Mutation(
+        "no barrier behind the copy of K",
+        ("v12",),
+        "__syncthreads();",
+        ";",
+        _RACE,
+        nth=0,
+        config=_SHARED,
+    ),
+    Mutation("no barrier behind the copy of V", ("v12",), "__syncthreads();", ";", _RACE, nth=1),
+    Mutation(
+        "no barrier before O takes the place of V",
+        ("v12",),
+        "__syncthreads();",
+        ";",
+        _RACE,
+        nth=2,
+        config={"num_warps": 8, "row_warps": 4, "keys_per_warp": 64},
+    ),
+    Mutation("no barrier before the merge", ("v12",), "__syncthreads();", ";", _RACE, nth=3),
+    Mutation(
+        "no warp barrier before O takes the place of V",
+        ("v12",),
+        "__syncwarp();",
+        ";",
+        _RACE,
+        nth=0,
+    ),
+    Mutation("no warp barrier behind the sums", ("v12",), "__syncwarp();", ";", _RACE, nth=1),
+    Mutation("no warp barrier before the stores", ("v12",), "__syncwarp();", ";", _RACE, nth=2),
     Mutation(
         "no warp barrier",
-        ("v02", "v03", "v04", "v05", "v06", "v12", "v13"),
+        ("v02", "v03", "v04", "v05", "v06", "v13"),
         "__syncwarp();",
         ";",
         _RACE,
@@ -417,8 +447,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "P's rows exchanged",
         ("v12",),
-        "p_rmem[t][0] = pack(left[0], left[1]), p_rmem[t][1] = pack(left[2], left[3]);",
-        "p_rmem[t][1] = pack(left[0], left[1]), p_rmem[t][0] = pack(left[2], left[3]);",
+        "p_rmem[t][2 * half] = pack(scores[0], scores[1]);",
+        "p_rmem[t][2 * half] = pack(scores[2], scores[3]);",
         ("mma", "row"),
     ),
     Mutation(
@@ -446,21 +476,37 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "no wait for the copies",
         ("v12",),
-        "        cp_async_wait_all();",
+        "    cp_async_wait_all();",
         "",
         ("waited", "asynchronous copy", "cp.async"),
     ),
     Mutation(
+        "no wait for the copies of K",
+        ("v12",),
+        "        cp_async_wait<0>();",
+        "",
+        ("waited", "asynchronous copy", "cp.async"),
+        config=_SHARED,
+    ),
+    Mutation(
+        "the group of K's copies not closed",
+        ("v12",),
+        "        cp_async_commit();",
+        "",
+        ("waited", "asynchronous copy", "cp.async"),
+        config=_SHARED,
+    ),
+    Mutation(
         "V copied to another row",
         ("v12",),
-        "cp_async_16(v_smem + row * V_STRIDE + d,",
-        "cp_async_16(v_smem + (row ^ 1) * V_STRIDE + d,",
+        "cp_async_16(tile_smem + row * stride + d,",
+        "cp_async_16(tile_smem + (row ^ 1) * stride + d,",
         ("of V", "V of", "V read"),
     ),
     Mutation(
         "the second step of Q and K left out",
         ("v12",),
-        "mma_m16n8k16(s_rmem[t][tile], second, keys.z, keys.w);",
+        "mma_m16n8k16(s_rmem[t][tile], second[block][t], keys.z, keys.w);",
         "",
         ("columns of Q and K",),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planted_bugs.mutation import LOOPED, SCALAR, TILED, Mutation
 
 _BOUNDS = ("out of bounds",)
+_SHARED = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: K by warps that share it
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- addresses ----
@@ -53,8 +54,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "V without the head's offset",
         ("v12",),
-        "v + kv_head + (size_t)",
-        "v + (size_t)",
+        "v + kv_head, n0,",
+        "v, n0,",
         ("where the first head of the first batch begins", "leaves out the head"),
     ),
     Mutation(
@@ -66,10 +67,25 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "batch without num_heads",
-        ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11", "v12"),
+        ("v01", "v02", "v03", "v04", "v08", "v09", "v10", "v11"),
         "(size_t)blockIdx.z * num_heads + blockIdx.y;",
         "(size_t)blockIdx.z + blockIdx.y;",
         ("without num_heads", "ever written", "in this launch"),
+    ),
+    Mutation(
+        "batch without num_heads",
+        ("v12",),
+        "= blockIdx.z * num_heads + blockIdx.y;",
+        "= blockIdx.z + blockIdx.y;",
+        ("without num_heads", "ever written", "in this launch"),
+    ),
+    Mutation(
+        "shared K without the head's offset",
+        ("v12",),
+        "k + kv_head, n0,",
+        "k, n0,",
+        ("where the first head of the first batch begins", "leaves out the head"),
+        config=_SHARED,
     ),
     Mutation(
         "K/V head by the remainder",
@@ -112,7 +128,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "load reads one row past the end",
-        ("v02", "v05", "v06", *TILED, "v08", "v09", "v10"),
+        ("v02", "v05", "v06", *TILED, "v08", "v09", "v10", "v12"),
         "first_row + row < length",
         "first_row + row <= length",
         _BOUNDS,
@@ -155,9 +171,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "last row not stored",
-        ("v05", "v06", "v12"),
+        ("v05", "v06"),
         "if (query >= seqlen) return;",
         "if (query >= seqlen - 1) return;",
+        ("ever written",),
+    ),
+    Mutation(
+        "last row not stored",
+        ("v12",),
+        "row < 16 && query < seqlen",
+        "row < 16 && query < seqlen - 1",
         ("ever written",),
     ),
     Mutation(
@@ -169,9 +192,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a row too many stored",
-        ("v05", "v06", "v12"),
+        ("v05", "v06"),
         "if (query >= seqlen) return;",
         "if (query > seqlen) return;",
+        (*_BOUNDS, "in this launch", "uninitialised global memory"),
+    ),
+    Mutation(
+        "a row too many stored",
+        ("v12",),
+        "row < 16 && query < seqlen",
+        "row < 16 && query <= seqlen",
         (*_BOUNDS, "in this launch", "uninitialised global memory"),
     ),
     Mutation(

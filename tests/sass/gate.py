@@ -42,8 +42,8 @@ _HOPPER = ("HGMMA", "UTMALDG", "UTMASTG")
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("v03", "v04"), ("LDG.128", "STS.128", "LDS.128")),
     **dict.fromkeys(("v07", "v08", "v09"), (*_TENSOR, "LDG.128", "STS.128")),
-    **dict.fromkeys(("v10", "v12", "v14", "v21"), (*_TENSOR, "LDGSTS.128")),
-    **dict.fromkeys(("v11", "v13"), (*_TENSOR, "LDGSTS.128", "STG.128")),
+    **dict.fromkeys(("v10", "v14", "v21"), (*_TENSOR, "LDGSTS.128")),
+    **dict.fromkeys(("v11", "v12", "v13"), (*_TENSOR, "LDGSTS.128", "STG.128")),
     "v15": _HOPPER,
     **dict.fromkeys(("v16", "v17", "v18", "v19", "v20"), (*_HOPPER, "USETMAXREG")),
 }
@@ -56,9 +56,8 @@ EXCEPTIONS = {
     ("v04", "no PRMT in copies"): "as v03",
     ("v03", "wavefronts are ideal"): "a warp's two row groups store P to the same 16 banks",
     ("v04", "wavefronts are ideal"): "as v03",
-    ("v12", "wavefronts are ideal"): "warps' parts of O are added once a CTA, 8 bytes a lane",
-    ("v14", "wavefronts are ideal"): "as v12",
-    ("v21", "wavefronts are ideal"): "as v12",
+    ("v14", "wavefronts are ideal"): "warps' parts of O are added once a CTA, 8 bytes a lane",
+    ("v21", "wavefronts are ideal"): "as v14",
 }
 
 
