@@ -30,7 +30,7 @@ from kernels.ladder import LADDER
 L4 = find_device("L4")
 SMALL = Problem(1, 8, 128, 64)
 LARGE = Problem(1, 8, 4096, 64)
-CONFIG_V12 = {"num_warps": 8, "keys_per_warp": 32, "row_tiles": 1}
+CONFIG_V12 = {"num_warps": 8, "row_warps": 1, "keys_per_warp": 32, "row_tiles": 1}
 CONFIG_V11 = LADDER.by_id("v11").default_config()
 
 
