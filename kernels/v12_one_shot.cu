@@ -95,8 +95,8 @@ constexpr int TILE_BYTES = 16 * (KEY_WARPS > 1 ? HEAD_DIM * (int)sizeof(float)
                                                : OUT_STRIDE * (int)sizeof(element));
 // Code that is still to come costs more than a loop; 8 warps share its cost.
 constexpr int COPIES_IN_A_ROW = ROW_WARPS == 8 ? 4 : 1;
-// Two CTAs of 128 rows fill an SM, with 128 registers a thread; else ptxas takes what it wants.
-constexpr int MIN_CTAS = ROW_WARPS == 8 && HEAD_DIM <= 64 ? 2 : 1;
+// Two CTAs of 128 rows fill an SM, with 128 registers a thread, too few for a causal mask as well.
+constexpr int MIN_CTAS = ROW_WARPS == 8 && HEAD_DIM <= 64 && !IS_CAUSAL ? 2 : 1;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
