@@ -5,7 +5,9 @@ time of the first analysis of a compiled kernel with an empty cache (this proces
 the wall time it took, and milliseconds of CPU time of a new problem on it. Then, unless --speed
 asks for no more, for each problem how far the prediction is from the full simulation, %: of one CTA
 alone on an SM, of as many as fit, and of the whole launch, in which all SMs take CTAs of their own
-lengths from one queue.
+lengths from one queue. Launches of CTAs of several lengths are simulated several times, in which
+CTAs start a few cycles later behind others: the difference is to their mean, and what they differ
+by is shown.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ _PROBLEMS = (
     Problem(batch=1, num_heads=16, seqlen=2048, head_dim=64),
     Problem(batch=2, num_heads=16, seqlen=2048, head_dim=64, causal=True),
     Problem(batch=4, num_heads=16, seqlen=1000, head_dim=64, causal=True),
+    Problem(batch=1, num_heads=8, seqlen=1000, head_dim=64),  # whose splits are uneven
     _FEW_KEYS,
     # Few instructions, for kernels that have many of them for a tile.
     Problem(batch=5, num_heads=16, seqlen=100, head_dim=64),
@@ -61,6 +64,7 @@ _PROBLEMS = (
 )
 _SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 _MOST_INSTRUCTIONS = 20_000_000  # of a launch that is simulated in full: some seconds
+_LATER_CYCLES = (0, 1, 3, 8, 17)  # at which a CTA starts in a slot that falls free
 
 
 def main() -> None:
@@ -128,13 +132,14 @@ def _one(variant: Variant, device: DeviceSpec, only_speed: bool) -> tuple[list[f
     of_launches: list[float] = []
     for problem in _PROBLEMS:
         try:
-            ctas, launch = _errors(variant, problem, device)
+            ctas, launch, scatter = _errors(variant, problem, device)
         except AttuneError:
             continue  # it takes no such problem
         of_ctas += ctas
         of_launches += launch
         shown = ", ".join(f"{e:+.1%}" for e in ctas) or "-"
         whole = f"{launch[0]:+.1%}" if launch else "too long to simulate in full"
+        whole += f" (simulated launches ±{scatter:.1%})" if scatter else ""
         causal = " causal" if problem.causal else ""
         heads = problem.batch * problem.num_heads
         print(
@@ -159,14 +164,15 @@ def _predicted(
 
 def _errors(
     variant: Variant, problem: Problem, device: DeviceSpec
-) -> tuple[list[float], list[float]]:
-    """Predicted over simulated − 1: (one CTA and as many as fit, the main pass's launch)."""
+) -> tuple[list[float], list[float], float]:
+    """Predicted over simulated − 1: (one CTA and as many as fit, the main pass's launch); and the
+    standard deviation of the simulated launches, as a share."""
     plan, compiled = _compiled(variant, problem, device)
     found = _predicted(variant, plan, compiled, device)
     resident = found.passes[0].occupancy.ctas_per_sm
     known = known_ctas(variant, plan, compiled, device, resident)
     if known is None or found.terms is None:
-        return [], []
+        return [], [], 0.0
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program, gpu = program_of(cubin, entry.name), gpu_rates(device)
@@ -190,7 +196,7 @@ def _errors(
             of_ctas.append(cycles / full - 1)
     work = count_launch(emulator).work
     if work.sum() > _MOST_INSTRUCTIONS:
-        return of_ctas, []
+        return of_ctas, [], 0.0
     grid = emulator.launch.grid
     # CTAs that stay may execute as much in another order; of others, those that do are alike.
     kinds = np.arange(ctas) if isinstance(known, PersistentCtas) else work.reshape(-1)
@@ -199,9 +205,15 @@ def _errors(
     at = [np.unravel_index(i, shape)[::-1] for i in first]
     traces = [emulator.trace((int(x), int(y), int(z)))[0] for x, y, z in at]
     order = np.broadcast_to(queue.reshape(shape), grid[::-1]).reshape(-1)
-    whole = simulate_sm(kernel, traces, order.tolist(), resident, gpu.num_sms, stalls=False)
+    starts = kernel.machine.cta_start_cycles
+    cycles = []
+    for later in _LATER_CYCLES if len(traces) > 1 and regime == "shared" else (0,):
+        kernel.machine.cta_start_cycles = starts + later
+        whole = simulate_sm(kernel, traces, order.tolist(), resident, gpu.num_sms, stalls=False)
+        cycles.append(whole.cycles)
     predicted = found.terms.compute_us[0] * gpu.cycles_per_us - known.fetch_cycles
-    return of_ctas, [float(predicted / whole.cycles - 1)]
+    mean = float(np.mean(cycles))
+    return of_ctas, [float(predicted / mean - 1)], float(np.std(cycles)) / mean
 
 
 def _cpu_s(who: int) -> float:

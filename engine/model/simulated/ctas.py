@@ -141,10 +141,11 @@ class SimulatedCtas:
         if self.longest_first:
             ends = ends[::-1]
         if self.has_even_splits:
+            # Those without a tile begin and end as the others.
             visited = step * np.diff(ends[:, np.newaxis] * np.arange(splits + 1) // splits)
-        else:
-            begins = chunk * np.arange(splits)[:, np.newaxis]
-            visited = np.clip(step * ends - begins, 0, chunk)
+            return visited.reshape(-1).astype(np.float64)
+        begins = chunk * np.arange(splits)[:, np.newaxis]
+        visited = np.clip(step * ends - begins, 0, chunk)
         return visited[visited > 0].astype(np.float64)
 
 
