@@ -19,6 +19,7 @@ MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _NOTES = "link_notes"
+_WRITTEN = "written_to_url"  # what this tab wrote last, by key
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
@@ -104,16 +105,34 @@ def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
 def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) -> T:
     """After the widget: its value, written into the URL unless it is the default."""
     if value is None or value == default:
-        st.query_params.pop(key, None)
+        _remove(key)
         return default
     write(key, text(value))
     return value
 
 
 def write(key: str, *texts: str) -> None:
-    """Write the URL only if it differs: at each write the browser draws the page anew."""
-    if tuple(st.query_params.get_all(key)) != texts:
+    """Write the URL only if it differs: at each write the browser draws the page anew.
+
+    While a slider moves, the URL that a run comes with may be older than what the run before wrote,
+    and will still become that: so what was written last counts too.
+    """
+    written = _written()
+    if tuple(st.query_params.get_all(key)) != texts or written.get(key, texts) != texts:
         st.query_params[key] = texts
+    written[key] = texts
+
+
+def _remove(key: str) -> None:
+    """Take a key out of the URL, also if what was written last has not arrived there yet."""
+    if _written().pop(key, None) is not None and key not in st.query_params:
+        st.query_params[key] = ""  # what is not there cannot be taken out
+    st.query_params.pop(key, None)
+
+
+def _written() -> dict[str, tuple[str, ...]]:
+    written: dict[str, tuple[str, ...]] = st.session_state.setdefault(_WRITTEN, {})
+    return written
 
 
 def number(
