@@ -19,7 +19,7 @@ MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _NOTES = "link_notes"
-_WRITTEN = "written_to_url"  # what this tab wrote last, by key
+_WRITTEN = "written_to_url"  # what this tab wrote last, by key: nothing where it took the key out
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
@@ -125,9 +125,11 @@ def write(key: str, *texts: str) -> None:
 
 def _remove(key: str) -> None:
     """Take a key out of the URL, also if what was written last has not arrived there yet."""
-    if _written().pop(key, None) is not None and key not in st.query_params:
+    written = _written()
+    if written.get(key) and key not in st.query_params:
         st.query_params[key] = ""  # what is not there cannot be taken out
     st.query_params.pop(key, None)
+    written[key] = ()
 
 
 def _written() -> dict[str, tuple[str, ...]]:

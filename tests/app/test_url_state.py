@@ -56,23 +56,23 @@ def test_the_url_is_written_only_when_it_changes(url: Url) -> None:
     assert url.writes == 3
 
 
-@pytest.mark.parametrize(("before", "last"), [(16, 16), (8, 8)], ids=["a value", "the default"])
+@pytest.mark.parametrize(("value", "between"), [(16, 12), (16, 8), (8, 12)])
 def test_a_run_whose_url_is_older_than_the_last_write_writes_again(
-    url: Url, before: int, last: int
+    url: Url, value: int, between: int
 ) -> None:
     def step(value: int) -> None:
-        url_state.keep("H", value, 8)
+        url_state.keep("H", value, default=8)
 
-    step(before)
+    step(value)
     shown = dict(url.said)
-    step(12)
-    url.said = shown  # the browser asks for the next run before 12 has arrived, and then gets it
+    step(between)
+    url.said = dict(shown)  # the browser asks for the next run first, and gets `between` then
     writes = url.writes
-    step(last)
+    step(value)
     assert url.writes > writes
     assert url.said == shown
     writes = url.writes
-    step(last)
+    step(value)
     assert url.writes == writes
 
 
