@@ -26,13 +26,13 @@ keys_per_warp = {values = [16, 32, 64, 128], default = 32, meaning = "keys each 
 row_tiles = {values = [1, 2], default = 1, meaning = "16-row tiles per warp"}
 
 [[constraints]]
+condition = "row_warps <= num_warps"
+sentence = "row_warps are some of num_warps, which are {num_warps}: lower row_warps."
+
+[[constraints]]
 condition = "seqlen_kv <= max_keys"
 sentence = """v12 keeps all keys of a head in one CTA, here {max_keys}, and there are \
               {seqlen_kv:,}: raise num_warps or keys_per_warp, or choose a variant that loops."""
-
-[[constraints]]
-condition = "row_warps <= num_warps"
-sentence = "row_warps are some of num_warps, which are {num_warps}: lower row_warps."
 
 [[constraints]]
 condition = "row_warps == 1 or row_tiles == 1 and keys_per_warp >= 32"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from planted_bugs.mutation import LOOPED, SCALAR, TILED, Mutation
+from planted_bugs.mutation import LOOPED, SCALAR, SHARED_KEYS, TILED, Mutation
 
 _BOUNDS = ("out of bounds",)
-_SHARED = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: K by warps that share it
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- addresses ----
@@ -85,7 +84,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "k + kv_head, n0,",
         "k, n0,",
         ("where the first head of the first batch begins", "leaves out the head"),
-        config=_SHARED,
+        config=SHARED_KEYS,
     ),
     Mutation(
         "K/V head by the remainder",

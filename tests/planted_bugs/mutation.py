@@ -16,6 +16,7 @@ PERSISTENT = ("v19", "v20")  # on Hopper
 HOPPER = (*ONE_TILE, *PERSISTENT)
 ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER)
 SPLIT = ("v05", "v06")
+SHARED_KEYS = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: warps that share K
 
 # Odd sizes; v12 takes at most 128 keys with its default config.
 _ODD = (Problem(1, 3, 200, 64), Problem(2, 2, 77, 64, dtype="bfloat16"))

@@ -13,7 +13,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
-from planted_bugs import algorithm, execution, hopper, memory
+from planted_bugs import algorithm, execution, hopper, instructions, memory
 from planted_bugs.mutation import Mutation
 
 Mode = Literal["plain", "random", "check"]
@@ -21,6 +21,7 @@ MUTATIONS = (
     *algorithm.MUTATIONS,
     *memory.MUTATIONS,
     *execution.MUTATIONS,
+    *instructions.MUTATIONS,
     *hopper.MUTATIONS,
 )
 
