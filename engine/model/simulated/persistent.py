@@ -58,6 +58,9 @@ class PersistentCtas:
     # that do not, so that what one begins stands beside the other's products.
     costs: tuple[tuple[float, ...], ...]
     mixed: tuple[tuple[float, ...], ...]
+    # Of as many CTAs as an SM holds that start at once, what part of its work each has: those that
+    # do the same are done one behind the other.
+    first_work: tuple[float, ...]
     resident: int
     fetch_cycles: float  # what the first CTAs' code adds
     cycles_per_us: float
@@ -107,7 +110,7 @@ class PersistentCtas:
             self._of_ctas(pieces, features, costs) for costs in (self.costs, self.mixed)
         )
         longest = in_step[in_step[:, 0].argmax()]
-        whole = longest[0] if ctas <= num_sms else _shared(in_step, mixed, num_sms)
+        whole = longest[0] if ctas <= num_sms else _shared(in_step, mixed, self.first_work, num_sms)
         rows = variant.work.kv_rows
         scale = rows(problem, config) / rows(thinned, config)
         return scale * longest[0], scale * longest[-1], scale * whole + self.fetch_cycles
@@ -211,6 +214,7 @@ def simulate_persistent(
             counts=counts,
             costs=in_step,
             mixed=tuple(mixed),
+            first_work=_first_work(kernel, known, counts, cycles),
             resident=held,
             fetch_cycles=max(0.0, fetch_cycles),
             cycles_per_us=gpu.cycles_per_us,
@@ -297,11 +301,30 @@ def _mixed_cycles(
         factor = 1.0
         for _ in range(_STEPS):  # the factor of all but the one that is left alone
             scaled = beside[group] * np.array([1.0, *[factor] * (count - 1)])
-            factor *= cycles / _shared(scaled, scaled, 1)
+            factor *= cycles / _shared(scaled, scaled, (1.0,) * count, 1)
         for i in group:
             factors[i].append(factor)
     mixed: FloatArray = beside[:, -1] * np.array([np.mean(f) for f in factors])
     return mixed
+
+
+def _first_work(
+    kernel: Kernel, samples: list[Sample], counts: tuple[int, ...], cycles: FloatArray
+) -> tuple[float, ...]:
+    """`PersistentCtas.first_work`, on average over the samples.
+
+    Args:
+        cycles: of each sample's CTAs in step, `[samples, counts]`.
+    """
+    held = counts[-1]
+    work = []
+    for sample, of_sample in zip(samples, cycles, strict=True):
+        timing = simulate_sm(kernel, [sample.trace], [0] * held, held, stalls=False)
+        ends = np.sort(timing.finished)
+        ends[-1] = timing.cycles
+        left = np.interp(np.arange(held, 0, -1), counts, of_sample)  # CTAs until each end
+        work.append(np.cumsum(np.diff(ends, prepend=0.0) / left))
+    return tuple(np.mean(work, axis=0).tolist())
 
 
 def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
@@ -309,14 +332,18 @@ def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
     return simulate_sm(kernel, [sample.trace], queue, resident, stalls=False).cycles
 
 
-def _shared(in_step: FloatArray, mixed: FloatArray, num_sms: int) -> float:
+def _shared(
+    in_step: FloatArray, mixed: FloatArray, first_work: Sequence[float], num_sms: int
+) -> float:
     """Cycles until the last CTA is done, each SM taking the next one where one is.
 
     Args:
         in_step: cycles of each CTA beside others that do the same, `[ctas, resident]`.
         mixed: the same beside any others.
+        first_work: as `share_sms`.
     """
     both = np.hstack([mixed, in_step])
     rows, kinds = np.unique(both, axis=0, return_inverse=True)
     beside, equal = (np.pad(part, ((0, 0), (1, 0))) for part in np.hsplit(rows, 2))
-    return share_sms(kinds, beside, equal, np.zeros(beside.shape[1]), num_sms)
+    start = np.zeros(beside.shape[1])
+    return share_sms(kinds, beside, equal, start, num_sms, first_work=first_work)

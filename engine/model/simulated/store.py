@@ -24,7 +24,7 @@ from kernels.variant import Variant
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 19
+_VERSION = 20
 
 
 def path_of(
@@ -69,6 +69,7 @@ def _read(payload: bytes) -> KernelCtas | None:
                 counts=tuple(int(n) for n in fields["counts"]),
                 costs=tuple(_floats(row) for row in fields["costs"]),
                 mixed=tuple(_floats(row) for row in fields["mixed"]),
+                first_work=_floats(fields["first_work"]),
                 resident=int(fields["resident"]),
                 fetch_cycles=float(fields["fetch_cycles"]),
                 cycles_per_us=float(fields["cycles_per_us"]),

@@ -23,6 +23,7 @@ def share_sms(
     start: NDArray[np.float64],
     num_sms: int = 1,
     spread: float = 0.0,
+    first_work: ArrayLike | None = None,
 ) -> float:
     """Cycles until the last CTA is done, each SM taking the next one where one is.
 
@@ -34,6 +35,8 @@ def share_sms(
         equal: the same of equal ones that start at once.
         start: what different ones that start at once take more, `[resident + 1]`.
         spread: standard deviation of a CTA's time, as a share of it.
+        first_work: of as many CTAs as an SM holds that start at once, what part of its work each
+            has, so that they are done one behind the other, `[resident]`; None: all have 1.
 
     Raises as `load_library`.
     """
@@ -41,8 +44,9 @@ def share_sms(
     costs = np.ascontiguousarray(beside, dtype=np.float64)
     first = np.ascontiguousarray(equal, dtype=np.float64)
     more = np.ascontiguousarray(start, dtype=np.float64)
-    arrays = (x.ctypes.data for x in (costs, first, more))
     resident = costs.shape[1] - 1
+    works = np.ones(resident) if first_work is None else np.array(first_work, dtype=np.float64)
+    arrays = (x.ctypes.data for x in (costs, first, more, works))
     runs = max(1, min(_MOST_RUNS, _MOST_FOLLOWED // len(kinds))) if spread > 0 else 1
     return float(
         _library().attune_share_sms(
@@ -56,7 +60,7 @@ def _library() -> ctypes.CDLL:
     library = load_library(_SOURCE)
     library.attune_share_sms.argtypes = [
         *(ctypes.c_void_p, ctypes.c_int64),
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
         *(ctypes.c_int32, ctypes.c_int32, ctypes.c_double, ctypes.c_int32),
     ]
     library.attune_share_sms.restype = ctypes.c_double

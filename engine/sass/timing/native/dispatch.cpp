@@ -4,6 +4,8 @@
 // does a little less than the others, for a query tile that is cut, puts its SM out of step: where
 // several slots of it fall free before the first one of another SM, it takes several CTAs of the
 // last ones. By how much is read from simulated samples; each run begins with another one.
+#include "numbers.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -21,18 +23,6 @@ struct Launch {
     const double* shifts;
     int64_t num_ctas;
     int32_t most, samples, resident, num_sms;
-};
-
-// The same numbers in every call.
-class Numbers {
-public:
-    int32_t below(int32_t n) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        return static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(n));
-    }
-
-private:
-    uint64_t state = 1;
 };
 
 double run(const Launch& in, Numbers& numbers) {
