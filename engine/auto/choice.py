@@ -100,15 +100,19 @@ def chosen_variants(
 ) -> tuple[str, ...]:
     """The names, each once, with `auto` replaced by the variants that it takes for the problems.
 
-    Raises InvalidProblem as `choose`.
+    Problems that no kernel takes add none.
+
+    Raises:
+        InvalidProblem: as `choose`, or no kernel takes any of the problems.
     """
-    problems = tuple(problems)
-    chosen: list[str] = []
-    for name in names:
-        if name == AUTO:
-            chosen += [choose_at(p, device, None, taken_at).variant.id for p in problems]
-        else:
-            chosen.append(name)
+    names = tuple(names)
+    taken: list[str] = []
+    if AUTO in names:
+        choices = [(p, choose_at(p, device, None, taken_at)) for p in problems]
+        taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
+        if choices and not taken:
+            raise InvalidProblem(choices[0][1].reason)
+    chosen = [id for name in names for id in (taken if name == AUTO else [name])]
     return tuple(dict.fromkeys(chosen))
 
 
@@ -149,7 +153,16 @@ def _by_order(problem: Problem, device: DeviceSpec, note: str) -> Choice:
     # The pipeline says what is wrong with it.
     can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
     last = (can or variants)[-1]
-    return Choice(last, last.default_config(), note or "No rung of the ladder takes this problem.")
+    return Choice(last, last.default_config(), note or _why_none(problem, device, can or variants))
+
+
+def _why_none(problem: Problem, device: DeviceSpec, variants: Sequence[Variant]) -> str:
+    if problem.head_dim in (dims := sorted({dim for v in variants for dim in v.head_dims})):
+        return f"No kernel of the ladder takes {problem.label()} on {device.name}."
+    return (
+        f"No kernel of the ladder takes D = {problem.head_dim}: choose one of "
+        f"{', '.join(map(str, dims))}."
+    )
 
 
 def _reason(row: Row, table: Table, variant: Variant, problem: Problem, device: DeviceSpec) -> str:
