@@ -32,7 +32,6 @@ st.set_page_config(
 )
 style.apply()
 st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
-links.begin()
 page = st.navigation(
     [
         st.Page(TUNE, title="Tune", url_path="default", default=True),
@@ -46,6 +45,7 @@ page = st.navigation(
     ],
     position="top",
 )
+links.begin(page.title)
 notes = st.container()  # above the page, and filled after it: its widgets read the link
 page.run()
 with notes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 
 import streamlit as st
@@ -17,32 +17,47 @@ from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
 from kernels.variant import AUTO, Variant
 
-# Every name that a page reads from its URL, but for those of tunables.
-_NAMES = frozenset(
-    (
-        *("gpu", "variant", *SIZES, "KV", "HKV", "dtype", "causal"),
-        *("check", "schedule", "inputs", "factor", "seed", "timeout"),
-        *("live", "tab"),
+_KERNEL = (
+    *("gpu", "variant", *SIZES, "KV", "HKV", "dtype", "causal"),
+    *("check", "schedule", "inputs", "factor", "seed", "timeout"),
+)
+# The names that a page reads from its URL, by its title.
+_NAMES = {
+    "Tune": (*_KERNEL, "live", "tab"),
+    "Kernels": _KERNEL,
+    "Batch size": (
+        *_KERNEL,
         *("heads_free", "max_batch", "points", "points_file", "calibrate", "batch_tab"),
         *("traffic", "traffic_unit", "utilisation", "arrivals", "budget"),
+    ),
+    "Sweep": (
+        *_KERNEL,
         *(f"sweep_{name}" for name in (*SIZES, "KV", "HKV", "causal", "dtypes", "presets")),
         *("sweep_variants", "sweep_own", "sweep_strategy", "sweep_evaluations", "sweep_seconds"),
         *("sweep_execute", "sweep_full", "sweep_tab", "sweep"),
+    ),
+    "Sessions": ("session", "baseline"),
+    "Compare": (
         *("session", "baseline"),
         *("compare_by", "compare_across", "compare_before", "compare_after"),
-    )
-)
+    ),
+    "Devices": (),
+}
 _MOST_NOTES = 5
 _LONGEST = 40  # letters of a name or value that are repeated
 
 
-def begin() -> None:
-    """Before a page reads its values: follow a link, and note which names it lacks."""
+def begin(page: str) -> None:
+    """Before a page reads its values: follow a link, and note which names it lacks.
+
+    Args:
+        page: its title.
+    """
     url_state.follow_link()
     if "link_checked" in st.session_state:
         return
     st.session_state["link_checked"] = True
-    _note_names()
+    _note_names(page)
     _note_gpu()
     _note_variant()
 
@@ -56,23 +71,41 @@ def draw() -> None:
     st.button("Dismiss", key="link_dismiss", on_click=url_state.notes().clear)
 
 
-def _note_names() -> None:
+def _note_names(page: str) -> None:
     variants = all_variants()
-    names = _NAMES | set(_tunable_names(variants))
-    not_understood = [name for name in st.query_params if name not in names]
+    by_page = {title: {*names, *_tunable_names(title, variants)} for title, names in _NAMES.items()}
+    others = [name for name in st.query_params if name not in by_page[page]]
+    titles = {name: [t for t, names in by_page.items() if name in names] for name in others}
+    for pages in dict.fromkeys(tuple(known) for known in titles.values() if known):
+        of_them = [name for name in others if tuple(titles[name]) == pages]
+        url_state.note(_of_other_pages(of_them, pages))
+    names = set().union(*by_page.values())
+    not_understood = [name for name in others if not titles[name]]
     for name in not_understood[:_MOST_NOTES]:
         url_state.note(_left_out(name, st.query_params[name], names, variants))
     if more := not_understood[_MOST_NOTES:]:
         url_state.note(f"{len(more)} more names of the link are not understood and left out.")
-    for name in not_understood:
+    for name in others:
         del st.query_params[name]
 
 
-def _tunable_names(variants: Iterable[Variant]) -> Iterable[str]:
+def _tunable_names(page: str, variants: Iterable[Variant]) -> Iterable[str]:
     for variant in variants:
         for tunable in variant.tunables:
-            yield tunable_key(variant, tunable)
-            yield f"sweep_{tunable.name}"
+            if page == "Sweep":  # its variants have their default configs
+                yield f"sweep_{tunable.name}"
+            elif "variant" in _NAMES[page]:
+                yield tunable_key(variant, tunable)
+
+
+def _of_other_pages(names: Sequence[str], pages: Sequence[str]) -> str:
+    """The sentence: which values of the link are left out here, and where they can be had."""
+    asked = ", ".join(f"{name}={_short(st.query_params[name])}" for name in names[:_MOST_NOTES])
+    more = f" and {len(names) - _MOST_NOTES} more" if len(names) > _MOST_NOTES else ""
+    *first, last = pages
+    listed = f"{', '.join(first)} and {last} have" if first else f"the {last} page has"
+    are = "are" if len(names) > 1 else "is"
+    return f"The link's {asked}{more} {are} left out: {listed} such values, this page does not."
 
 
 def _left_out(name: str, value: str, names: Iterable[str], variants: Iterable[Variant]) -> str:

@@ -31,5 +31,5 @@ def draw_outcome() -> None:
             "app_pages/sessions.py",
             label="Open it",
             icon=":material/folder_open:",
-            query_params={**st.query_params.to_dict(), "session": name},
+            query_params={"session": name},
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from app_driver import texts
+from streamlit.testing.v1 import AppTest
 
 from app.shared import links
 
@@ -26,14 +27,33 @@ SAID = (
 def test_a_name_that_is_not_understood_is_named_on_every_page(open_app, page) -> None:
     at = open_app(page, **ODD, S="64")
     assert not at.exception
-    notes = [w.value.replace("\\", "") for w in at.warning if w.icon.endswith("link_off:")]
+    notes = notes_of(at)
+    if page == "devices":
+        assert notes.pop(0).startswith("The link's S=64 is left out: Tune, Kernels, Batch size and")
     assert len(notes) == len(ODD)
     for said, note in zip(SAID, notes, strict=True):
         assert said in note
     assert not set(ODD) & set(at.query_params)
-    assert "S" in at.query_params
+    assert ("S" in at.query_params) == (page != "devices")
     at.button(key="link_dismiss").click().run()
-    assert not [w for w in at.warning if w.icon.endswith("link_off:")]
+    assert not notes_of(at)
+
+
+def notes_of(at: AppTest) -> list[str]:
+    return [w.value.replace("\\", "") for w in at.warning if w.icon.endswith("link_off:")]
+
+
+def test_values_of_another_page_are_named_with_the_page(open_app) -> None:
+    at = open_app("batch", max_batch="256", **{"v05.num_splits": "4", "tab": "Variants"})
+    assert notes_of(at) == [
+        "The link's tab=Variants is left out: the Tune page has such values, this page does not."
+    ]
+    assert set(at.query_params) >= {"max_batch"}
+    at = open_app("sweep", max_batch="256", points="csv", sweep_block_n="64")
+    assert notes_of(at) == [
+        "The link's max_batch=256, points=csv are left out: the Batch size page has such values, "
+        "this page does not."
+    ]
 
 
 def test_many_of_them_are_counted(open_app) -> None:
@@ -58,14 +78,14 @@ def test_a_variant_is_found_by_its_long_name(open_app) -> None:
     assert at.selectbox(key="variant").value == "v05"
 
 
-def names_that_pages_read() -> Iterator[str]:
+def names_read_in(folder: str) -> Iterator[str]:
     """What stands for a key in the calls of `url_state`."""
     first = {"seed", "value_of", "chosen", "remembered", "keep", "write"}
     second = {"tabs"}
     third = {"number", "amount", "number_or_none", "text", "toggle", "several", "select"}
     third |= {"one_or_none", "segments", "stops", "slider"}
     places = {**dict.fromkeys(first, 0), **dict.fromkeys(second, 1), **dict.fromkeys(third, 2)}
-    for path in APP.rglob("*.py"):
+    for path in (APP / folder).rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))
         constants = {
             target.id: node.value
@@ -83,10 +103,14 @@ def names_that_pages_read() -> Iterator[str]:
                     yield str(key.value)
 
 
-def test_the_names_are_those_that_pages_read() -> None:
-    read = set(names_that_pages_read())
-    assert {"gpu", "sweep", "session", "points_file", "batch_tab"} <= read
-    assert read <= links._NAMES
+@pytest.mark.parametrize("page", ["Tune", "Batch size", "Sweep", "Sessions", "Compare"])
+def test_the_names_are_those_that_pages_read(page: str) -> None:
+    read = set(names_read_in(page.split()[0].lower()))
+    assert read
+    assert read <= set(links._NAMES[page])
+    shared = {*names_read_in("shared"), *names_read_in("evaluation")}
+    assert "gpu" in shared
+    assert shared <= set(links._NAMES["Tune"])
 
 
 def test_values_that_cannot_be_had_are_named(open_app) -> None:
