@@ -265,6 +265,7 @@ def test_an_unsupported_head_dim_is_one_sentence(open_app):
     assert "no kernel for head\\_dim 80" in at.error[0].value
 
 
+@pytest.mark.slow
 def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
     from engine.devices import all_devices

@@ -192,8 +192,11 @@ def test_what_auto_cannot_do_is_a_sentence() -> None:
     with pytest.raises(InvalidProblem, match="chooses for a GPU and this machine has none"):
         choose(SMALL, None)
     odd = replace(SMALL, head_dim=77)
-    with pytest.raises(InvalidProblem, match="takes D = 77: choose one of .*32, 64, 96, 128") as no:
+    with pytest.raises(
+        InvalidProblem, match=r"takes D = 77: choose one of .*32, 64, 96, 128"
+    ) as no:
         chosen_variants(["auto", "v01"], [odd], L4, lambda *_: ())
+    assert str(no.value).endswith("32, 64, 96, 128.")
     assert choose(odd, L4).reason.startswith(str(no.value))
     assert chosen_variants(["auto"], [odd, SMALL], L4, lambda *_: ()) == ("v12",)
     with pytest.raises(UnknownName, match="stands for the variant that is chosen"):

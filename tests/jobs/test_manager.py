@@ -75,6 +75,7 @@ def test_a_job_runs_and_its_maps_are_kept(shared: JobManager) -> None:
     assert [j.job_id for j in shared.jobs()].count(job.job_id) == 1
 
 
+@pytest.mark.slow
 def test_a_simulation_runs_beside_a_run_and_serves_the_preview(manager: JobManager) -> None:
     running = manager.submit(LONG)
     wait(manager, running, frozenset({"running"}))

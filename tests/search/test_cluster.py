@@ -158,6 +158,7 @@ def test_the_command_line_on_a_cluster(
     assert {row["host"] for row in out["rows"]} == {os.uname().nodename}
 
 
+@pytest.mark.slow
 def test_a_job_on_a_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     manager = JobManager(tmp_path / "jobs")
     try:

@@ -18,6 +18,7 @@ pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 ON_THE_GPU = ["launch", "guard zones", "graph timing", "occupancy", "NVML", "SDPA", "A/A floor"]
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_checks_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     if why_not_cuda() is None:
         pytest.skip("this machine has a GPU")

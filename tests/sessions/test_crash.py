@@ -90,6 +90,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
 def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -73,9 +73,12 @@ def bugs():
     return planted.library(BUGS, check=True)
 
 
-@pytest.fixture(scope="module")
-def clean():
-    return {check: planted.library(CLEAN, check) for check in (False, True)}
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, id="fast", marks=pytest.mark.slow), pytest.param(True, id="check")],
+)
+def clean(request):
+    return planted.library(CLEAN, request.param)
 
 
 def test_every_planted_bug_has_an_expectation():
@@ -118,14 +121,11 @@ def test_shared_findings_name_the_array(client, bugs):
 
 
 @pytest.mark.parametrize("entry", planted.entries_of(CLEAN))
-@pytest.mark.parametrize("check", [False, True], ids=["fast", "check"])
-def test_clean_pattern(client, clean, check, entry):
+def test_clean_pattern(client, clean, entry):
     repeat = entry != "work_queue"  # it leaves its counter used up
     for schedule in ("in_order", "random", "reverse"):
         for seed in (0, 1):
-            result = planted.run(
-                client, clean[check], entry, schedule=schedule, seed=seed, repeat=repeat
-            )
+            result = planted.run(client, clean, entry, schedule=schedule, seed=seed, repeat=repeat)
             assert result.status is Status.PASSED, (schedule, result.reason)
             assert result.repeatable
             got = result.returned["out"].view(np.float32)[:128]

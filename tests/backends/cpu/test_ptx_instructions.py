@@ -18,7 +18,7 @@ def _inputs(case: Case) -> list[np.ndarray]:
     return [values(kind, seed) for seed, kind in enumerate(case.inputs)]
 
 
-@pytest.fixture(scope="module", params=["fast", "check"])
+@pytest.fixture(scope="module", params=[pytest.param("fast", marks=pytest.mark.slow), "check"])
 def results(request, client, tmp_path_factory):
     """[case, lane], the outputs' bits."""
     path = tmp_path_factory.mktemp("cases") / "cases.cu"
