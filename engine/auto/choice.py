@@ -112,7 +112,7 @@ def chosen_variants(
         taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
         if choices and not taken:
             raise InvalidProblem(choices[0][1].reason)
-    chosen = [id for name in names for id in (taken if name == AUTO else [name])]
+    chosen = [one for name in names for one in (taken if name == AUTO else [name])]
     return tuple(dict.fromkeys(chosen))
 
 
