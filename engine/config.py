@@ -61,7 +61,7 @@ def resolve_config(
     if gpu is None or all(name in given for name in values):
         return ResolvedConfig(values, origins)
     try:
-        tuned = find_tuned(gpu, variant.id, problem)
+        tuned = find_tuned(gpu, variant, problem)
     except StoreError as error:
         return ResolvedConfig(values, origins, error=f"Defaults are used: {error}")
     if tuned is None:

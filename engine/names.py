@@ -13,14 +13,18 @@ from engine.own_kernels.registry import OWN, all_variants
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Variant
 
+_MOST_LISTED = 24
+
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that is not in its list: nearest names, or the whole list if short."""
+    """The error for a name that is not in its list: nearest names, else the list's first ones."""
     names = list(known)
     near = get_close_matches(name.casefold(), {n.casefold(): n for n in names}, n=3, cutoff=0.5)
     by_folded = {n.casefold(): n for n in names}
-    offered = [by_folded[n] for n in near] or names[:12]
+    offered = [by_folded[n] for n in near] or names[:_MOST_LISTED]
     listing = ", ".join(offered)
+    if not near and len(names) > _MOST_LISTED:
+        listing += f" and {len(names) - _MOST_LISTED} more"
     lead = "did you mean" if near else "known are"
     return UnknownName(f"There is no {kind} called {name!r}: {lead} {listing}.")
 

@@ -16,13 +16,13 @@ from typing import TypeAlias
 
 from engine.errors import SnapshotError, StoreError
 from engine.evaluation import Origin
-from engine.names import find_variant
 from engine.problem import Problem
 from engine.records import files
 from engine.records.encoding import decode, encode
 from engine.schema import Integer, Microseconds, Stored
 from engine.units import format_us
 from engine.user_data import data_folder
+from kernels.variant import Variant
 
 VERSION = 1
 _MAX_FILE_BYTES = 16 << 20
@@ -112,7 +112,7 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
 
 
 def find_tuned(
-    gpu: str, variant: str, problem: Problem, path: Path | None = None
+    gpu: str, variant: Variant, problem: Problem, path: Path | None = None
 ) -> TunedConfig | None:
     """The entry for this GPU, variant and problem's class.
 
@@ -120,12 +120,10 @@ def find_tuned(
 
     Raises:
         StoreError: as `load_tuned`.
-        UnknownName: no such variant.
     """
-    known = find_variant(variant)
-    wanted = (gpu, known.id, problem_class(problem))
+    wanted = (gpu, variant.id, problem_class(problem))
     for entry in load_tuned(path):
-        if _key(entry) == wanted and known.unsupported(problem, entry.config) is None:
+        if _key(entry) == wanted and variant.unsupported(problem, entry.config) is None:
             return entry
     return None
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tuned_data import ENTRY, PROBLEM
 
 from engine.errors import StoreError
+from engine.names import find_variant
 from engine.problem import Problem
 from engine.tuned import (
     find_tuned,
@@ -22,6 +23,8 @@ from engine.tuned import (
     problem_class,
     tuned_path,
 )
+
+VARIANT = find_variant("v05")
 
 
 @pytest.mark.parametrize(
@@ -50,18 +53,18 @@ def test_a_class_spans_less_than_a_factor_of_two(seqlen: int, heads: int) -> Non
 def test_what_is_kept_is_found_for_the_whole_class(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "tuned.json"
     assert load_tuned(path) == []
-    assert find_tuned("L4", "v05", PROBLEM, path) is None
+    assert find_tuned("L4", VARIANT, PROBLEM, path) is None
     assert keep_tuned(ENTRY, path)
-    assert find_tuned("L4", "v05_kv_split", replace(PROBLEM, seqlen=100), path) == ENTRY
+    assert find_tuned("L4", VARIANT, replace(PROBLEM, seqlen=100), path) == ENTRY
     for other in (
         replace(PROBLEM, seqlen=129),
         replace(PROBLEM, batch=2),
         replace(PROBLEM, causal=True),
         replace(PROBLEM, dtype="bfloat16"),
     ):
-        assert find_tuned("L4", "v05", other, path) is None
-    assert find_tuned("L40S", "v05", PROBLEM, path) is None
-    assert find_tuned("L4", "v02", PROBLEM, path) is None
+        assert find_tuned("L4", VARIANT, other, path) is None
+    assert find_tuned("L40S", VARIANT, PROBLEM, path) is None
+    assert find_tuned("L4", find_variant("v02"), PROBLEM, path) is None
 
 
 def test_the_latest_replaces_but_a_prediction_never_a_measurement(tmp_path: Path) -> None:
@@ -80,7 +83,7 @@ def test_the_latest_replaces_but_a_prediction_never_a_measurement(tmp_path: Path
 def test_a_config_that_the_variant_refuses_by_now_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     keep_tuned(replace(ENTRY, config={"block_n": 32, "threads_per_row": 8}), path)
-    assert find_tuned("L4", "v05", PROBLEM, path) is None
+    assert find_tuned("L4", VARIANT, PROBLEM, path) is None
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_the_place_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "mine.json"))
     keep_tuned(ENTRY)
     assert tuned_path() == tmp_path / "mine.json"
-    assert find_tuned("L4", "v05", PROBLEM) == ENTRY
+    assert find_tuned("L4", VARIANT, PROBLEM) == ENTRY
 
 
 def test_forgetting(tmp_path: Path) -> None:

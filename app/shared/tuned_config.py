@@ -26,7 +26,7 @@ def draw(variant: Variant, config: dict[str, int], problem: Problem | None, gpu:
         return
     notices.draw(_NOTICES)
     try:
-        tuned = find_tuned(gpu, variant.id, problem)
+        tuned = find_tuned(gpu, variant, problem)
     except StoreError as error:
         st.caption(f":material/error: {plain_markdown(str(error))}")
         return

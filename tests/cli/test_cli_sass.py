@@ -11,6 +11,7 @@ import pytest
 from engine.cli import main
 from engine.compile import compile_kernel
 from engine.errors import ToolMissing
+from engine.names import find_variant
 from engine.sass import nvdisasm
 
 GEMM = """
@@ -114,6 +115,22 @@ def test_a_kernel_may_be_described_beside_its_source(
     kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "naive_flash.cu"
     result = printed(capsys, str(kernel), "-S", "32", "-D", "32", "--arch", "sm_80")
     assert sum(result["instructions"].values()) > 0
+
+
+@pytest.mark.slow
+def test_a_kernel_may_describe_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not be one of the own kernels for that, with a GPU for which configs are tuned."""
+    monkeypatch.setenv("ATTUNE_KERNELS", "")
+    kernel = tmp_path / "mine.cu"
+    ladder = find_variant("v01").source
+    kernel.write_text(ladder.read_text())
+    for header in ladder.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    mine = printed(capsys, str(kernel), "-S", "64", "--gpu", "L4")
+    assert mine["instructions"] == printed(capsys, "v01", "-S", "64", "--gpu", "L4")["instructions"]
+    assert mine["latency"]["median_us"] > 0
 
 
 @pytest.mark.slow
