@@ -31,6 +31,7 @@ _MOST_CUT_INSTRUCTIONS = 25_000
 # On all CTAs beside each other that one sample of a cut query tile takes.
 _MOST_SAMPLED = 700_000
 _NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
+_MOST_TURNS = 4  # of a CTA's warps, at whose first tile and last one its time is known
 
 
 def plans_of(
@@ -50,23 +51,40 @@ def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> Laun
     """With CTAs of so many rows, or of as many as whole tiles have."""
 
     def short(rows: int) -> Problem:
-        keys = rows * config.get("num_splits", 1)
-        # Decoding keeps its few queries; otherwise queries and keys are of one length.
-        if problem.seqlen_kv is None:
-            return replace(problem, batch=1, seqlen=keys)
-        return replace(problem, batch=1, seqlen_kv=keys)
+        return _with_keys(problem, rows * config.get("num_splits", 1))
 
     return make_plan(variant, short(variant.work.kv_rows(short(rows), config)), config)
 
 
+def _with_keys(problem: Problem, keys: int) -> Problem:
+    """One sequence. Decoding keeps its few queries; otherwise there are as many as keys."""
+    if problem.seqlen_kv is None:
+        return replace(problem, batch=1, seqlen=keys)
+    return replace(problem, batch=1, seqlen_kv=keys)
+
+
+def rows_in_turn(config: Config) -> tuple[int, ...]:
+    """K/V rows of CTAs whose warps take tiles in turn: a turn's first tile takes about as long as
+    all of it."""
+    step = config.get("block_n", 1)
+    turn = step * config.get("num_warps", 1)
+    ends = [n * turn for n in range(1, _MOST_TURNS + 1)]
+    rows = {step, 2 * step, *ends, *(end + step for end in ends)}
+    return tuple(sorted(rows | {x for x in ROWS if x > max(rows)}))
+
+
 def longest_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, has_even_splits: bool
 ) -> dict[float, CtaTrace]:
     """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
     most (a causal kernel's last tile)."""
     problem, config = plan.problem, plan.config
     traces: dict[float, CtaTrace] = {}
-    for short in plans_of(variant, problem, config):
+    plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
+    if has_even_splits:  # of fewer tiles than there are splits the first ones take none
+        one_tile = make_plan(variant, _with_keys(problem, config.get("block_n", 1)), config)
+        traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
+    for short in plans:
         rows = float(variant.work.kv_rows(short.problem, config))
         if len(traces) > 1:
             before, trace = list(traces.items())[-1]
@@ -92,10 +110,7 @@ def cut_ctas(
     found: dict[int, dict[float, CtaTrace]] = {}
     for absent, rows in product(sorted({1, step - 1} - {0}), of_some):
         keys = rows - absent
-        if problem.seqlen_kv is None:
-            cut = replace(problem, batch=1, seqlen=keys)
-        else:
-            cut = replace(problem, batch=1, seqlen_kv=keys)
+        cut = _with_keys(problem, keys)
         if keys <= 0 or variant.work.kv_rows(cut, config) != rows:
             continue
         with suppress(InvalidProblem):  # it takes whole tiles only
@@ -154,14 +169,10 @@ def shorter_ctas(
     problem, config = plan.problem, plan.config
     step = config.get("block_n", 1)
     traces: dict[float, Shorter] = {}
-    for rows in lengths[::2]:  # as far as one tile changes them little
-        keys = int(rows) * config["num_splits"] - step
-        if not 4 * step <= rows <= _NEAR_ROWS:
+    for rows in lengths:
+        if not 0 < rows <= _NEAR_ROWS:
             continue
-        if problem.seqlen_kv is None:
-            short = replace(problem, batch=1, seqlen=keys)
-        else:
-            short = replace(problem, batch=1, seqlen_kv=keys)
+        short = _with_keys(problem, int(rows) * config["num_splits"] - step)
         with suppress(InvalidProblem):  # it takes whole tiles only
             launch = launch_of_pass(make_plan(variant, short, config), 0)
             _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
@@ -179,10 +190,7 @@ def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: Laun
     if splits == 1:
         return False
     keys = (splits + 1) * plan.config.get("block_n", 1)
-    if plan.problem.seqlen_kv is None:
-        short = replace(plan.problem, batch=1, seqlen=keys, causal=False)
-    else:
-        short = replace(plan.problem, batch=1, seqlen_kv=keys, causal=False)
+    short = replace(_with_keys(plan.problem, keys), causal=False)
     emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
     x, y, z = emulator.launch.grid
     executed = [

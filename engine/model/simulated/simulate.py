@@ -35,10 +35,10 @@ def simulate(
     if variant.work.schedule is not None:
         return dict(simulate_persistent(program, entry, variant, plan, device, resident, REGIMES))
     gpu = gpu_rates(device)
-    traces = longest_ctas(program, entry, variant, plan)
+    even = has_even_splits(program, entry, variant, plan)
+    traces = longest_ctas(program, entry, variant, plan, even)
     error = spread(gpu.constants.arch, family(program))
     longest_first = not any(any(trace.cta) for trace in traces.values())
-    even = has_even_splits(program, entry, variant, plan)
     shorter = shorter_ctas(program, entry, variant, plan, tuple(traces)) if even else None
     cut = cut_ctas(program, entry, variant, plan, tuple(traces))
     cut_queries = cut_query_tiles(program, entry, variant, plan, tuple(traces), resident)

@@ -23,11 +23,12 @@ from engine.sass.trace import CtaTrace
 FloatArray = NDArray[np.float64]
 Shorter: TypeAlias = tuple[float, CtaTrace]  # a CTA's length and trace
 _ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repeats itself
-_FEWEST_SETTLED, _MOST_SETTLED = 2, 16  # behind those, over which a further one's time is taken
+_FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # behind those, over which a further one's time is taken
 _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 # Warp instructions on all lengths together. Those too long for it are simulated for one round:
 # what further rounds gain from CTAs that drift apart is the same as at the length before.
 _MOST_SIMULATED = 3_000_000
+_LEAST_SETTLING = 1_500_000  # of them for rounds that settle, where these are short
 _MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
 _FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # of CTAs in it
 _MOST_NEAR_ROUNDS = 16  # of CTAs that differ little: they settle slowly
@@ -109,7 +110,8 @@ class CtaTimes:
     def _shared_each(
         self, orders: Sequence[ArrayLike], kinds: ArrayLike, num_sms: int = 1
     ) -> list[float]:
-        shortest = [self.lengths[0]]  # which is little more than a CTA's beginning
+        # Which is little more than a CTA's beginning; one of nothing is less.
+        shortest = [next(x for x in self.lengths if x > 0)]
         start = self.start_share * (self.table(shortest)[0] - self.beside(shortest)[0])
         beside, equal = self.beside(kinds), self.table(kinds)
         return [share_sms(o, beside, equal, start, num_sms, self.cta_spread) for o in orders]
@@ -183,14 +185,18 @@ def measure(
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
     counts = _counts(full, most, quick)
-    # Of short CTAs more rounds, as far as the bound allows: a round settles slowly.
+    # What the bound leaves is for further rounds, of short CTAs more: a round settles slowly.
     executed = sum(len(trace.instruction) for trace in by_length.values())
-    spare = _MOST_SIMULATED / executed - _simulated_ctas(counts, _ROUNDS * full, full)
-    settled = max(_FEWEST_SETTLED, min(_MOST_SETTLED, int(spare / full)))
+    spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, _ROUNDS * full, full)
+    spare = max(spare, _LEAST_SETTLING)
     cycles: list[tuple[float, ...]] = []
     rounds: list[float] = []
     simulated = 0.0
-    for trace in by_length.values():
+    for done, trace in enumerate(by_length.values()):
+        of_round = full * len(trace.instruction)
+        share = spare / (len(by_length) - done)
+        settled = max(_FEWEST_SETTLED, min(_MOST_SETTLED, int(share / of_round)))
+        spare -= settled * of_round
         settles = not quick and (most is None or most > counts[-1])
         queued = counts[-1]
         if settles:
@@ -217,8 +223,8 @@ def measure(
             rounds.append(float(freed[-1] - freed[-1 - since]) * full / since)
         else:
             rounds.append(float(ends[counts.index(full)]))
-    first = next(iter(by_length.values()))
-    with_fetch = simulate_sm(fetching, [first], [0], resident, stalls=False).cycles
+    first = int(min(by_length) == 0)  # a CTA of nothing lacks code that others fetch
+    with_fetch = simulate_sm(fetching, traces[first : first + 1], [0], resident, stalls=False)
     times = CtaTimes(
         resident=full,
         lengths=tuple(by_length),
@@ -228,7 +234,7 @@ def measure(
         mixed_shares=(1.0,) * len(by_length),
         start_share=1.0,
         cta_spread=0.0,
-        fetch_cycles=max(0.0, with_fetch - cycles[0][0]),
+        fetch_cycles=max(0.0, with_fetch.cycles - cycles[first][0]),
     )
     if not mixed or len(by_length) == 1 or (most is not None and most == 1):
         return times
@@ -246,6 +252,7 @@ def _with_near_shares(
     """With what CTAs take of which some are a little shorter: how they fall into step depends on
     their length, and those that start at once do it as equal ones."""
     known: dict[float, float] = {}
+    errors = []
     for length, (shorter_length, trace) in shorter.items():
         traces = by_length[length], trace
         executed = times.resident * len(traces[0].instruction)
@@ -255,9 +262,12 @@ def _with_near_shares(
         is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
         of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
         equal = times._at(of_amid, times.round_cycles, times.resident)
-        known[length] = float((timing.finished - timing.started)[is_amid].sum() / equal.sum())
+        took = (timing.finished - timing.started)[is_amid]
+        known[length] = share = float(took.sum() / equal.sum())
+        errors.append(took / (share * equal) - 1)
     shares = np.interp(times.lengths, list(known), list(known.values()))
-    return replace(times, mixed_shares=tuple(shares.tolist()))
+    spread = float(np.std(np.concatenate(errors)))
+    return replace(times, mixed_shares=tuple(shares.tolist()), cta_spread=spread)
 
 
 def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTimes) -> CtaTimes:

@@ -44,6 +44,8 @@ def share_sms(
     costs = np.ascontiguousarray(beside, dtype=np.float64)
     first = np.ascontiguousarray(equal, dtype=np.float64)
     more = np.ascontiguousarray(start, dtype=np.float64)
+    if len(kinds) <= num_sms:  # they vary with what is beside them: nothing is
+        spread = 0.0
     resident = costs.shape[1] - 1
     works = np.ones(resident) if first_work is None else np.array(first_work, dtype=np.float64)
     arrays = (x.ctypes.data for x in (costs, first, more, works))
