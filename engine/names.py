@@ -25,8 +25,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     listing = ", ".join(offered)
     if not near and len(names) > _MOST_LISTED:
         listing += f" and {len(names) - _MOST_LISTED} more"
-    lead = "did you mean" if near else "known are"
-    return UnknownName(f"There is no {kind} called {name!r}: {lead} {listing}.")
+    remedy = f"did you mean {listing}?" if near else f"known are {listing}."
+    return UnknownName(f"There is no {kind} called {name!r}: {remedy}")
 
 
 def find_variant(name: str) -> Variant:

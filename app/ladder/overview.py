@@ -16,6 +16,7 @@ from engine.ladder.tables import reasons, without_empty
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
+_KNOWN_PX = 125  # "1.07 ms recorded"
 _FIRST = ("rung", "title", "simulated", "90 % interval", "known")
 _CONFIG_REMARK = (
     "Each rung has its default config, or the nearest that fits: the table shows the difference."
@@ -40,6 +41,7 @@ def draw(
             rows=len(possible),
             columns={
                 "title": st.column_config.TextColumn(width=_TITLE_PX),
+                "known": st.column_config.TextColumn(width=_KNOWN_PX),
                 "instructions": st.column_config.NumberColumn(format="localized"),
             },
             key="kernels_table",

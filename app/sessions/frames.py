@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from engine.evaluation import Evaluation
+from engine.records.snapshot import Summary
 from engine.sessions.ledger import Ledger
 from engine.sessions.store.store import SnapshotInfo
 from engine.units import format_bytes
@@ -83,25 +84,31 @@ def ledger(scored: Ledger) -> pd.DataFrame:
 
 
 def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
-    """One row per snapshot; a damaged file is a row that says so."""
+    """One row per snapshot; a damaged file is a row that says so, beside its name."""
+    infos = list(infos)
+    damaged = any(info.damage for info in infos)
     rows = []
     for info in infos:
         s = info.summary
         rows.append(
             {
                 "title": info.title,
+                **({"damage": info.damage.removeprefix(f"{info.name} ")} if damaged else {}),
                 "saved, UTC": s.updated[:19].replace("T", " ") if s else "",
                 "devices": ", ".join(s.devices) if s else "",
                 "variants": ", ".join(s.variants) if s else "",
                 "problems": ", ".join(s.problems[:4]) if s else "",
                 "evaluations": s.num_evaluations if s else None,
                 "passed": s.num_passed if s else None,
-                # What was measured there is recorded here.
-                "latency": "predicted" if s and s.origins == ("predicted",) else "recorded",
+                "latency": _origin(s) if s else "",
                 "kept": "ships with Attune" if info.shipped else "yours",
                 "size": format_bytes(info.size_bytes),
-                "damage": info.damage,
                 "file": info.name,
             }
         )
     return pd.DataFrame(rows)
+
+
+def _origin(summary: Summary) -> str:
+    """What was measured there is recorded here."""
+    return "predicted" if summary.origins == ("predicted",) else "recorded"

@@ -87,9 +87,20 @@ def problems(state: RunState) -> None:
         failure(compiled.status, compiled.reason, compiled.log)
         if state.evaluation is not None:
             st.caption("Correctness below is that of the last source that compiled.")
+    else:
+        _without_verdict(state)
     for note in compiled.notes if compiled else ():
         st.caption(f":material/info: {plain_markdown(note)}")
     if job is not None and job.state == "cancelled":
         failure(Status.CANCELLED, job.error)
     elif job is not None and job.state in ("failed", "crashed"):
         problem(job.error, job.log)
+
+
+def _without_verdict(state: RunState) -> None:
+    """Why the last run has none. The Correctness tab says it too, with the log."""
+    run = state.evaluation
+    if run is None or run.correctness is not None or state.is_stale or state.is_running:
+        return
+    if st.session_state.get("tab") != "Correctness":
+        failure(run.status, run.reason)

@@ -157,10 +157,17 @@ def test_a_failed_run_gives_cause_next_step_and_log(open_app, jobs, status, reas
     at = run(open_app(tab="Correctness"))
     assert not at.exception
     assert metric(at, "Correctness") == str(status).replace("_", " ").capitalize()
-    assert plain_markdown(reason) in at.error[-1].value
+    assert [plain_markdown(reason) in box.value for box in at.error] == [True]
     assert "Next: " in texts(at)
     assert any("line 2" in c.value for c in at.code)
     assert "Full log" in [e.label for e in at.expander]
+
+
+def test_a_failed_run_says_its_cause_whichever_tab_is_open(open_app, jobs):
+    jobs.answer = failed(NOT_RUN, Status.COMPILE_ERROR, "There is no C++ compiler.")
+    at = run(open_app())
+    assert ["There is no C++ compiler" in box.value for box in at.error] == [True]
+    assert "Next: " in texts(at)
 
 
 @pytest.mark.parametrize("state", ["failed", "crashed"])

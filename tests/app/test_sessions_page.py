@@ -135,7 +135,10 @@ def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_d
     assert not at.exception
     assert len(at.error) == 1
     listed = next(d.value for d in at.dataframe if "damage" in d.value)
-    assert any(listed["damage"] != "")
+    assert list(listed.columns[:2]) == ["title", "damage"]
+    broken = listed[listed["damage"] != ""].iloc[0]
+    assert broken["damage"].startswith("is not valid JSON")
+    assert broken["latency"] == ""  # nothing is known of it
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "missing.json", "a" * 500, "<b>.json"])
