@@ -7,7 +7,8 @@ from dataclasses import replace
 from engine.devices.spec import DeviceSpec
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.sass.timing.traffic import KvOrder, Traffic, stays_in_l2, traffic
+from engine.sass.timing.constants import kept_l2_bytes
+from engine.sass.timing.traffic import KvOrder, Traffic, traffic
 from kernels.variant import Variant
 
 
@@ -25,7 +26,8 @@ def traffic_by_order(
     """
     if device.l2_bytes is None or device.num_sms is None:
         return None
-    if stays_in_l2(plan.device_bytes, device.l2_bytes):
+    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes)
+    if plan.device_bytes <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
     if (shares := _kv_shares(variant, plan)) is None:
         return None
@@ -36,7 +38,7 @@ def traffic_by_order(
         kv_bytes / order.num_heads,
         plan.device_bytes - kv_bytes,
         resident * device.num_sms,
-        device.l2_bytes,
+        kept_bytes,
     )
 
 

@@ -17,6 +17,7 @@ from engine.sass.advice import Advice, Rerun, advise
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import Emulator
 from engine.sass.footprint import SharedBytes, shared_bytes, touched_bytes
+from engine.sass.timing.constants import kept_l2_bytes
 from engine.sass.timing.simulate import (
     CtaClass,
     SimulatedLatency,
@@ -64,7 +65,8 @@ def time_launch(
     traffic = None
     if device.l2_bytes is not None and device.num_sms is not None:
         running = resident * device.num_sms
-        traffic = launch_traffic(groups, launch.grid, running, device.l2_bytes)
+        kept = kept_l2_bytes(device.arch, device.l2_bytes)
+        traffic = launch_traffic(groups, launch.grid, running, kept)
         if traffic.dram_bytes and moved_bytes is not None:
             traffic = replace(traffic, dram_bytes=moved_bytes)
     simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)

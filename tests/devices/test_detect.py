@@ -157,7 +157,7 @@ def cuda_finds(monkeypatch: pytest.MonkeyPatch, **figures: int) -> None:
 
 def test_the_gpu_is_the_one_that_cuda_takes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     two_gpus(monkeypatch)
-    cuda_finds(monkeypatch, pci_bus=2, num_sms=132, l2_bytes=50 << 20)
+    cuda_finds(monkeypatch, pci_bus=2, num_sms=132, l2_bytes=60 << 20)
     local = detect_local()
     assert isinstance(local, DetectedDevice)
     assert local.spec is find_device("H200")
@@ -168,14 +168,14 @@ def test_the_gpu_is_the_one_that_cuda_takes_first(monkeypatch: pytest.MonkeyPatc
 def test_sms_l2_and_clock_of_the_driver_beside_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rates refer to the table's boost clock, which therefore stays."""
     two_gpus(monkeypatch, nvmlDeviceGetMaxClockInfo=1830)
-    cuda_finds(monkeypatch, pci_bus=2, num_sms=114, l2_bytes=60 << 20)
+    cuda_finds(monkeypatch, pci_bus=2, num_sms=114, l2_bytes=50 << 20)
     local = detect_local()
     assert isinstance(local, DetectedDevice)
-    assert (local.spec.num_sms, local.spec.l2_bytes) == (114, 60 << 20)
+    assert (local.spec.num_sms, local.spec.l2_bytes) == (114, 50 << 20)
     assert local.spec.boost_clock_mhz == find_device("H200").boost_clock_mhz == 1980
     assert local.differences == (
         "SMs: 114 as the driver reports it, 132 in Attune's table.",
-        "L2: 60 MiB as the driver reports it, 50 MiB in Attune's table.",
+        "L2: 50 MiB as the driver reports it, 60 MiB in Attune's table.",
         "Highest SM clock: 1,830 MHz as the driver reports it, 1,980 MHz in Attune's table.",
     )
     assert "L2 as the driver reports it" in local.spec.source

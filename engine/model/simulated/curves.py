@@ -25,8 +25,7 @@ from engine.model.simulated.store import REGIMES, KernelCtas, find, known_ctas, 
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.sass.timing.constants import LAUNCH_FLOOR_US
-from engine.sass.timing.traffic import stays_in_l2
+from engine.sass.timing.constants import LAUNCH_FLOOR_US, kept_l2_bytes
 from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -156,8 +155,8 @@ def _dram_bytes(
     held: int,
 ) -> FloatArray | None:
     """By the order of CTAs, at some of the batches that L2 does not hold; straight in between."""
-    l2_bytes = device.l2_bytes or 0
-    beyond = np.flatnonzero([not stays_in_l2(b, l2_bytes) for b in launches.device_bytes.tolist()])
+    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
+    beyond = np.flatnonzero(launches.device_bytes > kept_bytes)
     moved = np.zeros(launches.size)
     if len(beyond) == 0:
         return moved

@@ -211,9 +211,9 @@ def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple
     if simulated.dram_us == 0:
         return
     running = simulated.resident_ctas * gpu.num_sms
-    best = best_order(groups, grid, running, gpu.l2_bytes)
-    now = launch_traffic(groups, grid, running, gpu.l2_bytes)
-    then = launch_traffic(groups, grid, running, gpu.l2_bytes, best)
+    best = best_order(groups, grid, running, gpu.kept_bytes)
+    now = launch_traffic(groups, grid, running, gpu.kept_bytes)
+    then = launch_traffic(groups, grid, running, gpu.kept_bytes, best)
     if now.dram_bytes < _LEAST_TRAFFIC * then.dram_bytes:
         return
     gain = rerun.gain_of_traffic(then.dram_bytes / (DRAM_EFFICIENCY * gpu.dram_bytes_per_us))

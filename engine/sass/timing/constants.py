@@ -6,12 +6,15 @@ micro-benchmarks report, not traced to one. *chosen*: picked among values by com
 times; the row says which, and `tests/bench/bench_sass_validation.py` marks those points.
 
 Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
-A6000 (Ampere). Nothing here is fitted to the points that the benchmark counts.
+A6000 (Ampere). gpu-benches is github.com/te42kyfo/gpu-benches, whose files hold the bandwidth of L2
+over the footprint on an A100, H100 PCIe, H200 and L40. Nothing here is fitted to the points that
+the benchmark counts.
 
-Not in the table because not modelled: how far an SM is from each slice of L2; a power limit that
-lowers the clock, which kernels bound by tensor cores meet on an H100 or H200; and what a wgmma
-takes of the register file when its left operand lies there. The latter two make simulated wgmma
-kernels too fast: the two published points of a GEMM come out 14 % too fast.
+Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
+an L40, arXiv 2606.22588), without which simulated CTAs keep step where real ones may drift apart;
+a power limit that lowers the clock, which kernels bound by tensor cores meet on an H100 or H200;
+and what a wgmma takes of the register file when its left operand lies there. The latter two make
+simulated wgmma kernels too fast: the two published points of a GEMM come out 14 % too fast.
 """
 
 from __future__ import annotations
@@ -98,6 +101,8 @@ l1_kib                 96   192   128   128   256   256   128
     published: whitepapers, L1 and shared memory together
 l2_bytes_per_cycle     64    64    64    64    64    64    64
     published: A100 whitepaper, an SM's port to L2; others carried over
+l2_kept_percent        98    70    98    98    72    72    98
+    published: gpu-benches: footprint at which bandwidth is a tenth lower; others carried over
 l2_share_bytes_per_cycle   24   47    24    16    38    24    20
     assumed: an SM's part of L2; A100, H100: 5120 a cycle (PMC10448217) over their SMs
 """
@@ -176,7 +181,18 @@ class SmConstants:
     cta_start_cycles: int
     l1_kib: int
     l2_bytes_per_cycle: int
+    l2_kept_percent: int
     l2_share_bytes_per_cycle: int
+
+
+def kept_l2_bytes(arch: str, l2_bytes: int) -> int:
+    """What L2 keeps of data that all SMs read: on GPUs of two partitions, each of which copies what
+    its SMs read, less than its size. An arch that the table lacks keeps as the oldest does."""
+    try:
+        percent = sm_constants(arch).l2_kept_percent
+    except UnknownName:
+        percent = sm_constants(_ARCHS[0]).l2_kept_percent
+    return l2_bytes * percent // 100
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.sass.instruction import Program
-from engine.sass.timing.constants import SmConstants, sm_constants
+from engine.sass.timing.constants import SmConstants, kept_l2_bytes, sm_constants
 from engine.sass.timing.native import Kernel, MachineRow
 from engine.sass.timing.ops import ops_of
 
@@ -34,7 +34,7 @@ class GpuRates:
     cycles_per_us: float
     tensor_fmas_per_cycle: float  # FP16 multiply-adds of one partition
     dram_bytes_per_us: float
-    l2_bytes: int
+    kept_bytes: int  # by L2
 
 
 def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
@@ -47,6 +47,7 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         InvalidProblem: its row lacks a figure; the text names it.
         UnknownName: the timing model does not know the arch.
     """
+    constants = sm_constants(arch or device.arch)
     sms = _known(device, device.num_sms, "number of SMs")
     clock = _known(device, device.boost_clock_mhz, "clock")
     tflops = _known(device, device.fp16_tensor_tflops, "FP16 tensor peak")
@@ -56,12 +57,12 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         fmas = tflops * 1e6 / (2 * sms * clock * _PARTITIONS)
     return GpuRates(
         name=device.name,
-        constants=sm_constants(arch or device.arch),
+        constants=constants,
         num_sms=int(sms),
         cycles_per_us=clock,
         tensor_fmas_per_cycle=fmas,
         dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth") * 1e3,
-        l2_bytes=int(_known(device, device.l2_bytes, "L2 size")),
+        kept_bytes=kept_l2_bytes(device.arch, int(_known(device, device.l2_bytes, "L2 size"))),
     )
 
 

@@ -24,7 +24,6 @@ from engine.sass.footprint import SharedBytes, touched_bytes
 AxisOrder: TypeAlias = tuple[int, int, int]
 AS_LAUNCHED: AxisOrder = (0, 1, 2)
 
-_USABLE = 0.9  # of L2: the rest holds what else passes through
 _MOST_WAVES = 256  # enough to see what a longer launch repeats
 
 
@@ -40,11 +39,6 @@ class Traffic:
     def streams(self) -> bool:
         """Whether data comes from DRAM while CTAs wait for it."""
         return self.miss_share > 0
-
-
-def stays_in_l2(all_bytes: float, l2_bytes: int) -> bool:
-    """Whether a warm launch finds everything in L2."""
-    return all_bytes <= _USABLE * l2_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ def traffic(
     head_bytes: float,
     other_bytes: float,
     running: int,
-    l2_bytes: int,
+    kept_bytes: int,
 ) -> Traffic:
     """Bytes from and to DRAM of one warm launch.
 
@@ -96,11 +90,12 @@ def traffic(
         head_bytes: of one head's K and V.
         other_bytes: Q, O and scratch: read or written once.
         running: CTAs that all SMs hold together.
+        kept_bytes: that L2 keeps (`kept_l2_bytes`), here and below.
     """
     distinct = order.num_heads
-    if stays_in_l2(distinct * head_bytes + other_bytes, l2_bytes):
+    if distinct * head_bytes + other_bytes <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
-    (read,) = _reads([(order, head_bytes)], running, l2_bytes)
+    (read,) = _reads([(order, head_bytes)], running, kept_bytes)
     return Traffic(read.units * head_bytes + other_bytes, read.units / distinct, read.miss_share)
 
 
@@ -113,10 +108,9 @@ class _Reads:
 
 
 def _reads(
-    groups: Sequence[tuple[KvOrder, float]], running: int, l2_bytes: int
+    groups: Sequence[tuple[KvOrder, float]], running: int, kept_bytes: int
 ) -> tuple[_Reads, ...]:
     """What each of several groups, (order, bytes of a unit) each, brings from DRAM."""
-    capacity = _USABLE * l2_bytes
     waves = -(-groups[0][0].num_ctas // running)
     looked_at = min(waves, _MOST_WAVES)
     units = [order.first(looked_at * running) for order, _ in groups]
@@ -126,7 +120,7 @@ def _reads(
         used = [np.unique(u[wave * running : (wave + 1) * running]).tolist() for u in units]
         # More than L2 holds at a time: what a wave leaves behind is gone before the next needs it.
         needed = sum(len(u) * size for u, (_, size) in zip(used, groups, strict=True))
-        if needed > capacity:
+        if needed > kept_bytes:
             kept.clear()
             held = 0.0
         for n, (numbers, (_, size)) in enumerate(zip(used, groups, strict=True)):
@@ -138,7 +132,7 @@ def _reads(
                 misses[n] += 1
                 kept[n, number] = size
                 held += size
-        while held > capacity:
+        while held > kept_bytes:
             held -= kept.popitem(last=False)[1]
     return tuple(
         _Reads(max(missed * waves / looked_at, order.num_heads), missed / looked_for)
@@ -150,7 +144,7 @@ def launch_traffic(
     groups: Sequence[SharedBytes],
     grid: tuple[int, int, int],
     running: int,
-    l2_bytes: int,
+    kept_bytes: int,
     axes: AxisOrder = AS_LAUNCHED,
 ) -> Traffic:
     """Bytes from and to DRAM of one warm launch of any kernel.
@@ -161,7 +155,7 @@ def launch_traffic(
         axes: another order of the grid's axes, to see what it would change.
     """
     touched = touched_bytes(groups, grid)
-    if stays_in_l2(touched, l2_bytes):
+    if touched <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
     x, y, z = axes
     width = grid[x], grid[y], grid[z]
@@ -169,7 +163,7 @@ def launch_traffic(
         (KvOrder(width, (g.shares[x], g.shares[y], g.shares[z])), float(g.unit_bytes))
         for g in groups
     ]
-    reads = _reads(orders, running, l2_bytes)
+    reads = _reads(orders, running, kept_bytes)
     sizes = [g.unit_bytes for g in groups]
     missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
     moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
@@ -177,7 +171,7 @@ def launch_traffic(
 
 
 def best_order(
-    groups: Sequence[SharedBytes], grid: tuple[int, int, int], running: int, l2_bytes: int
+    groups: Sequence[SharedBytes], grid: tuple[int, int, int], running: int, kept_bytes: int
 ) -> AxisOrder:
     """The order of the grid's axes that moves least from DRAM; as launched where none is better."""
     # Axes of one CTA change nothing wherever they stand.
@@ -185,4 +179,6 @@ def best_order(
     for a, b, c in permutations(range(3)):
         of_long_axes.setdefault(tuple(x for x in (a, b, c) if grid[x] > 1), (a, b, c))
     orders = of_long_axes.values()
-    return min(orders, key=lambda o: launch_traffic(groups, grid, running, l2_bytes, o).dram_bytes)
+    return min(
+        orders, key=lambda o: launch_traffic(groups, grid, running, kept_bytes, o).dram_bytes
+    )
