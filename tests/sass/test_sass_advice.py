@@ -132,6 +132,38 @@ extern "C" __global__ void k(const __half* in, __half* out, int n) {
 """,
     ),
     Planted(
+        "narrow",
+        6,
+        "A struct in 4 pieces: STG.E.U16",
+        """
+struct Four { __half a, b, c, d; };
+extern "C" __global__ void k(const Four* in, Four* out, int n) {
+  for (int i = 0; i < n; i++) {
+    Four x = in[i * 256 + threadIdx.x]; x.a = __hadd(x.a, x.b);
+    out[i * 256 + threadIdx.x] = x; }
+}
+""",
+    ),
+    Planted(
+        "sectors",
+        9,
+        "LDG.E fills 50% of the 32-byte sectors",
+        """
+#include <mma.h>
+using namespace nvcuda::wmma;
+extern "C" __global__ void k(const half* a, const half* b, float* out, int n) {
+  fragment<matrix_a, 16, 16, 16, half, row_major> x; fragment<accumulator, 16, 16, 16, float> sum;
+  fragment<matrix_b, 16, 16, 16, half, col_major> y; fill_fragment(sum, 0.0f);
+  for (int i = 0; i < n; i += 16) {
+    load_matrix_sync(x, a + threadIdx.x / 32 * 16 * n + i, n);
+    load_matrix_sync(y, b + threadIdx.x / 32 * 16 * n + i, n);
+    mma_sync(sum, x, y, sum); }
+  store_matrix_sync(out + threadIdx.x * 8, sum, 16, mem_row_major);
+}
+""",
+        "ptr ptr ptr i32:1024",
+    ),
+    Planted(
         "conversions",
         4,
         "convert between types",
@@ -185,6 +217,8 @@ extern "C" __global__ void k(const float* in, float* out, int n) {
     ),
     Planted("tensor_idle", 12, "because of exponentials", ONE_MMA),
     Planted("few_ctas", None, "4 for 58 SMs leave 54", CLEAN, grid=(4, 1, 1)),
+    # More than half as many CTAs as SMs: their parts share SMs.
+    Planted("few_ctas", None, "32 for 58 SMs leave 26", CLEAN, grid=(32, 1, 1)),
     Planted(
         "grid_order",
         5,
@@ -219,7 +253,9 @@ def kinds(advice: Sequence[Advice]) -> set[AdviceKind]:
     return {a.kind for a in advice}
 
 
-@pytest.mark.parametrize("case", one_in(len(PLANTED), PLANTED), ids=[p.kind for p in PLANTED])
+@pytest.mark.parametrize(
+    "case", one_in(len(PLANTED), PLANTED), ids=[f"{p.kind} {p.says}" for p in PLANTED]
+)
 def test_a_planted_inefficiency_is_named(case: Planted, tmp_path: Path) -> None:
     advice = advice_on(tmp_path, case.source, case.arguments, case.grid)
     fitting = [a for a in advice if a.kind == case.kind]

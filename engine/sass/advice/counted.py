@@ -10,18 +10,16 @@ from engine.sass.advice.kinds import Advice
 from engine.sass.advice.lines import Finding, LineInstructions, by_line, executed, hottest, mask_of
 from engine.sass.advice.rerun import (
     Mask,
-    dense_sectors,
     ideal_wavefronts,
     left_out,
     widened,
     without,
 )
+from engine.sass.advice.sectors import WastedSectors, sector_findings, wasted_sectors
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import (
     EXECUTED,
-    IDEAL_SECTORS,
     IDEAL_WAVEFRONTS,
-    SECTORS,
     WAVEFRONTS,
     Emulator,
 )
@@ -29,10 +27,8 @@ from engine.sass.instruction import Instruction
 from engine.sass.summary import is_conversion, launch_figures, outer_line
 
 # What is less than this is not worth a sentence.
-_LEAST_FACTOR = 1.5  # of wavefronts or sectors over the ideal
-_SURELY_SCATTERED = 4.0  # from here on it costs L1 more than it brings, whoever uses the rest
-_SECTOR_BYTES = 32
-_LEAST_SHARE = 0.02  # of all wavefronts, sectors or instructions
+_LEAST_FACTOR = 1.5  # of wavefronts over the ideal
+_LEAST_SHARE = 0.02  # of all wavefronts or instructions
 _LEAST_CONVERSIONS, _LEAST_PACKING = 0.15, 0.05  # of all instructions
 _LEAST_BARRIERS = 3  # that each warp reaches: a loop's
 _DENORMAL_BOUND = "-126"  # exp2 of less is denormal: the code that scales around EX2 compares so
@@ -42,8 +38,9 @@ _NARROW = {"U8": 16, "S8": 16, "U16": 8, "S16": 8}  # of them in 16 bytes
 def counted_findings(analysis: Analysis) -> Iterator[Finding]:
     """Everything that the counts alone show."""
     yield from _conflicts(analysis)
-    yield from _sectors(analysis)
-    yield from _narrow(analysis)
+    wasted = wasted_sectors(analysis)
+    yield from sector_findings(wasted)
+    yield from _narrow(analysis, wasted)
     yield from _conversions(analysis)
     yield from _packing(analysis)
     yield from _denormals(analysis)
@@ -81,41 +78,9 @@ def _widest_bytes(line: LineInstructions) -> int:
     )
 
 
-def _sectors(analysis: Analysis) -> Iterator[Finding]:
-    outside = mask_of(analysis, lambda i: i.opcode not in ("LDL", "STL"))
-    lines = by_line(analysis, outside & (analysis.counts.totals[:, SECTORS] > 0))
-    everything = sum(line.total(SECTORS) for line in lines) or 1
-    for line in lines:
-        sectors, ideal = line.total(SECTORS), line.total(IDEAL_SECTORS)
-        extra = (sectors - ideal) / everything
-        if not ideal or sectors < _LEAST_FACTOR * ideal or extra < _LEAST_SHARE:
-            continue
-        if sectors >= _SURELY_SCATTERED * ideal or not _filled_together(analysis, line):
-            sentence = (
-                f"Uncoalesced: {line.mnemonics} touches {sectors / ideal:.1f} times the 32-byte "
-                "sectors that its bytes fill. Let neighbouring threads take neighbouring addresses."
-            )
-            advice = Advice("sectors", line.source, extra, sentence)
-            yield Finding(advice, (dense_sectors(line.mask),))
+def _narrow(analysis: Analysis, wasted: list[WastedSectors]) -> Iterator[Finding]:
+    in_pieces = {w.line.source for w in wasted if w.waste == "pieces"}
 
-
-def _filled_together(analysis: Analysis, line: LineInstructions) -> bool:
-    """Whether the line's accesses fill their sectors between them, as halves of rows do."""
-    emulator = Emulator(analysis.program, analysis.entry, analysis.launch)
-    trace, _ = emulator.trace(analysis.counts.longest_cta)
-    chosen = line.mask[trace.instruction] & (trace.access >= 0)
-    rows = np.unique(trace.access[chosen])
-    sectors: set[int] = set()
-    for row in rows.tolist():
-        for at in range(int(trace.line_start[row]), int(trace.line_start[row + 1])):
-            first = int(trace.line[at]) // _SECTOR_BYTES
-            mask = int(trace.line_sectors[at])
-            sectors.update(first + s for s in range(4) if mask >> s & 1)
-    asked_for = int(trace.size_bytes[rows].sum())
-    return len(sectors) * _SECTOR_BYTES < _LEAST_FACTOR * asked_for
-
-
-def _narrow(analysis: Analysis) -> Iterator[Finding]:
     def is_narrow(i: Instruction) -> bool:
         return i.opcode in ("LDG", "STG", "LDS", "STS") and not _NARROW.keys().isdisjoint(
             i.modifiers
@@ -123,7 +88,7 @@ def _narrow(analysis: Analysis) -> Iterator[Finding]:
 
     for line in by_line(analysis, is_narrow):
         share = line.total(EXECUTED) / analysis.counts.executed
-        if share >= _LEAST_SHARE:
+        if share >= _LEAST_SHARE and line.source not in in_pieces:
             times = max(_NARROW.get(m, 1) for i in line.instructions for m in i.modifiers)
             sentence = (
                 f"{line.mnemonics} moves 1 or 2 bytes a thread, as an instruction that moves 16 "

@@ -44,6 +44,7 @@ class Parts:
 
     kernel: Kernel
     trace: CtaTrace
+    ctas: int = 1  # on an SM, in place of each
 
 
 Change: TypeAlias = Callable[[Parts], Parts]
@@ -130,11 +131,18 @@ class Rerun:
     def gain(self, *changes: Change) -> Gain:
         """What the launch would gain by any of these changes, each made alone."""
         shares = [
-            self._share(_run(change(parts), ctas).cycles / cycles)
+            self._share(self._cycles(change(parts), ctas) / cycles)
             for change in changes
             for parts, ctas, cycles in self._conditions
         ]
         return Gain(max(0.0, min(shares)), max(0.0, *shares))
+
+    def _cycles(self, changed: Parts, ctas: int) -> float:
+        if changed.ctas == 1:
+            return _run(changed, ctas).cycles
+        queue = [0] * (ctas * changed.ctas)
+        resident = min(len(queue), self.simulated.resident_ctas)
+        return simulate_sm(changed.kernel, [changed.trace], queue, resident).cycles
 
     def gain_of_traffic(self, dram_us: float) -> Gain:
         """What it would gain if DRAM took this long, with data from L2 at best."""

@@ -10,6 +10,7 @@ import numpy as np
 from engine.sass.advice.kinds import Advice, Gain
 from engine.sass.advice.lines import Finding, by_line, executed, hottest, mask_of
 from engine.sass.advice.rerun import Change, Mask, Parts, Rerun, left_out, without_latency
+from engine.sass.advice.sectors import shared_findings, wasted_sectors
 from engine.sass.disassembly import find_loops
 from engine.sass.emulation import EXECUTED, SECTORS
 from engine.sass.footprint import SharedBytes
@@ -24,6 +25,7 @@ _LEAST_GAIN = 0.03
 _AHEAD = 0.25  # of an iteration: a copy that is waited for sooner runs beside nothing
 _LEAST_ITERATIONS = 3
 _TENSOR_BUSY = 0.5  # from here on the tensor pipe is what the kernel is about
+_MOST_PARTS = 8  # of a CTA's loop, where more would not give each SM one
 _LEAST_IDLE = 0.1  # of the SMs: fewer are what whole tiles leave over
 _LEAST_TRAFFIC = 1.5  # times the bytes that another order of the grid would move
 _COPIES = ("LDG", "LDGSTS")
@@ -39,6 +41,9 @@ def simulated_findings(
     """
     for finding in (*_copy_ahead(rerun), *_few_ctas(rerun)):
         yield finding.advice, rerun.gain(*finding.changes) if finding.changes else None
+    for finding in shared_findings(wasted_sectors(rerun.analysis)):
+        if (gain := rerun.gain(*finding.changes)).high >= _LEAST_GAIN:
+            yield finding.advice, gain
     yield from _tensor_idle(rerun)
     yield from _grid_order(rerun, groups)
 
@@ -186,16 +191,21 @@ def _few_ctas(rerun: Rerun) -> Iterator[Finding]:
         "split the keys."
     )
     advice = Advice("few_ctas", None, idle / num_sms, sentence)
-    parts = min(num_sms // ctas, max(1, rerun.iterations))
-    yield Finding(advice, (_part(rerun, 2), _part(rerun, parts)) if parts > 1 else ())
+    most = min(max(_MOST_PARTS, num_sms // ctas), rerun.iterations)
+    if most < 2:
+        yield Finding(advice)
+        return
+    best = min(range(2, most + 1), key=lambda parts: -(-parts * ctas // num_sms) / parts)
+    yield Finding(advice, (_part(rerun, 2), _part(rerun, best)))
 
 
 def _part(rerun: Rerun, parts: int) -> Change:
-    """A CTA that takes one part of the loop's iterations."""
+    """CTAs that take one part of the loop's iterations, as many as the busiest SM then has."""
+    ctas = -(-parts * rerun.analysis.launch.ctas // rerun.gpu.num_sms)
 
     def change(whole: Parts) -> Parts:
         iterations = max(1, -(-_iterations(rerun, whole.trace) // parts))
-        return replace(whole, trace=rerun.cut(whole.trace, iterations))
+        return replace(whole, trace=rerun.cut(whole.trace, iterations), ctas=ctas)
 
     return change
 
