@@ -11,8 +11,9 @@ from engine.auto.table import changed_since, read_table
 from engine.cli.known import pinned
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
-from engine.errors import AttuneError, UnknownName
-from engine.pipeline.request import EvaluationRequest
+from engine.errors import AttuneError, InvalidProblem, UnknownName
+from engine.model.estimate import unsupported_reason
+from engine.pipeline.request import EvaluationRequest, target_device
 from kernels.ladder import LADDER
 from kernels.variant import AUTO
 
@@ -26,6 +27,10 @@ def run(args: argparse.Namespace) -> int:
     request = EvaluationRequest(AUTO, problem_from(args), given_config(args), gpu=args.gpu)
     _, choice = pinned(request)
     assert choice is not None
+    device = target_device(args.gpu)
+    why_not = unsupported_reason(choice.variant, request.problem, choice.config, device)
+    if why_not is not None:
+        raise InvalidProblem(why_not if choice.given else choice.reason)
     if args.json:
         print_json({"variant": choice.variant.id, "config": choice.config, "reason": choice.reason})
     else:

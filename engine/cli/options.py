@@ -138,6 +138,9 @@ def seed(text: str) -> int:
 
 def day(text: str) -> str:
     """For `type=`: a date or time in UTC, as it is; or nothing."""
-    if text:
-        datetime.fromisoformat(text)
+    try:
+        if text:
+            datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a day like 2026-11-21, not {text!r}") from None
     return text

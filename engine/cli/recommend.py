@@ -33,11 +33,14 @@ def price(text: str) -> tuple[str, float]:
     """(GPU, dollars); the GPU is empty for the one at hand."""
     gpu, _, dollars = text.rpartition("=")
     try:
-        return gpu.strip(), float(dollars.strip().removeprefix("$"))
+        usd = float(dollars.strip().removeprefix("$"))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"takes dollars or GPU=dollars, for instance T4=0.20, not {text!r}"
         ) from None
+    if not 0 <= usd < float("inf"):
+        raise argparse.ArgumentTypeError(f"A price per hour is 0 or more, not {dollars.strip()}")
+    return gpu.strip(), usd
 
 
 def percent(text: str) -> float:

@@ -54,6 +54,8 @@ def run_decide(args: argparse.Namespace) -> int:
         raise InvalidProblem("--why is the reason of a decision: give --decision, too.")
     if args.phase:
         changes["phases"] = tuple(map(_phase, args.phase))
+    if len(changes) == 1:
+        raise InvalidProblem("Nothing was said: give --decision, --hours, --cost or --phase.")
     print(f"Saved as {default_store().save(snapshot.model_copy(update=changes))}.")
     return 0
 

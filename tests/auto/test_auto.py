@@ -203,6 +203,22 @@ def test_what_auto_cannot_do_is_a_sentence() -> None:
         find_variant("auto")
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--head-dim", "77"], "No kernel of the ladder takes D = 77"),
+        (["--config", "keys_per_warp=7"], "keys_per_warp"),
+    ],
+)
+def test_the_command_line_names_nothing_that_does_not_run(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["auto", "--gpu", "L4", *options]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err
+
+
 @pytest.mark.usefixtures("table")
 def test_the_command_line_names_kernel_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["auto", "--gpu", "L4", "-H", "8", "--json"]) == 0

@@ -51,7 +51,7 @@ def test_waiting_is_a_table_with_the_choice_in_it(capsys: pytest.CaptureFixture[
     [
         (["--price", "L5=1"], "There is no GPU named"),
         (["--price", "cheap"], "takes dollars or GPU=dollars, for instance T4=0.20, not 'cheap'"),
-        (["--price", "L4=-1", "--queries-per-day", "1e9"], "A price per hour is 0 or more"),
+        (["--price", "L4=-1"], "A price per hour is 0 or more, not -1"),
         (["--queries-per-day", "1", "--tokens-per-day", "1"], "not allowed with argument"),
     ],
 )

@@ -92,4 +92,6 @@ def test_the_command_line_decides_and_sums(
     assert row["cost so far, US$"] == "3.00"
     assert main(["sessions", "decide", str(path), "--phase", "a: b c"]) == 2
     assert "NAME: METRIC VALUE" in capsys.readouterr().err
+    assert main(["sessions", "decide", str(path)]) == 2
+    assert "Nothing was said" in capsys.readouterr().err
     assert main(["sessions", "decide", str(path), "--why", "x"]) == 2
