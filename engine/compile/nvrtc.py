@@ -62,6 +62,8 @@ _MISSING_HEADER = re.compile(
     r"(?:could not|cannot) open source file "
     r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
 )
+# Of libcu++, which cooperative groups of clusters include; no kernel of the ladder does.
+_CCCL_HINT = "pip install 'nvidia-cuda-cccl=={major}.*'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +284,11 @@ class _Build:
 
     def _failure(self, log: str) -> CompileError | ToolMissing:
         if missing := _MISSING_HEADER.search(log):
+            name, major = missing["name"], self.tools.version[0]
+            of_cccl = name.startswith(("nv/", "cuda/"))
             return ToolMissing(
-                f"The CUDA header {missing['name']} is missing from {self.tools.include_dir}: "
-                f"{hint(self.tools.version[0])}"
+                f"The CUDA header {name} is missing from {self.tools.include_dir}: "
+                f"{_CCCL_HINT.format(major=major) if of_cccl else hint(major)}"
             )
         if _UNKNOWN_VARIANT.search(log):
             plain = self.arch.rstrip("af")
@@ -307,7 +311,14 @@ class _Build:
         names = {m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code)}
         known = ", ".join(sorted(names)) or "none"
         name, is_template, _ = entry.partition("<")
-        why = f" ({what})" if is_template and name.split("::")[-1].strip() in names else ""
+        is_there = name.split("::")[-1].strip() in names
+        if is_there and not is_template:
+            return (
+                f"{entry} of {self.sources.name} cannot be compiled by its name alone ({what}): "
+                f"name a template with its arguments, as in {entry}<128>, and a function in a "
+                f"namespace with it, as in space::{entry}."
+            )
+        why = f" ({what})" if is_there else ""
         return f"{self.sources.name} has no __global__ function {entry}{why}: it has {known}."
 
     def _ptx(self) -> str:

@@ -16,6 +16,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS = 8  # a section that takes no bytes of the file
 _PARAM_CBANK, _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x0A, 0x11, 0x17, 0x2F
+_FUNCTION = 2  # the type of a symbol
 _MACHINE_CUDA = 190
 # Since sm_90 the first KiB of a CTA's shared memory is the system's, and `.nv.shared` counts it.
 _RESERVED_SMEM_BYTES = 1024
@@ -40,6 +41,7 @@ class Entry:
     parameters: tuple[Parameter, ...]
     parameter_offset: int  # where the first one lies in constant bank 0
     constants: Mapping[int, bytes]  # bank → contents; bank 0 holds no launch yet
+    outside: tuple[str, ...] = ()  # functions that the file calls and the driver supplies
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ def _arch(flags: int, abi_version: int) -> str:
 def _entries(data: bytes, sections: list[_Section], arch: str) -> Iterator[Entry]:
     by_name = {s.name: s for s in sections}
     registers, frames = _per_function(data, sections)
+    outside = _functions_outside(data, sections)
     reserved = _RESERVED_SMEM_BYTES if int(arch[3:]) >= 90 else 0
     for section in sections:
         if not section.name.startswith(".nv.info."):
@@ -144,6 +147,7 @@ def _entries(data: bytes, sections: list[_Section], arch: str) -> Iterator[Entry
             parameters=tuple(p for _, p in sorted(parameters, key=lambda item: item[0])),
             parameter_offset=base or _PARAMETER_OFFSET.get(arch, 0x160),
             constants=constants,
+            outside=outside,
         )
 
 
@@ -168,6 +172,20 @@ def _per_function(data: bytes, sections: list[_Section]) -> tuple[dict[str, int]
                 target = registers if attribute == _REGCOUNT else frames
                 target[_text(strings, where)] = amount
     return registers, frames
+
+
+def _functions_outside(data: bytes, sections: list[_Section]) -> tuple[str, ...]:
+    """Functions that the symbol table names and no section holds: vprintf, malloc."""
+    table = next((s for s in sections if s.name == ".symtab"), None)
+    if table is None:
+        return ()
+    strings = sections[table.link].of(data)
+    symbols = struct.iter_unpack("<IBBHQQ", table.of(data))
+    return tuple(
+        _text(strings, name)
+        for name, info, _, section, _, _ in symbols
+        if section == 0 and info & 0xF == _FUNCTION
+    )
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:

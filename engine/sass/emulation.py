@@ -81,7 +81,7 @@ class Emulator:
     def __init__(self, program: Program, entry: Entry, launch: Launch) -> None:
         _check_launch(launch)
         self._library = _library()
-        self.program, self.launch = program, launch
+        self.program, self.launch, self._outside = program, launch, entry.outside
         number = int(program.arch[3:].rstrip("af"))
         self._code = _code_of(program, self._library)
         constants = dict(entry.constants) | {0: constant_bank(entry, program.arch, launch)}
@@ -173,7 +173,18 @@ class Emulator:
                 "give a smaller problem, or check that loops which wait for memory written by "
                 "others can end."
             )
+        if what.startswith("CALL"):
+            what += self._called_outside()
         raise CompileError(f"{self.program.entry} cannot be run on: {what}.")
+
+    def _called_outside(self) -> str:
+        outside = self._outside
+        if not outside:
+            return " (a pointer to a function?)"
+        return (
+            f": the code calls {', '.join(outside)}, which the GPU's driver supplies. Compile it "
+            "without (printf, assert and malloc among them) to have the rest counted"
+        )
 
     def _totals(self, handle: ctypes.c_void_p, cta: tuple[int, int, int]) -> Totals:
         count = len(self.program.instructions)

@@ -233,6 +233,20 @@ def test_without_the_toolkits_headers_there_is_one_sentence(
         compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
 
 
+def test_a_header_of_libcupp_is_another_package(tmp_path: Path) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text('#include <nv/nothing>\nextern "C" __global__ void k() {}\n')
+    with pytest.raises(ToolMissing, match=r"nv/nothing is missing.*pip install 'nvidia-cuda-"):
+        compile_kernel(source, (), "sm_89", ("k",))
+
+
+def test_a_template_named_without_its_arguments(tmp_path: Path) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text("template <int N> __global__ void scale(float* x) { x[N] = 1; }\n")
+    with pytest.raises(CompileError, match=r"with its arguments, as in scale<128>"):
+        compile_kernel(source, (), "sm_89", ("scale",))
+
+
 def test_importing_the_compiler_imports_no_cupy() -> None:
     code = "import sys, engine.compile; sys.exit('cupy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -150,6 +150,27 @@ extern "C" __global__ void k(const float* in, float* out) {
     assert launch_figures(counts).global_bytes == 2 * 128  # a load of 1.0, and its store
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            'printf("%d", n);',
+            r"calls vprintf, which the GPU's driver supplies\. Compile",
+        ),
+        ("F* f = n & 1 ? one : two; *x = f(*x);", r"\(a pointer to a function\?\)"),
+    ],
+)
+def test_calls_that_leave_the_code_are_named(tmp_path: Path, body: str, says: str) -> None:
+    source = f"""
+typedef float F(float);
+__device__ __noinline__ float one(float x) {{ return x + 1; }}
+__device__ __noinline__ float two(float x) {{ return x * 2; }}
+extern "C" __global__ void k(float* x, int n) {{ {body} }}
+"""
+    with pytest.raises(CompileError, match=says):
+        counted(tmp_path, source, "ptr i32:5")
+
+
 @pytest.mark.slow
 def test_shared_memory_beyond_its_end_is_one_sentence(tmp_path: Path) -> None:
     source = """
