@@ -282,6 +282,8 @@ def test_no_config_of_the_tables_spills(capability: tuple[int, int]) -> None:
 
 
 def test_a_config_that_spills_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import engine.model.simulated.curves  # noqa: F401  # it keeps the `compile_plan` that it finds
+
     monkeypatch.setattr(compile_package, "compile_plan", lambda *_: None)
     spilled = SimpleNamespace(spill_bytes=8, stack_bytes=0)
     monkeypatch.setattr(compile_package, "resources", lambda *_: [spilled])
