@@ -88,6 +88,24 @@ def test_a_typed_length_is_a_stop_of_the_slider(open_app):
     assert not at.exception
 
 
+def test_an_answer_that_arrives_replaces_no_input(open_app, monkeypatch):
+    """A widget with another id is a new one, which has lost the focus and the key under way."""
+    monkeypatch.setattr("app.shared.runs.COMPILE_WAIT_S", 0.0)
+    at = open_app("batch", gpu="L4", variant="v04", dtype="bfloat16", D="96")
+    before = inputs_of(at)
+    assert {"B", "D", "H", "S", "variant", "points"} <= {key for key, *_ in before}
+    assert inputs_of(until(at, ready)) == before
+
+
+def inputs_of(at):
+    kinds = ("number_input", "select_slider", "selectbox", "toggle", "button_group")
+    listed = [(e.key, e.proto) for kind in kinds for e in at.get(kind)]
+    return [
+        (key, proto.id, proto.disabled, [str(o) for o in getattr(proto, "options", ())])
+        for key, proto in listed
+    ]
+
+
 def test_free_heads_count_units(open_app):
     at = open_batch(open_app, H="8", heads_free="true")
     fixed = open_batch(open_app, H="8")
