@@ -478,10 +478,13 @@ class _Reader:
         if "schedule" not in work.values:
             return None
         table = work.table("schedule")
-        table.allow("shares", "heads_at_once")
+        table.allow("shares", "heads_at_once", "start_tiles")
         return Schedule(
             table.choice("shares", get_args(Shares)),
-            self._formula(table, "heads_at_once") if "heads_at_once" in table.values else None,
+            *(
+                self._formula(table, name) if name in table.values else None
+                for name in ("heads_at_once", "start_tiles")
+            ),
         )
 
     def _share(self, grid: list[Expression]) -> Expression:

@@ -1,4 +1,4 @@
-// v13 Persistent: as many CTAs as the GPU holds, each with an equal share of all key tiles.
+// v13 Persistent: as many CTAs as the GPU holds, each with an equal share of all work.
 // Idea: query tiles seldom divide evenly among SMs, their key tiles do: cut where a share ends.
 // Changed: against v11, a loop over pieces of query tiles, partial (O, m, l), fusion on arrival.
 // Limiter: as v11, without its last, partly filled round of CTAs.
@@ -6,10 +6,10 @@
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
 // Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
-// Counted: 3,008 instructions for 64 keys on sm_80 (v11 3,016), no conflicts.
-// Spills: with the defaults on sm_120 at D = 128, causal, 76 bytes; so K stays one tile ahead of V.
-// Simulated without the fusion, D = 64 on an A100, num_ctas = 216: H=16, S=2048 causal 1.09 times
-//   v11's speed (aimed at 1.15), H=15 not causal, 1.11 rounds of CTAs, 1.23 times.
+// Counted: 3,064 instructions for 64 keys on sm_80 (v11 3,016), no conflicts.
+// Spills: with the defaults at D = 128 on sm_75, 16 bytes (causal 8), and on sm_100, causal, 4.
+// Simulated without the fusion, D = 64 on an A100, num_ctas = 216: H=16, S=2048 causal 1.30 times
+//   v11's speed (aimed at 1.15; 1.11 where shares are of key tiles alone), H=15 not causal 1.36.
 /* attune
 idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
 head_dims = [32, 64, 96, 128]
@@ -18,8 +18,6 @@ gqa = true
 let.block_m = "16 * row_tiles * num_warps"
 let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
-# Where O and S leave too few registers for Q, it stays in shared memory.
-let.q_rows = "block_m * min(1, (row_tiles * (head_dim + block_n) - 1) // 192)"
 
 [tunables]
 block_n = {values = [32, 64, 128], default = 32, meaning = "K/V rows per tile"}
@@ -46,8 +44,8 @@ arrivals = {dtype = "int32", shape = ["batch", "num_heads", "query_tiles"], fill
 entry = "attention_forward"
 grid = ["ctas", "1", "1"]
 threads = "32 * num_warps"
-# The ring of K and V, and Q where it is not in registers. O takes the place of the ring at the end.
-smem_bytes = "(max(2 * stages * block_n, block_m) + q_rows) * head_dim * element_bytes"
+# The ring of K and V, and O, in whose place Q lies before where it is not in registers.
+smem_bytes = "(2 * stages * block_n + block_m) * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "batch",
         "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
 
@@ -56,7 +54,10 @@ math_unit = "tensor"
 query_rows = "block_m"
 kv_rows = "ceil_div(query_tiles * num_heads * batch * round_up(seqlen_kv, block_n), ctas)"
 conflict_ways = 1
-schedule = {shares = "key tiles"}
+
+[work.schedule]
+shares = "key tiles"
+start_tiles = "max(2, block_m // block_n) if causal else 2"
 */
 #include "async_copy.cuh"
 #include "exp2.cuh"
@@ -71,8 +72,18 @@ constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
-constexpr bool TWO_LOOPS = !Q_IN_SMEM && !(IS_CAUSAL && __CUDA_ARCH__ >= 1200);
-constexpr int RING_ROWS = 2 * STAGES * BLOCK_N > BLOCK_M ? 2 * STAGES * BLOCK_N : BLOCK_M;
+constexpr bool TWO_LOOPS =
+    IS_CAUSAL ? !Q_IN_SMEM && __CUDA_ARCH__ < 1200
+              : !(Q_IN_SMEM && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 1000));
+// P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
+// beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
+// where registers end.
+constexpr int EARLY = Q_IN_SMEM || HEAD_DIM == 128 ? KEY_STEPS : KEY_STEPS / 2;
+// Steps of keys whose first fragment waits in registers when a tile begins: as many as are free.
+constexpr int AHEAD = HEAD_DIM == 128 ? 0 : Q_IN_SMEM ? 1 : 2;
+// What a query tile takes besides its key tiles, in key tiles: loading Q, storing O, and masks.
+constexpr int START_TILES = IS_CAUSAL && BLOCK_M / BLOCK_N > 2 ? BLOCK_M / BLOCK_N : 2;
+constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr int ROW_PAIRS = 2 * ROW_TILES;  // rows of a lane
 constexpr int O_VECTORS = ROW_TILES * HEAD_DIM / 8;  // of four floats, in a thread
 constexpr unsigned FULL_WARP = 0xffffffffu;
@@ -148,6 +159,7 @@ using Scores = float[ROW_TILES][BLOCK_N / 8][4];
 using Output = float[ROW_TILES][HEAD_DIM / 8][4];
 using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
 using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
+using Keys = unsigned[AHEAD > 0 ? AHEAD : 1][4];                      // K's fragments ahead
 using Rows = float[ROW_TILES][2];
 
 // Chooses one of two versions of the loop's body when it is compiled.
@@ -158,10 +170,21 @@ struct Unmasked {
     static constexpr bool value = false;
 };
 
-// S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
-// untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
+// K's fragments of the first AHEAD steps of keys and the first 16 columns.
+__device__ __forceinline__ void load_ahead(Keys& k_ahead, unsigned k_address) {
+#pragma unroll
+    for (int key_step = 0; key_step < AHEAD; key_step++) {
+        ldmatrix_x4(k_ahead[key_step], k_address + key_step * 32 * HEAD_DIM);
+    }
+}
+
+// S = Q @ K^T [WARP_ROWS, BLOCK_N], its steps of keys from FIRST to END. K's rows are the columns
+// of the right operand, so they load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K,
+// 2, 3 are keys 8-15.
+template <int FIRST, int END>
 __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rmem,
-                                                unsigned q_address, unsigned k_address) {
+                                                const Keys& k_ahead, unsigned q_address,
+                                                unsigned k_address) {
 #pragma unroll
     for (int step = 0; step < DIM_STEPS; step++) {
         if constexpr (Q_IN_SMEM) {
@@ -171,9 +194,14 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
             }
         }
 #pragma unroll
-        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+        for (int key_step = FIRST; key_step < END; key_step++) {
             unsigned k_rmem[4];
-            ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+            if (step == 0 && key_step < AHEAD) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) k_rmem[i] = k_ahead[key_step][i];
+            } else {
+                ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+            }
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
                 const unsigned(&q_step)[4] = q_rmem[t][Q_IN_SMEM ? 0 : step];
@@ -242,8 +270,9 @@ __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction
     }
 }
 
-// P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded. Two
-// accumulator tiles of S side by side are one left operand.
+// P = exp(scale (S - m)) of the steps of keys from FIRST to END: one FFMA and one EX2 a score; l
+// sums it before P is rounded. Two accumulator tiles of S side by side are one left operand.
+template <int FIRST, int END>
 __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
                                              const Rows& m_scaled, float scale_log2) {
 #pragma unroll
@@ -252,7 +281,7 @@ __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rm
         for (int r = 0; r < 2; r++) {
             float sum = 0.0f;
 #pragma unroll
-            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+            for (int tile = 2 * FIRST; tile < 2 * END; tile++) {
                 const float(&scores)[4] = s_rmem[t][tile];
                 const float left = fast_exp2(scores[2 * r] * scale_log2 - m_scaled[t][r]);
                 const float right = fast_exp2(scores[2 * r + 1] * scale_log2 - m_scaled[t][r]);
@@ -292,6 +321,11 @@ __device__ __forceinline__ int tiles_of(int tile, int seqlen_kv) {
     return (keys + BLOCK_N - 1) / BLOCK_N;
 }
 
+// What it takes in all, in key tiles.
+__device__ __forceinline__ int cost_of(int tile, int seqlen_kv) {
+    return START_TILES + tiles_of(tile, seqlen_kv);
+}
+
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -306,43 +340,46 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   float softmax_scale) {
     extern __shared__ __align__(128) unsigned char smem[];
     element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
-    [[maybe_unused]] element* q_smem =
-        ring + RING_ROWS * HEAD_DIM;  // [BLOCK_M, HEAD_DIM], if Q_IN_SMEM
+    element* rows_smem = ring + RING_ROWS * HEAD_DIM;  // [BLOCK_M, HEAD_DIM] of Q and later O
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int pair = 2 * (lane % 4);  // first of a lane's two columns of a fragment
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // All work is a line of key tiles: head after head, of a head the longest query tile first. CTA
-    // c takes those from all c / gridDim.x on. 64-bit: this product may pass 2^31.
+    // All work is a line of query tiles, each as long as its cost: head after head, of a head the
+    // longest query tile first. CTA c takes what follows c / gridDim.x of it. 64-bit: this product
+    // may pass 2^31.
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
-    int head_tiles = query_tiles * tiles_of(0, seqlen_kv);
+    int head_cost = query_tiles * cost_of(0, seqlen_kv);
     if (IS_CAUSAL) {
-        head_tiles = 0;
-        for (int tile = 0; tile < query_tiles; tile++) head_tiles += tiles_of(tile, seqlen_kv);
+        head_cost = 0;
+        for (int tile = 0; tile < query_tiles; tile++) head_cost += cost_of(tile, seqlen_kv);
     }
     const auto share_begin = [&](int cta) {
-        return (long long)batch * num_heads * head_tiles * cta / gridDim.x;
+        return (long long)batch * num_heads * head_cost * cta / gridDim.x;
     };
 
-    // Where this CTA begins: head, query tile, and the key tile within.
-    int left = (int)(share_begin(blockIdx.x + 1) - share_begin(blockIdx.x));  // key tiles to go
-    int head = (int)(share_begin(blockIdx.x) / head_tiles);  // batch * num_heads + its head
-    int begin_tile = (int)(share_begin(blockIdx.x) % head_tiles);
+    // Where this CTA begins: head, query tile, and the position within.
+    int left = (int)(share_begin(blockIdx.x + 1) - share_begin(blockIdx.x));  // of its share
+    int head = (int)(share_begin(blockIdx.x) / head_cost);  // batch * num_heads + its head
+    int position = (int)(share_begin(blockIdx.x) % head_cost);
     int tile_index = query_tiles - 1;
     if (IS_CAUSAL) {
-        while (begin_tile >= tiles_of(tile_index, seqlen_kv)) {
-            begin_tile -= tiles_of(tile_index--, seqlen_kv);
+        while (position >= cost_of(tile_index, seqlen_kv)) {
+            position -= cost_of(tile_index--, seqlen_kv);
         }
     } else {
-        tile_index -= begin_tile / tiles_of(0, seqlen_kv);
-        begin_tile %= tiles_of(0, seqlen_kv);
+        tile_index -= position / cost_of(0, seqlen_kv);
+        position %= cost_of(0, seqlen_kv);
     }
 
     while (left > 0) {
-        const int end_tile = min(tiles_of(tile_index, seqlen_kv), begin_tile + left);
-        left -= end_tile - begin_tile;
+        const int end = min(cost_of(tile_index, seqlen_kv), position + left);
+        left -= end - position;
+        const int begin_tile = max(0, position - START_TILES);
+        const int end_tile = end - START_TILES;
+        if (end_tile <= 0) break;  // the share ends before the first key tile
         const int m0 = tile_index * BLOCK_M;                  // first query row of this piece
         const int query0 = m0 + warp * WARP_ROWS + lane / 4;  // this lane's first row
         // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
@@ -392,23 +429,22 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int kv_begin = begin_tile * BLOCK_N;
         const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);
 
-        // Copies the K tile whose first key is n and the V tile before it; behind the last tile,
-        // zeros. A group of its own; stages are in elements. V is reached from K's pointer, to save
-        // registers.
+        // Copies the tile whose first key is n; behind the last one, zeros. Places in the ring are
+        // in elements. V is reached from K's pointer, to save registers.
         const int rows_left = kv_end - copy_row;
-        const element* k_lane_source = k + kv_head + (size_t)kv_begin * HEAD_DIM + copy_offset;
-        const auto start_copies = [&](int k_stage, int v_stage, int n) {
-            load_tile<BLOCK_N>(copy_address + 2 * k_stage, k_lane_source, rows_left - n);
-            if (n > kv_begin) {
-                load_tile<BLOCK_N>(copy_address + 2 * (TILE + v_stage),
-                                   k_lane_source + (v - k) - TILE, rows_left - n + BLOCK_N);
-            }
-            k_lane_source += TILE;
-            cp_async_commit();
+        const element* lane_source = k + kv_head + (size_t)kv_begin * HEAD_DIM + copy_offset;
+        const auto start_copy = [&](int place, const element* source, int n) {
+            load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n);
         };
+        // Every group holds a tile of K and the V of the tile before.
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
-            start_copies(2 * i * TILE, 2 * (i - 1) * TILE, kv_begin + i * BLOCK_N);
+            start_copy(2 * i * TILE, lane_source + i * TILE, kv_begin + i * BLOCK_N);
+            if (i > 0) {
+                start_copy((2 * i - 1) * TILE, lane_source + (v - k) + (i - 1) * TILE,
+                           kv_begin + (i - 1) * BLOCK_N);
+            }
+            cp_async_commit();
         }
 
         // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
@@ -425,44 +461,63 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // S and P of the piece's first tile.
         Scores s_rmem;
         Weights p_rmem;
+        Keys k_ahead;
         cp_async_wait<STAGES - 1>();
         // All threads' parts of its K are there.
         __syncthreads();
-        multiply_scores(s_rmem, q_rmem, q_lane, k_lane);
+        load_ahead(k_ahead, k_lane);
+        multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
         if (kv_begin + BLOCK_N > all_visible) {
             mask_scores(s_rmem, kv_begin, query0, pair, seqlen_kv);
         }
+        cp_async_wait<STAGES - 2>();
+        // The second K is there, and the first is read by nobody any more.
+        __syncthreads();
+        start_copy(0, lane_source + STAGES * TILE, kv_begin + STAGES * BLOCK_N);
+        cp_async_commit();
         update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
-        exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+        exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+        load_ahead(k_ahead, k_lane + 4 * TILE);
 
         constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
-        int stage = 0;  // where V of this tile lies in the ring, in elements
-        int next = kv_begin + BLOCK_N;  // first key of the next tile
+        int v_stage = 0;                     // where this tile lies in the ring, K before V
+        int next = kv_begin + BLOCK_N;       // first key of the next tile
+        lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
         const auto visit = [&](auto kind) {
-            cp_async_wait<STAGES - 2>();
-            // All threads' parts of this tile's V and of the next K are there, and K of this tile
-            // and V of the one before are read by nobody any more: their stages take the next
-            // copies.
-            __syncthreads();
             // Hides from the compiler that q_lane stays: it would keep Q's address of every step in
             // a register of its own, and spill others.
             asm volatile("" : "+r"(q_lane));
-            const int v_stage = stage;
-            stage = stage == LAST_STAGE ? 0 : stage + 2 * TILE;
 
-            // S of the next tile beside O's rescaling for this one, ...
-            multiply_scores(s_rmem, q_rmem, q_lane, k_lane + 2 * stage);
-            start_copies(v_stage, v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE,
-                         next + (STAGES - 1) * BLOCK_N);
+            // S of the next tile beside the rest of this tile's P and O's rescaling for it, ...
+            const int k_stage = v_stage == LAST_STAGE ? 0 : v_stage + 2 * TILE;
+            const unsigned k_next = k_lane + 2 * k_stage;
+            multiply_scores<0, EARLY>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
+            if constexpr (EARLY < KEY_STEPS) {
+                exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+                multiply_scores<EARLY, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
+            }
             rescale(acc_rmem, correction);
             if (decltype(kind)::value && next + BLOCK_N > all_visible) {
                 mask_scores(s_rmem, next, query0, pair, seqlen_kv);
             }
+
+            cp_async_wait<STAGES - 2>();
+            // All threads' parts of this tile's V and of the K after the next are there, and K of
+            // the next tile and V of the one before are read by nobody any more: copies take their
+            // places.
+            __syncthreads();
+            const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE) + TILE;
+            start_copy(k_stage, lane_source + 2 * TILE, next + STAGES * BLOCK_N);
+            start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);
+            cp_async_commit();
             // ... and O of this tile beside the softmax of the next: tensor cores do the one while
             // other units do the other. In v10 a warp does them one after the other.
             multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
+            lane_source += TILE;
+            v_stage = k_stage;
             update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
-            exponentiate(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+            exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+            load_ahead(k_ahead, k_lane + 2 * (k_stage == LAST_STAGE ? 0 : k_stage + 2 * TILE));
         };
         // Two loops, as in v11; one where a second would take registers that are not left.
         if constexpr (TWO_LOOPS) {
@@ -473,11 +528,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         for (; next < kv_end; next += BLOCK_N) visit(Masked());
 
         // The last tile has no next.
+        if constexpr (EARLY < KEY_STEPS) {
+            exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
+        }
         cp_async_wait<0>();
         // All threads' parts of its V are there.
         __syncthreads();
         rescale(acc_rmem, correction);
-        multiply_values(acc_rmem, p_rmem, v_lane + 2 * stage);
+        multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
 
         // A query tile of which other CTAs have a piece: hand over (O, m, l), each thread what the
         // same thread takes back, and go on, but for the CTA that comes last.
@@ -485,7 +543,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int num_tiles = tiles_of(tile_index, seqlen_kv);
         if (end_tile - begin_tile < num_tiles) {
             // Hides from the compiler that this stays: it would keep 64-bit products in registers.
-            asm volatile("" : "+r"(head_tiles));
+            asm volatile("" : "+r"(head_cost));
             // Which CTA a key tile of this query tile belongs to.
             const long long first_position = share_begin(blockIdx.x + 1) - left - end_tile;
             const auto owner_of = [&](int key_tile) {
@@ -571,11 +629,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
 
-        // O takes the place of the ring, which slower warps are still reading.
-        __syncthreads();
         if (is_stored_here) {
             // [WARP_ROWS, HEAD_DIM], swizzled
-            element* o_smem = ring + warp * WARP_ROWS * HEAD_DIM;
+            element* o_smem = rows_smem + warp * WARP_ROWS * HEAD_DIM;
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
@@ -606,7 +662,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // The next piece's copies overwrite Q and O, which slower warps are still reading.
         __syncthreads();
 
-        begin_tile = 0;
+        position = 0;
         if (--tile_index < 0) {
             tile_index = query_tiles - 1;
             head++;

@@ -186,11 +186,13 @@ class Schedule:
     way, and so on; the same query tile of a section's heads stands together.
 
     "key tiles": those of all query tiles stand in a line, head after head, of a head the last query
-    tile first, and CTA c of n takes all from c / n to (c + 1) / n: query tiles are cut.
+    tile first, and CTA c of n takes all from c / n to (c + 1) / n: query tiles are cut. Each query
+    tile begins with `start_tiles` that nobody visits: what else it costs.
     """
 
     shares: Shares
     heads_at_once: IntFormula | None = None  # None: one
+    start_tiles: IntFormula | None = None  # None: none
 
 
 @dataclass(frozen=True, slots=True)

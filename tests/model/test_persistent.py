@@ -42,8 +42,10 @@ def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
     of_ctas = np.bincount(pieces.cta, pieces.tiles)
     assert len(of_ctas) == 100
     if name == "v13":
-        assert np.ptp(of_ctas) <= 1
-        assert pieces.is_cut.sum() > 100
+        # A query tile counts as so many key tiles more, which fall to one CTA or two.
+        start = 4 if problem.causal else 2
+        assert np.ptp(of_ctas + start * np.bincount(pieces.cta)) <= start + 1
+        assert pieces.is_cut.sum() > 90
     else:
         assert not pieces.is_cut.any()
         assert sorted(pieces.tiles) == sorted(30 * of_head)

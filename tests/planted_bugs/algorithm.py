@@ -561,9 +561,26 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "shares end a key tile early and go on past their end",
         ("v13",),
-        "min(tiles_of(tile_index, seqlen_kv), begin_tile + left);\n",
-        "min(tiles_of(tile_index, seqlen_kv), begin_tile + left - (begin_tile == 0));\n",
+        "min(cost_of(tile_index, seqlen_kv), position + left);\n",
+        "min(cost_of(tile_index, seqlen_kv), position + left - (position == 0));\n",
         ("leaving out", "in this launch", "ever written", "out of bounds"),
+        config={"num_ctas": 4},
+    ),
+    Mutation(
+        "a share's first key tile is counted without the start's cost",
+        ("v13",),
+        "const int begin_tile = max(0, position - START_TILES);",
+        "const int begin_tile = position;",
+        ("leaving out", "in this launch", "ever written", "out of bounds"),
+        config={"num_ctas": 4},
+    ),
+    Mutation(
+        "owners looked up without the start's cost",
+        ("v13",),
+        "share_begin(blockIdx.x + 1) - left - end_tile;",
+        "share_begin(blockIdx.x + 1) - left - end;",
+        ("in this launch", "uninitialised global memory", "ever written", "leaving out"),
+        "causal",
         config={"num_ctas": 4},
     ),
     Mutation(

@@ -15,6 +15,8 @@ _RACE = (
 _CLUSTERS = {"num_splits": 4, "cluster_size": 2, "num_warps": 2}
 _ONE_CLUSTER = {"num_splits": 2, "cluster_size": 2, "num_warps": 2}
 _COPIED = ("waited", "asynchronous copy", "cp.async", *_RACE)
+# The ring with K two tiles ahead of V, and in which config its bugs are looked for.
+_TWO_AHEAD: tuple[tuple[str, dict[str, int]], ...] = (("v11", {}), ("v13", {"num_ctas": 4}))
 
 MUTATIONS: tuple[Mutation, ...] = (
     # ---- barriers and lanes ----
@@ -236,9 +238,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         (*_RACE, "in this launch"),
         nth=2,
     ),
-    # ---- the ring of v11, two tiles of K ahead of V ----
+    # ---- the ring of v11 and v13, two tiles of K ahead of V ----
     *(
-        Mutation(name, ("v11",), old, ";", words, nth=nth, config=config)
+        Mutation(name, (variant,), old, ";", words, nth=nth, config=config | own)
+        for variant, own in _TWO_AHEAD
         for name, old, nth, words, config in (
             ("no wait for the first K", "cp_async_wait<STAGES - 1>();", None, _COPIED, {}),
             ("no wait for the second K", "cp_async_wait<STAGES - 2>();", 0, _COPIED, {}),
@@ -248,14 +251,15 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("no barrier after the second wait", "__syncthreads();", 1, _RACE, {}),
             ("no barrier in the loop", "__syncthreads();", 2, _RACE, {}),
             ("no barrier before the last V", "__syncthreads();", 3, _RACE, {}),
-            ("no barrier before O takes the ring", "__syncthreads();", 4, _RACE, {}),
             ("first groups not closed", "cp_async_commit();", 0, _COPIED, {}),
             ("group of the third K not closed", "cp_async_commit();", 1, _COPIED, {"stages": 3}),
             ("groups in the loop not closed", "cp_async_commit();", 2, _COPIED, {"stages": 3}),
         )
     ),
+    Mutation("no barrier before O takes the ring", ("v11",), "__syncthreads();", ";", _RACE, nth=4),
     *(
-        Mutation(name, ("v11",), old, new, words, nth=nth)
+        Mutation(name, (variant,), old, new, words, nth=nth, config=own)
+        for variant, own in _TWO_AHEAD
         for name, old, new, nth, words in (
             (
                 "a tile too many may be under way",
@@ -300,13 +304,6 @@ MUTATIONS: tuple[Mutation, ...] = (
                 ("l", "P"),
             ),
             (
-                "K ahead from the tile before",
-                "load_ahead(k_ahead, k_lane + 2 * k_stage);",
-                "load_ahead(k_ahead, k_lane + 2 * v_stage);",
-                None,
-                ("K", "key", "asynchronous copy"),
-            ),
-            (
                 "loop's O not rescaled",
                 "rescale(acc_rmem, correction);",
                 ";",
@@ -316,25 +313,33 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("the last O not rescaled", "rescale(acc_rmem, correction);", ";", 1, ("rescale", "O")),
         )
     ),
-    Mutation(
-        "the last rest of P left out",
-        ("v11",),
-        "exponentiate<EARLY, KEY_STEPS>(",
-        "exponentiate<KEY_STEPS, KEY_STEPS>(",
-        ("l", "P"),
-        shapes="gqa",  # whose last tile holds more than half of its keys
-        nth=1,
-    ),
-    # ---- the ring of v13, a tile of K ahead of V ----
     *(
-        Mutation(name, ("v13",), old, ";", words, nth=nth, config={"num_ctas": 4})
-        for name, old, nth, words in (
-            ("no wait for the first K", "cp_async_wait<STAGES - 1>();", None, _COPIED),
-            ("no wait for V and the next K", "cp_async_wait<STAGES - 2>();", None, _COPIED),
-            ("no wait for the last V", "cp_async_wait<0>();", None, _COPIED),
-            ("no barrier after the first wait", "__syncthreads();", 0, _RACE),
-            ("no barrier in the loop", "__syncthreads();", 1, _RACE),
-            ("no barrier before the last V", "__syncthreads();", 2, _RACE),
+        Mutation(
+            "the last rest of P left out",
+            (variant,),
+            "exponentiate<EARLY, KEY_STEPS>(",
+            "exponentiate<KEY_STEPS, KEY_STEPS>(",
+            ("l", "P"),
+            shapes="gqa",  # whose last tile holds more than half of its keys
+            nth=1,
+            config=own,
+        )
+        for variant, own in _TWO_AHEAD
+    ),
+    *(
+        Mutation(
+            "K ahead from the tile before",
+            (variant,),
+            f"load_ahead(k_ahead, k_lane + 2 * {after});",
+            f"load_ahead(k_ahead, k_lane + 2 * {before});",
+            ("K", "key", "asynchronous copy"),
+            config=own,
+        )
+        for (variant, own), after, before in zip(
+            _TWO_AHEAD,
+            ("k_stage", "(k_stage == LAST_STAGE ? 0 : k_stage + 2 * TILE)"),
+            ("v_stage", "k_stage"),
+            strict=True,
         )
     ),
     # ---- the pieces of v13, cut at four CTAs ----
@@ -345,10 +350,9 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "no barrier before the arrival",
                 "__syncthreads();",
                 ";",
-                3,
+                4,
                 (*_RACE, "in this launch"),
             ),
-            ("no barrier before O takes the ring", "__syncthreads();", ";", 4, _RACE),
             ("no barrier before the next piece", "__syncthreads();", ";", 5, _RACE),
             ("no release fence", "__threadfence();", ";", 0, ("fence", "in this launch")),
             ("no acquire fence", "__threadfence();", ";", 1, ("fence", "in this launch")),

@@ -36,7 +36,10 @@ def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> 
     assert schedule is not None
     tiles, visible = _query_tiles(problem, variant.work.query_rows(problem, config), config)
     if schedule.shares == "key tiles":
-        return _key_tiles(problem, tiles, visible, ctas)
+        start = 0
+        if schedule.start_tiles is not None:
+            start = schedule.start_tiles(problem, config)
+        return _key_tiles(problem, tiles, visible, start, ctas)
     return _query_tiles_in_turn(problem, config, schedule, tiles, visible, ctas)
 
 
@@ -51,18 +54,21 @@ def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[Int
     return -(-keys // rows), all_see // rows
 
 
-def _key_tiles(problem: Problem, tiles: IntArray, visible: IntArray, ctas: int) -> Pieces:
+def _key_tiles(
+    problem: Problem, tiles: IntArray, visible: IntArray, start: int, ctas: int
+) -> Pieces:
     heads = problem.batch * problem.num_heads
     of_head, seen = tiles[::-1], visible[::-1]
-    starts = np.cumsum(np.tile(of_head, heads)) - np.tile(of_head, heads)
-    whole = heads * int(tiles.sum())
-    begins = whole * np.arange(ctas + 1) // ctas
+    costs = np.tile(of_head + start, heads)
+    starts = np.cumsum(costs) - costs
+    begins = int(costs.sum()) * np.arange(ctas + 1) // ctas
     cuts = np.union1d(starts, begins)
     first, last = cuts[:-1], cuts[1:]
     cta = np.searchsorted(begins, first, "right") - 1
     tile = np.searchsorted(starts, first, "right") - 1
-    within = tile % len(tiles)
-    begin, end = first - starts[tile], last - starts[tile]
+    begin, end = (np.maximum(0, at - starts[tile] - start) for at in (first, last))
+    visits = begin < end  # some key tiles, not only what comes before them
+    cta, within, begin, end = cta[visits], (tile % len(tiles))[visits], begin[visits], end[visits]
     masked = end - np.clip(seen[within], begin, end)
     return _ordered(cta, end - begin, masked, end - begin < of_head[within])
 
