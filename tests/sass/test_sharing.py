@@ -1,0 +1,32 @@
+"""CTAs that share SMs evenly: who takes the next one, and when the last one is done."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from engine.sass.timing.sharing import share_sms
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+COSTS = np.array([[0.0, 60.0, 100.0]])  # of one kind: alone 60 cycles, two together 100
+START = np.zeros(3)
+
+
+def test_of_slots_that_fall_free_together_each_sm_fills_one_first() -> None:
+    # Three SMs with two each, then two more CTAs: alone on an SM, not both on the first one.
+    assert share_sms(np.zeros(8), COSTS, COSTS, START, 3) == pytest.approx(160.0)
+    assert share_sms(np.zeros(10), COSTS, COSTS, START, 3) == pytest.approx(200.0)
+
+
+def test_ctas_that_start_at_once_may_be_done_one_behind_the_other() -> None:
+    # The first one after 90; the second 20 later, beside a third, which then goes on alone.
+    cycles = share_sms(np.zeros(3), COSTS, COSTS, START, first_work=(0.9, 1.1))
+    assert cycles == pytest.approx(110.0 + 0.8 * 60.0)
+
+
+def test_a_cta_alone_on_its_sm_takes_what_it_takes() -> None:
+    assert share_sms(np.zeros(3), COSTS, COSTS, START, 3, spread=0.2) == pytest.approx(60.0)
+    assert share_sms(np.zeros(6), COSTS, COSTS, START, 3, spread=0.2) > 101.0
