@@ -71,6 +71,8 @@ def error(name: str, gpu: str, problem: Problem) -> float:
         ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True)),
         ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True)),
         ("v14", "A100 80GB SXM", replace(PROBLEM, batch=1, seqlen=1000)),  # uneven splits
+        # Splits of one to three turns of its warps.
+        ("v14", "RTX 5090", replace(PROBLEM, batch=1, seqlen=500, causal=True)),
         ("v17", "H200", replace(PROBLEM, seqlen=200)),  # its last key tile is cut
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201)),  # to a few keys
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255)),  # to all but one
