@@ -7,7 +7,7 @@
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
 // Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
 // Counted: 3,064 instructions for 64 keys on sm_80 (v11 3,016), no conflicts.
-// Spills: with the defaults at D = 128 on sm_75, 16 bytes (causal 8), and on sm_100, causal, 4.
+// Spills: with the defaults, 4 to 16 bytes on sm_75 at D = 96, 128, and 4 on sm_100, 128, causal.
 // Simulated without the fusion, D = 64 on an A100, num_ctas = 216: H=16, S=2048 causal 1.30 times
 //   v11's speed (aimed at 1.15; 1.11 where shares are of key tiles alone), H=15 not causal 1.36.
 /* attune
@@ -29,7 +29,8 @@ num_ctas.default = 264
 num_ctas.meaning = "CTAs that stay: the GPU's SMs times what each holds"
 
 [[constraints]]
-condition = "row_tiles * (head_dim + block_n) <= 352"
+# S counts twice: while P is made of it, S of the next tile begins.
+condition = "row_tiles * (head_dim + 2 * block_n) <= 448"
 sentence = """v13 holds O and S of {row_tiles} row tiles in registers, and block_n={block_n} with \
               D={head_dim} takes more: lower block_n or row_tiles."""
 
@@ -74,7 +75,8 @@ constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
 constexpr bool TWO_LOOPS =
     IS_CAUSAL ? !Q_IN_SMEM && __CUDA_ARCH__ < 1200
-              : !(Q_IN_SMEM && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 1000));
+              : !(Q_IN_SMEM && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 1000 ||
+                                (__CUDA_ARCH__ >= 1200 && HEAD_DIM == 96)));
 // P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
 // beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
 // where registers end.
