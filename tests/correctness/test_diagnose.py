@@ -21,7 +21,7 @@ from engine.tensors import POISON_BITS, decode, encode, make_inputs
 from kernels.ladder import by_id
 
 KINDS: tuple[InputKind, ...] = ("normal", "structured_v")
-MASKS_AND_INPUTS = one_in(3, list(itertools.product((False, True), KINDS)))
+MASKS_AND_INPUTS = one_in(4, list(itertools.product((False, True), KINDS)), offset=3)
 
 
 def diagnosed(
