@@ -1,4 +1,5 @@
-// Hopper's asynchronous instructions, each behind one function: mbarrier, TMA, wgmma, setmaxnreg.
+// Hopper's asynchronous instructions, each behind one function: mbarrier, TMA, wgmma, setmaxnreg;
+// and stmatrix.
 #pragma once
 #include "mma.cuh"
 
@@ -104,6 +105,15 @@ __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// Four 8x8 matrices to shared memory, the reverse of ldmatrix: lane i brings the address of row
+// i % 8 of matrix i / 8.
+__device__ __forceinline__ void stmatrix_x4(unsigned row_address, const unsigned (&fragment)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     row_address),
+                 "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+                 : "memory");
+}
+
 // ---- wgmma: products of a warpgroup, four warps; operands in shared memory by descriptor ----
 // Rows of 128 bytes, or of 64, swizzled over as many, close together. `leading`: bytes between
 // blocks of as many columns, where columns are not what is summed over.
@@ -154,11 +164,11 @@ __device__ __forceinline__ void wgmma_wait() {
 #define WGMMA_SUMS_48 WGMMA_SUMS_32, WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
 #define WGMMA_SUMS_64 WGMMA_SUMS_48, WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
 
-// For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %E are the operands
-// that follow:
+// For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %F are the operands
+// that follow; without ACCUMULATE D is overwritten:
 // D (+)= A [64, 16] @ B^T, rows of A and of B [N, 16] in shared memory, along what is summed over;
-// D += A [64, 16] @ B [16, N], A in registers as of an mma, rows of B along D's columns.
-#define WGMMA_OF_WIDTH(N, SUMS, A, B, C, D, E)                                                    \
+// D (+)= A [64, 16] @ B [16, N], A in registers as of an mma, rows of B along D's columns.
+#define WGMMA_OF_WIDTH(N, SUMS, A, B, C, D, E, F)                                                 \
     template <bool ACCUMULATE>                                                                    \
     __device__ __forceinline__ void wgmma(float(&d)[SUMS], unsigned long long a,                  \
                                           unsigned long long b) {                                 \
@@ -167,15 +177,17 @@ __device__ __forceinline__ void wgmma_wait() {
                      : WGMMA_SUMS_##SUMS                                                          \
                      : "l"(a), "l"(b), "n"(int(ACCUMULATE)));                                     \
     }                                                                                             \
+    template <bool ACCUMULATE = true>                                                             \
     __device__ __forceinline__ void wgmma(float(&d)[SUMS], const unsigned(&a)[4],                 \
                                           unsigned long long b) {                                 \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##SUMS    \
-                     "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", 1, 1, 1, 1;"              \
+                     "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", %" #F ", 1, 1, 1;"        \
                      : WGMMA_SUMS_##SUMS                                                          \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                       \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                        \
+                       "n"(int(ACCUMULATE)));                                                     \
     }
 
-WGMMA_OF_WIDTH(32, 16, 16, 17, 18, 19, 20)
-WGMMA_OF_WIDTH(64, 32, 32, 33, 34, 35, 36)
-WGMMA_OF_WIDTH(96, 48, 48, 49, 50, 51, 52)
-WGMMA_OF_WIDTH(128, 64, 64, 65, 66, 67, 68)
+WGMMA_OF_WIDTH(32, 16, 16, 17, 18, 19, 20, 21)
+WGMMA_OF_WIDTH(64, 32, 32, 33, 34, 35, 36, 37)
+WGMMA_OF_WIDTH(96, 48, 48, 49, 50, 51, 52, 53)
+WGMMA_OF_WIDTH(128, 64, 64, 65, 66, 67, 68, 69)

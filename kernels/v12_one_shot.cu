@@ -9,7 +9,7 @@
 // Counted: 2,068 instructions a CTA at S = 128, D = 64 on sm_90 (2,332 with weights, divisions).
 // Simulated on an H200, D = 64: S = 64, 128, 256, 512 at B·H = 1 take 1.7, 1.9, 2.4, 3.1 us; 128 at
 //   B·H = 32, 64, 128, 256 takes 2.2, 2.7, 3.3, 5.3 us (2.9, 3.9, 5.4, 9.1 without row_warps; aimed
-//   at 2.7, 2.75, 2.95, 3.9): from 128 on first K, S, P, O of a CTA follow one another, and code.
+//   at 2.7, 2.75, 2.95, 3.9): from 128 on a head's 2,592 wavefronts of shared memory bind (v22).
 /* attune
 idea = "Short S: the warps of a CTA split rows and keys, take them at once, merge on chip."
 head_dims = [32, 64, 96, 128]
@@ -32,7 +32,8 @@ sentence = "row_warps are some of num_warps, which are {num_warps}: lower row_wa
 [[constraints]]
 condition = "seqlen_kv <= max_keys"
 sentence = """v12 keeps all keys of a head in one CTA, here {max_keys}, and there are \
-              {seqlen_kv:,}: raise num_warps or keys_per_warp, or choose a variant that loops."""
+              {seqlen_kv:,}: raise num_warps or keys_per_warp, lower row_warps, here {row_warps}, \
+              or choose a variant that loops."""
 
 [[constraints]]
 condition = "row_warps == 1 or row_tiles == 1 and keys_per_warp >= 32"

@@ -231,7 +231,7 @@ def test_v12_says_how_many_keys_it_takes() -> None:
     v12 = by_id("v12")
     assert v12.unsupported(Problem(1, 1, 1, 64, seqlen_kv=4096), v12.default_config()) == (
         "v12 keeps all keys of a head in one CTA, here 128, and there are 4,096: raise num_warps "
-        "or keys_per_warp, or choose a variant that loops."
+        "or keys_per_warp, lower row_warps, here 1, or choose a variant that loops."
     )
 
 

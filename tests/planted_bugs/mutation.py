@@ -13,12 +13,23 @@ LOOPED = (*SCALAR, *TILED, "v08", "v09")  # over key tiles, K and V by load_tile
 WARP_SPECIALIZED = ("v16", "v17", "v18")
 ONE_TILE = ("v15", *WARP_SPECIALIZED)  # a CTA has one query tile
 PERSISTENT = ("v19", "v20")  # on Hopper
-HOPPER = (*ONE_TILE, *PERSISTENT)
-ALL = (*LOOPED, "v07", "v10", "v11", "v12", "v13", "v14", "v21", *HOPPER)
+HOPPER = (*ONE_TILE, *PERSISTENT, "v22")
+ALL = (
+    *LOOPED,
+    "v07",
+    "v10",
+    "v11",
+    "v12",
+    "v13",
+    "v14",
+    "v21",
+    *ONE_TILE,
+    *PERSISTENT,
+)  # but v22: masked key by key
 SPLIT = ("v05", "v06")
 SHARED_KEYS = {"num_warps": 4, "row_warps": 2, "keys_per_warp": 64}  # v12: warps that share K
 
-# Odd sizes; v12 takes at most 128 keys with its default config.
+# Odd sizes; v12 and v22 take at most 128 keys with their default configs.
 _ODD = (Problem(1, 3, 200, 64), Problem(2, 2, 77, 64, dtype="bfloat16"))
 _CAUSAL = (Problem(1, 2, 200, 64, causal=True), Problem(2, 2, 77, 64, True, "bfloat16"))
 _SHORT_ODD = (Problem(1, 3, 113, 64), Problem(2, 2, 77, 64, dtype="bfloat16"))
@@ -53,6 +64,6 @@ class Mutation:
         """What it is tried on, one after the other until it is found."""
         if self.shapes in ("one more", "gqa"):
             return _ONE_MORE if self.shapes == "one more" else _GQA
-        if variant == "v12":
+        if variant in ("v12", "v22"):
             return _SHORT_ODD if self.shapes == "odd" else _SHORT_CAUSAL
         return _ODD if self.shapes == "odd" else _CAUSAL

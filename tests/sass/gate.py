@@ -45,6 +45,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("v10", "v14", "v21"), (*_TENSOR, "LDGSTS.128")),
     **dict.fromkeys(("v11", "v12", "v13"), (*_TENSOR, "LDGSTS.128", "STG.128")),
     "v15": _HOPPER,
+    "v22": (*_HOPPER, "STSM"),
     **dict.fromkeys(("v16", "v17", "v18", "v19", "v20"), (*_HOPPER, "USETMAXREG")),
 }
 # What stands for it on an arch that has no such instruction.

@@ -18,13 +18,13 @@ from tests.kernels.fitting import fitting_config
 from tests.slow_cases import one_in
 
 
-def problem_of(head_dim: int, causal: bool) -> Problem:
-    return Problem(1, 1, 512, head_dim, causal)
+def problem_of(variant: Variant, head_dim: int, causal: bool) -> Problem:
+    return Problem(1, 1, 64 if variant.id == "v22" else 512, head_dim, causal)
 
 
 HOPPER = [v for v in LADDER if v.arch_specific and v.min_compute_capability == (9, 0)]
 DEFAULTS = [
-    (v, d, causal, fitting_config(v, problem_of(d, causal)))
+    (v, d, causal, fitting_config(v, problem_of(v, d, causal)))
     for v in HOPPER
     for causal in (False, True)
     for d in v.head_dims
@@ -38,7 +38,7 @@ def others() -> list[tuple[Variant, int, bool, dict[str, int]]]:
         tunables = [t for t in v.tunables if t.name not in ("num_ctas", "kv_mib")]  # no code
         for values in product(*(t.values for t in tunables)):
             config = {**default, **{t.name: x for t, x in zip(tunables, values, strict=True)}}
-            if config != default and v.unsupported(problem_of(d, causal), config) is None:
+            if config != default and v.unsupported(problem_of(v, d, causal), config) is None:
                 found.append((v, d, causal, config))
     return found
 
@@ -54,7 +54,7 @@ def others() -> list[tuple[Variant, int, bool, dict[str, int]]]:
 def test_products_run_on_and_registers_move_as_planned(
     variant: Variant, head_dim: int, causal: bool, config: dict[str, int]
 ) -> None:
-    plan = make_plan(variant, problem_of(head_dim, causal), config)
+    plan = make_plan(variant, problem_of(variant, head_dim, causal), config)
     (launch,) = plan.passes
     compiled = compile_plan(plan, "sm_90")
     assert "serialized" not in compiled.log, compiled.log
@@ -63,7 +63,10 @@ def test_products_run_on_and_registers_move_as_planned(
     assert plan_budget_mistake(plan, compiled) is None
     program = disassembled(read_cubin(compiled.cubin)).program(launch.entry)
     opcodes = [i.opcode for i in program.instructions]
-    products = (head_dim + plan.config["block_n"]) // 16
+    if variant.id == "v22":  # Q times two halves of K
+        products = (2 * head_dim + plan.config["keys"]) // 16
+    else:
+        products = (head_dim + plan.config["block_n"]) // 16
     # Also of the first and last key tile, and of those where one query tile follows another.
     assert opcodes.count("HGMMA") in (products, 2 * products, 3 * products)
     assert "UTMALDG" in opcodes

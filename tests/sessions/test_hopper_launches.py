@@ -24,7 +24,7 @@ HOPPER = [v for v in LADDER if v.arch_specific]
 
 @pytest.mark.parametrize("variant", HOPPER, ids=lambda v: v.id)
 def test_the_launch_of_a_loaded_snapshot_is_equal(variant: Variant, tmp_path: Path) -> None:
-    problem = Problem(2, 4, 300, 96, causal=True, num_heads_kv=2)
+    problem = Problem(2, 4, 203, 96, causal=True, num_heads_kv=2)
     config = fitting_config(variant, problem)
     text = variant.source.read_text(encoding="utf-8")
     cluster = (1, 2, 1) if variant.id == "v16" else (1, 1, 1)  # of v16 two heads
