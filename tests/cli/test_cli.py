@@ -178,8 +178,8 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
         ("evaluate v01 --gpu L4 --seed 9223372036854775808", "--seed: must be 0 to 2^63 - 1"),
         ("evaluate v01 --gpu L4 --seed 1e23", "--seed: invalid"),
         ("sweep v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
-        ("sessions --since notadate", "--since: invalid"),
-        ("sessions list --until 2026-13-01", "--until: invalid"),
+        ("sessions --since notadate", "--since: must be a day"),
+        ("sessions list --until 2026-13-01", "--until: must be a day"),
     ],
 )
 def test_an_option_out_of_range_is_named(
