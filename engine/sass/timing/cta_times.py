@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from engine.sass.timing.native import Kernel, simulate_counts, simulate_sm
+from engine.sass.timing.native import Kernel, in_parallel, simulate_counts, simulate_sm
 from engine.sass.timing.result import SmTiming
 from engine.sass.timing.sharing import share_sms
 from engine.sass.trace import CtaTrace
@@ -158,6 +158,15 @@ class CtaTimes:
         return float(rounds * of_round + of_rest)
 
 
+class _Queue(NamedTuple):
+    """Equal CTAs that one SM is simulated with."""
+
+    trace: CtaTrace
+    counts: tuple[int, ...]  # whose cycles are wanted, ascending
+    queued: int
+    settled: int | None  # last rounds over which a further one's time is taken; None: one round
+
+
 def measure(
     kernel: Kernel,
     fetching: Kernel,
@@ -189,8 +198,7 @@ def measure(
     executed = sum(len(trace.instruction) for trace in by_length.values())
     spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, _ROUNDS * full, full)
     spare = max(spare, _LEAST_SETTLING)
-    cycles: list[tuple[float, ...]] = []
-    rounds: list[float] = []
+    queues: list[_Queue] = []
     simulated = 0.0
     for done, trace in enumerate(by_length.values()):
         of_round = full * len(trace.instruction)
@@ -202,11 +210,20 @@ def measure(
         if settles:
             queued = full + 2 if full == 1 else (_ROUNDS + settled) * full
         simulated += len(trace.instruction) * _simulated_ctas(counts, queued, full)
-        if cycles and simulated > _MOST_SIMULATED:
-            at_once = [n for n in counts if n <= full]
-            ends = simulate_counts(kernel, trace, at_once, full, resident)[0]
+        if queues and simulated > _MOST_SIMULATED:
+            queues.append(_Queue(trace, tuple(n for n in counts if n <= full), full, None))
+        else:
+            queues.append(_Queue(trace, counts, queued, settled if settles else 0))
+
+    def run(queue: _Queue) -> tuple[FloatArray, FloatArray]:
+        return simulate_counts(kernel, queue.trace, queue.counts, queue.queued, resident)
+
+    cycles: list[tuple[float, ...]] = []
+    rounds: list[float] = []
+    for queue, (ends, freed) in zip(queues, in_parallel(run, queues), strict=True):
+        if queue.settled is None:
             # Those of one round more than before, and of each round of a longer queue.
-            more = np.interp(range(full + 1), (0, *at_once), (0.0, *ends))
+            more = np.interp(range(full + 1), (0, *queue.counts), (0.0, *ends))
             more -= np.interp(range(full + 1), (0, *counts), (0.0, *cycles[-1]))
             cycles.append(
                 tuple(
@@ -216,10 +233,9 @@ def measure(
             )
             rounds.append(rounds[-1] + float(more[full]))
             continue
-        ends, freed = simulate_counts(kernel, trace, counts, queued, resident)
         cycles.append(tuple(ends.tolist()))
-        if settles:
-            since = min(settled * full, len(freed) - 1)
+        if queue.settled:
+            since = min(queue.settled * full, len(freed) - 1)
             rounds.append(float(freed[-1] - freed[-1 - since]) * full / since)
         else:
             rounds.append(float(ends[counts.index(full)]))
@@ -251,9 +267,9 @@ def _with_near_shares(
 ) -> CtaTimes:
     """With what CTAs take of which some are a little shorter: how they fall into step depends on
     their length, and those that start at once do it as equal ones."""
-    known: dict[float, float] = {}
-    errors = []
-    for length, (shorter_length, trace) in shorter.items():
+
+    def share_and_errors(length: float) -> tuple[float, FloatArray]:
+        shorter_length, trace = shorter[length]
         traces = by_length[length], trace
         executed = times.resident * len(traces[0].instruction)
         rounds = max(_FEWEST_MIXED, min(_MOST_NEAR_ROUNDS, _MOST_MIXED // executed))
@@ -263,9 +279,11 @@ def _with_near_shares(
         of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
         equal = times._at(of_amid, times.round_cycles, times.resident)
         took = (timing.finished - timing.started)[is_amid]
-        known[length] = share = float(took.sum() / equal.sum())
-        errors.append(took / (share * equal) - 1)
-    shares = np.interp(times.lengths, list(known), list(known.values()))
+        share = float(took.sum() / equal.sum())
+        return share, took / (share * equal) - 1
+
+    known, errors = zip(*in_parallel(share_and_errors, list(shorter)), strict=True)
+    shares = np.interp(times.lengths, list(shorter), known)
     spread = float(np.std(np.concatenate(errors)))
     return replace(times, mixed_shares=tuple(shares.tolist()), cta_spread=spread)
 

@@ -11,15 +11,17 @@ import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from engine.sass.native_library import load_library
-from engine.sass.timing.native import Kernel, simulate_freed
+from engine.sass.timing.native import Kernel, in_parallel, simulate_freed
 from engine.sass.trace import CtaTrace
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "dispatch.cpp"
+_Row: TypeAlias = tuple[float, ...]
 _MOST_RUNS, _FEWEST_RUNS = 15, 3
 _MOST_FOLLOWED = 30_000  # CTAs of all runs together
 _MOST_PLACES = 4  # of a cut CTA among its neighbours that are simulated
@@ -32,9 +34,9 @@ class SlotTimes:
     tile: int  # query rows of a CTA
     rows: tuple[int, ...]  # those that the cut query tile of each sample has, ascending
     # [samples, resident] of equal CTAs, ascending, to the last of them: 0 at most
-    offsets: tuple[tuple[float, ...], ...]
+    offsets: tuple[_Row, ...]
     # [samples, resident, resident] how much later where one in each slot is cut
-    shifts: tuple[tuple[tuple[float, ...], ...], ...]
+    shifts: tuple[tuple[_Row, ...], ...]
 
     def launch(self, rows: int, is_cut: ArrayLike, ends: ArrayLike, num_sms: int) -> float:
         """Cycles until the last CTA of a launch is done, in the median of some runs.
@@ -81,14 +83,15 @@ def slot_times(
         queue = [int(i == cut) for i in range(resident)] + [0] * resident
         return simulate_freed(kernel, pair, queue, resident)
 
-    offsets, shifts = [], []
-    for pair in samples.values():
+    def offsets_and_shifts(pair: tuple[CtaTrace, CtaTrace]) -> tuple[_Row, tuple[_Row, ...]]:
         equal = freed(pair, None)
         by_place = {i: freed(pair, i) - equal for i in places}
         nearest = (min(by_place, key=lambda x: abs(x - slot)) for slot in range(resident))
-        offsets.append(tuple((equal - equal[-1]).tolist()))
-        shifts.append(tuple(tuple(by_place[place].tolist()) for place in nearest))
-    return SlotTimes(tile, tuple(samples), tuple(offsets), tuple(shifts))
+        shifts = tuple(tuple(by_place[place].tolist()) for place in nearest)
+        return tuple((equal - equal[-1]).tolist()), shifts
+
+    offsets, shifts = zip(*in_parallel(offsets_and_shifts, list(samples.values())), strict=True)
+    return SlotTimes(tile, tuple(samples), offsets, shifts)
 
 
 @lru_cache(maxsize=1)

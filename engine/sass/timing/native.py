@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,8 @@ from engine.sass.trace import CtaTrace
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "timing.cpp"
 _LINE_BYTES = 128
+_Item = TypeVar("_Item")
+_Simulated = TypeVar("_Simulated")
 
 
 class MachineRow(ctypes.Structure):
@@ -86,6 +91,17 @@ class Kernel:
 
     ops: NDArray[np.void]  # [instructions] of dtype `OP`
     machine: MachineRow
+
+
+def in_parallel(
+    simulate: Callable[[_Item], _Simulated], items: Sequence[_Item]
+) -> list[_Simulated]:
+    """What `simulate` returns for each item; the calls below let other threads of Python run."""
+    if len(items) < 2:
+        return [simulate(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+        # The last one, which is the longest, begins first.
+        return list(pool.map(simulate, reversed(items)))[::-1]
 
 
 def simulate_sm(
