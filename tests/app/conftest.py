@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ def _isolated(
     monkeypatch.setenv("ATTUNE_SESSIONS", str(sessions_dir))
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(sessions_dir.with_name("data")))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    # AppTest leaves the page table there, which processes that are spawned later would run.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     machine.local_gpu.cache_clear()
     runs.error_maps_of.cache_clear()
     yield

@@ -354,7 +354,8 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
 
 def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
     monkeypatch.setattr(jobs, "_manager", finished)
-    at = open_app("tune", gpu="L4", variant="v05", S="64", sweep_tab="Keep")
+    at = open_app("tune", gpu="L4", variant="v05", S="64")
+    at.query_params["sweep_tab"] = "Keep"
     at.switch_page("app_pages/sweep.py").run().run()
     assert not at.exception
     assert "Nothing is kept yet" in texts(at)

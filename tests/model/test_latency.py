@@ -17,7 +17,7 @@ from engine.errors import InvalidProblem
 from engine.evaluation import Latency, Resources
 from engine.model.batch.curve import predict_curve
 from engine.model.equations import Terms
-from engine.model.estimate import estimate, launch_plan, unsupported_reason
+from engine.model.estimate import capability_reason, estimate, launch_plan, unsupported_reason
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
@@ -187,7 +187,7 @@ def test_every_prediction_is_ordered_and_finite(
     problem = Problem(batch, heads, seqlen, 64, causal)
     if variant.unsupported(problem, variant.default_config()) is not None:
         return
-    if device.compute_capability < variant.min_compute_capability:
+    if capability_reason(variant, problem.dtype, device) is not None:
         return
     latency = predicted(variant, problem, device, registers=64)
     assert 0 < latency.low_us < latency.median_us < latency.high_us < float("inf")
