@@ -87,7 +87,8 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> Iterator[Launc
     text = variant.source.read_text(encoding="utf-8")
     source.write_text(barrier.removed_from(text), encoding="utf-8")
     shares = any(t.name == "num_ctas" for t in variant.tunables)
-    problem = Problem(1, 2 if shares else 1, 260, 32)
+    takes_all = any(t.name == "keys" for t in variant.tunables)  # of a head, 256 at most
+    problem = Problem(1, 2 if shares else 1, 260, 32, seqlen_kv=250 if takes_all else None)
     config = dict(fitting_config(variant, problem))
     if shares:
         config["num_ctas"] = 4  # six query tiles: a share ends amid one
