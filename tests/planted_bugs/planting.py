@@ -13,12 +13,13 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
-from planted_bugs import algorithm, execution, hopper, instructions, memory
+from planted_bugs import algorithm, execution, fusion, hopper, instructions, memory
 from planted_bugs.mutation import Mutation
 
 Mode = Literal["plain", "random", "check"]
 MUTATIONS = (
     *algorithm.MUTATIONS,
+    *fusion.MUTATIONS,
     *memory.MUTATIONS,
     *execution.MUTATIONS,
     *instructions.MUTATIONS,
