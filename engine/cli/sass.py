@@ -99,6 +99,8 @@ def _time_passes(
 
 def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
     path = Path(args.kernel)
+    if not path.is_file():
+        raise InvalidProblem(f"There is no file {path}: name a .cu or .cubin file, or a variant.")
     if path.suffix != ".cubin" and args.grid is None:
         if sidecar_of(path).is_file():
             return _of_variant(args, device, use_kernel(path))

@@ -51,11 +51,19 @@ def run(args: argparse.Namespace) -> int:
     quiet = args.json or args.csv
     if args.resume is not None:
         _refuse_axes(args)
-        book = SweepJournal.open(args.resume)
+        book = SweepJournal.open(
+            args.resume, "free some disk space or resume a copy in another folder"
+        )
         spec = book.spec
     else:
         spec = _spec(args)
-        book = SweepJournal(args.journal or _default_journal())
+        book = (
+            SweepJournal(args.journal, "free some disk space or name another file with --journal")
+            if args.journal is not None
+            else SweepJournal(_default_journal())
+        )
+        if book.path.is_dir():
+            raise InvalidProblem(f"--journal {book.path} is a folder: name a file in it.")
         if book.path.exists() and book.path.stat().st_size:
             raise InvalidProblem(
                 f"{book.path} exists: continue it with --resume, or name another file."

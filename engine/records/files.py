@@ -153,14 +153,24 @@ def lock(path: Path) -> FileLock:
 
     The file is created when there is none, its content is left alone, and the system gives the lock
     back when the process dies.
+
+    Raises:
+        OSError: it cannot be created or written.
     """
     from filelock import FileLock
 
+    # A FileLock takes a file that cannot be created in an existing folder, as in /proc, for one
+    # that another process holds.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600))
     return FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
 
 
 def try_lock(path: Path) -> FileLock | None:
-    """The lock on `path`, taken and held until its `release()`; None when it is taken already."""
+    """The lock on `path`, taken and held until its `release()`; None when it is taken already.
+
+    Raises:
+        OSError: as `lock`.
+    """
     from filelock import Timeout
 
     taken = lock(path)

@@ -18,17 +18,21 @@ from typing import Any
 
 from engine.records import files
 
+# What mends a journal in the cache folder that cannot be written.
+CACHE_REMEDY = "free some disk space or point ATTUNE_CACHE_DIR at a folder that can be written"
 _MAX_READ = 1 << 30  # of one call; the next one goes on
 
 
-def append(path: Path, event: Mapping[str, Any]) -> None:
+def append(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMEDY) -> None:
     """Add one event.
+
+    Args:
+        remedy: what to do when it cannot be written, for the error.
 
     Raises:
         StoreError: the disk is full or the folder cannot be written.
     """
     line = ("\n" + json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n").encode()
-    remedy = "free some disk space or point ATTUNE_CACHE_DIR at a folder that can be written"
     with files.as_sentence(f"The journal {path.name} cannot be written", remedy):
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:

@@ -210,6 +210,15 @@ def test_resume_takes_no_other_axes_and_a_journal_is_never_overwritten(tmp_path:
         run("v01", "--gpu", "L4", "--journal", journal)
 
 
+@pytest.mark.usefixtures("made_up")
+def test_a_journal_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InvalidProblem, match="is a folder: name a file in it"):
+        run("v01", "--gpu", "L4", "--journal", str(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="another file with --journal"):
+        run("v01", "--gpu", "L4", "--journal", str(tmp_path / "file" / "s.jsonl"))
+
+
 def test_a_dry_run_asks_no_cluster(
     tmp_path: Path, made_up: list[EvaluationRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:

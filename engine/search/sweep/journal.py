@@ -44,23 +44,25 @@ class SweepJournal:
     """Reads a sweep's file from where it last stopped, and adds to it.
 
     `rows` holds the latest row of every point, in the order in which the points were first done.
+    `remedy` says what to do when the file cannot be written, which depends on who named it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, remedy: str = journal.CACHE_REMEDY) -> None:
         self.path = path
+        self._remedy = remedy
         self._spec: SweepSpec | None = None
         self.ended = ""  # how the last run of it ended; empty while one runs or after a crash
         self.rows: dict[str, SweepRow] = {}
         self._offset = 0
 
     @classmethod
-    def open(cls, path: Path) -> SweepJournal:
+    def open(cls, path: Path, remedy: str = journal.CACHE_REMEDY) -> SweepJournal:
         """The journal of a sweep that was started before.
 
         Raises:
             StoreError: there is no such file, or it is not a sweep's journal.
         """
-        opened = cls(path)
+        opened = cls(path, remedy)
         opened.poll()
         if opened._spec is None:
             what = "is not the journal of a sweep" if path.exists() else "does not exist"
@@ -110,16 +112,12 @@ class SweepJournal:
             StoreError: the file cannot be written.
         """
         self._spec, self.ended = spec, ""
-        journal.append(
-            self.path,
-            {"event": "sweep", "version": VERSION, "t": time.time(), "spec": encode(spec)},
-        )
+        self._append({"event": "sweep", "version": VERSION, "t": time.time(), "spec": encode(spec)})
 
     def add(self, point: SweepPoint, row: SweepRow) -> None:
         """Write one finished evaluation."""
         self.rows[row.point] = row
-        journal.append(
-            self.path,
+        self._append(
             {
                 "event": "evaluation",
                 "t": time.time(),
@@ -128,12 +126,15 @@ class SweepJournal:
                 "elapsed_s": row.elapsed_s,
                 "where": asdict(row.location),
                 "result": row.result,
-            },
+            }
         )
 
     def end(self, state: str) -> None:
         self.ended = state
-        journal.append(self.path, {"event": "end", "t": time.time(), "state": state})
+        self._append({"event": "end", "t": time.time(), "state": state})
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        journal.append(self.path, event, self._remedy)
 
     @contextmanager
     def claim(self) -> Iterator[None]:
@@ -142,8 +143,7 @@ class SweepJournal:
         Raises:
             StoreError: another process runs it, or the file cannot be written.
         """
-        remedy = "choose another file with --journal"
-        with files.as_sentence(f"The journal {self.path} cannot be written", remedy):
+        with files.as_sentence(f"The journal {self.path} cannot be written", self._remedy):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = files.try_lock(self.path)
         if lock is None:
