@@ -273,7 +273,8 @@ def _not_ranked(device: DeviceSpec) -> str:
     missing = [v.id for v in own_rungs(device) if v.id not in ranked]
     if not missing:
         return ""
+    use, are, one = ("uses", "is", "it") if len(missing) == 1 else ("use", "are", "one of them")
     return (
-        f"{', '.join(missing)} use {own_instructions(device)}, and are not in the table yet: name "
-        "one of them, or rank again by python -m engine auto --renew."
+        f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table yet: "
+        f"name {one}, or rank again by python -m engine auto --renew."
     )

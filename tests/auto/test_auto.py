@@ -330,4 +330,9 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     older = {name: digest for name, digest in table.sources.items() if name < "v15"}
     monkeypatch.setattr(choice, "table_for", lambda _: replace(table, sources=older))
     assert ", ".join(v.id for v in hopper) + " use wgmma" in choose(long, h200).reason
+    older = {name: digest for name, digest in table.sources.items() if name != hopper[-1].id}
+    monkeypatch.setattr(choice, "table_for", lambda _: replace(table, sources=older))
+    reason = choose(long, h200).reason
+    assert f"{hopper[-1].id} uses wgmma" in reason
+    assert "and is not in the table yet: name it, or rank again" in reason
     assert "tcgen05" in choose(Problem(1, 16, 2048, 128), find_device("B200")).reason
