@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given = sys.argv[1:] if argv is None else list(argv)
         args = parser(only=given[0] if given else "").parse_args(given)
+        _check_cache()
         code: int = args.run(args)
         sys.stdout.flush()  # what does not fit must fail here
     except (InvalidProblem, UnknownName) as error:
@@ -47,3 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         return 1
     return code
+
+
+def _check_cache() -> None:
+    from engine.compile.cache import check_chosen_root  # it takes time that `--help` has no need of
+
+    if warning := check_chosen_root():
+        print(f"Warning: {warning}", file=sys.stderr)

@@ -13,6 +13,7 @@ import json
 import os
 from pathlib import Path
 
+from engine.errors import InvalidProblem
 from engine.records import files
 
 _MAGIC = "attune-cache-1"
@@ -29,6 +30,34 @@ def cache_root() -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("attune", appauthor=False)
+
+
+def check_chosen_root() -> str:
+    """Try the folder that `ATTUNE_CACHE_DIR` names: builds that it cannot keep take a minute anew.
+
+    Returns:
+        What is wrong with it; empty where nothing is, or none is named. It may still hold entries.
+
+    Raises:
+        InvalidProblem: there is no such folder, and none can be made.
+    """
+    if not os.environ.get("ATTUNE_CACHE_DIR"):
+        return ""
+    root = cache_root()
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = "not a folder" if isinstance(error, FileExistsError) else error.strerror
+        raise InvalidProblem(
+            f"ATTUNE_CACHE_DIR names {root}, which cannot be made ({why}): set it to a folder "
+            "that can be written, or unset it."
+        ) from None
+    if os.access(root, os.W_OK | os.X_OK):
+        return ""
+    return (
+        f"ATTUNE_CACHE_DIR names {root}, which cannot be written, so that what is compiled is not "
+        "kept: set it to a folder that can be, or unset it."
+    )
 
 
 def read_entry(path: Path) -> bytes | None:

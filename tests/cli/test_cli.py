@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,28 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert encoded["line_coverage"][0]["file"] == "v01_fa1_baseline.cu"
     assert encoded["line_coverage"][1]["not_compiled"]
+
+
+def test_a_cache_folder_that_cannot_be_made_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after a minute of builds that it cannot keep."""
+    (tmp_path / "file").write_text("")
+    for folder, why in (("file", "not a folder"), ("file/cache", "Not a directory")):
+        monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / folder))
+        assert main(EVALUATE) == 2
+        assert (
+            f"{tmp_path / folder}, which cannot be made ({why}): set it" in capsys.readouterr().err
+        )
+
+
+def test_a_cache_folder_that_cannot_be_written_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    assert main(["devices"]) == 0
+    assert "cannot be written, so that what is compiled is not kept" in capsys.readouterr().err
 
 
 def test_evaluate_prints_the_whole_object(capsys: pytest.CaptureFixture[str]) -> None:
