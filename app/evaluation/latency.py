@@ -79,11 +79,9 @@ def _compare(view: EvaluationView) -> None:
         "dashed: predicted]",
         help=TERMS["side_by_side"],
     )
-    chart, table = st.columns([5, 4], gap="medium")
-    with chart:
-        plot.draw(charts.latencies(frame, theme()), key="latencies", tools=False)
-    with table:
-        tables.draw(frames.latency_table(frame))
+    # Beside each other, a narrow window would cut the table.
+    plot.draw(charts.latencies(frame, theme()), key="latencies", tools=False)
+    tables.draw(frames.latency_table(frame))
 
 
 def _baselines(view: EvaluationView) -> None:

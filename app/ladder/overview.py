@@ -47,7 +47,7 @@ def draw(
             key="kernels_table",
         )
         st.caption(plain_markdown(f"{table.remark} {_CONFIG_REMARK}"))
-    for sentence in reasons(known):
+    for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:

@@ -14,6 +14,7 @@ from app.tune.run_state import simulation_of
 from engine.errors import AttuneError
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep.files import sweep_files
+from engine.ladder.tables import reasons
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
 from engine.search.rows import SweepRow
@@ -21,6 +22,7 @@ from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest
 _POLL_S = 0.5
+_CONFIG_PX = 420  # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3"
 
 
 def draw(selection: Selection) -> None:
@@ -68,7 +70,18 @@ def draw(selection: Selection) -> None:
         )
     if len(timed) > 1:
         plot.draw(charts.latencies(timed, theme()), key="variants_chart", tools=False)
-    tables.draw(frame, rows=len(frame), key="variants_table")
+    if len(frame):
+        tables.draw(
+            frame,
+            rows=len(frame),
+            columns={
+                "variant": st.column_config.TextColumn(pinned=True),
+                "config": st.column_config.TextColumn(width=_CONFIG_PX),
+            },
+            key="variants_table",
+        )
+    for sentence in reasons({each.variant: each.reason for each in lines}):
+        st.caption(f":material/block: {plain_markdown(sentence)}")
     st.caption(
         "Predictions are of the config that a sweep found best, else of the tuned or default one. "
         "Correctness is known of what was run. Against SDPA: its known time over the variant's "

@@ -88,7 +88,7 @@ def _figures(args: argparse.Namespace) -> int:
     if args.markdown:
         return _markdown(args.into, "ladder figures", as_markdown(table))
     print_table(table)
-    for sentence in reasons(rungs):
+    for sentence in reasons({rung.variant.id: rung.why_not for rung in rungs}):
         print(f"Not here: {sentence}")
     if sentence := out_of_reach(device):
         print(sentence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.ladder.rung import Rung
 from engine.table import Table
@@ -21,16 +21,20 @@ def ladder_table(rungs: Iterable[Rung], title: str) -> Table:
     return Table.of(title, (_record(rung) for rung in rungs), REMARK)
 
 
-def reasons(rungs: Iterable[Rung]) -> list[str]:
-    """Why rungs cannot run here: sentences that differ in the rung's id alone stand once."""
-    alike: dict[str, list[Rung]] = {}
-    for rung in rungs:
-        if rung.why_not:
-            alike.setdefault(rung.why_not.replace(rung.variant.id, ""), []).append(rung)
+def reasons(why_not: Mapping[str, str]) -> list[str]:
+    """Why rungs cannot run here: sentences that differ in the rung's id alone stand once.
+
+    Args:
+        why_not: a sentence by the rung's id; empty where it can run.
+    """
+    alike: dict[str, list[str]] = {}
+    for rung, why in why_not.items():
+        if why:
+            alike.setdefault(why.replace(rung, ""), []).append(rung)
     sentences = []
     for first, *others in alike.values():
-        ids = ", ".join(rung.variant.id for rung in others)
-        sentences.append(f"{first.why_not} The same holds for {ids}." if others else first.why_not)
+        same = f" The same holds for {', '.join(others)}." if others else ""
+        sentences.append(why_not[first] + same)
     return sentences
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_run_here_is_a_sentence() -> None:
 
 def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
     rungs = [known_rung(v, request_of(v, PROBLEM, "L4")) for v in LADDER if v.arch_specific]
-    (sentence,) = reasons(rungs)
+    (sentence,) = reasons({rung.variant.id: rung.why_not for rung in rungs})
     assert sentence.startswith("v15 needs compute capability 9.0 and L4 has 8.9")
     assert sentence.endswith("The same holds for v16, v17, v18, v19, v20, v22.")
 
