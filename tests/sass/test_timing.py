@@ -28,7 +28,7 @@ from engine.sass.timing.constants import (
 )
 from engine.sass.timing.cta_times import CtaTimes, measure
 from engine.sass.timing.grid import grid_cycles
-from engine.sass.timing.native import simulate_counts, simulate_sm
+from engine.sass.timing.native import simulate_counts, simulate_freed, simulate_sm
 from engine.sass.timing.residuals import RESIDUALS, interval
 from engine.sass.timing.result import SmTiming, StallReason
 from engine.sass.timing.simulate import CtaClass, simulate_launch
@@ -291,9 +291,10 @@ def test_any_number_of_equal_ctas_takes_what_as_many_take_alone() -> None:
     )
     one = trace([[(0, None), (1, None)] * 50, [(0, None)] * 30])
     counts = (1, 2, 3, 4, 5, 7, 9)
-    ends, freed = simulate_counts(kernel, one, counts, 12, 3)
+    ends = simulate_counts(kernel, one, counts, 3)
     full = [simulate_sm(kernel, [one], [0] * count, 3).cycles for count in counts]
     assert ends.tolist() == full
+    freed = simulate_freed(kernel, [one], [0] * 12, 3)
     queue = simulate_sm(kernel, [one], [0] * 12, 3)
     assert freed.tolist() == np.sort(queue.finished)[:9].tolist()
 

@@ -26,8 +26,8 @@ _ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repea
 _FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # behind those, over which a further one's time is taken
 _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 # Warp instructions on all lengths together. Those too long for it are simulated for one round:
-# what further rounds gain from CTAs that drift apart is the same as at the length before.
-_MOST_SIMULATED = 3_000_000
+# further rounds are to it what they are at the length before.
+_MOST_SIMULATED = 5_000_000
 _LEAST_SETTLING = 1_500_000  # of them for rounds that settle, where these are short
 _MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
 _FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # of CTAs in it
@@ -139,32 +139,30 @@ class CtaTimes:
         first = (y[1] - y[0]) / (x[1] - x[0])
         result: FloatArray = np.interp(lengths, x, y)
         result += np.minimum(0.0, lengths - x[0]) * first
-        result += np.maximum(0.0, lengths - x[-1]) * self._slope(count)
+        result += np.maximum(0.0, lengths - x[-1]) * self._slope(known, count)
         return result
 
-    def _slope(self, count: int) -> float:
-        """Cycles that `count` CTAs take for each further bit of length, beyond the longest.
+    def _slope(self, known: Sequence[float], count: int) -> float:
+        """What each further bit of length adds to `known`, beyond the longest.
 
-        Taken of those that start at once, over the last three quarters of the longest length: what
-        rounds gain from CTAs that drift apart does not grow with length.
+        Of up to `resident` CTAs, what it adds over the last three quarters of the longest length;
+        queues grow as those of as many as start at once do.
         """
-        rounds, rest = divmod(count, self.resident)
         x, counts = self.lengths, (0, *self.counts)
         far = min(int(np.searchsorted(x[:-1], x[-1] / 4)), len(x) - 2)
-        long, short = (
-            np.interp((self.resident, rest), counts, (0.0, *self.cycles[i])) for i in (-1, far)
-        )
-        of_round, of_rest = (long - short) / (x[-1] - x[far])
-        return float(rounds * of_round + of_rest)
+        at_once = min(count, self.resident)
+        long, short = (np.interp(at_once, counts, (0.0, *self.cycles[i])) for i in (-1, far))
+        grown = known[-1] / long if count >= self.resident else 1.0
+        return float(grown * (long - short) / (x[-1] - x[far]))
 
 
 class _Queue(NamedTuple):
     """Equal CTAs that one SM is simulated with."""
 
     trace: CtaTrace
-    counts: tuple[int, ...]  # whose cycles are wanted, ascending
-    queued: int
-    settled: int | None  # last rounds over which a further one's time is taken; None: one round
+    # Whose cycles are wanted, ascending. Those behind the last of `CtaTimes.counts` tell what a
+    # further round takes.
+    counts: tuple[int, ...]
 
 
 def measure(
@@ -194,9 +192,10 @@ def measure(
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
     counts = _counts(full, most, quick)
+    settles = not quick and (most is None or most > counts[-1])
     # What the bound leaves is for further rounds, of short CTAs more: a round settles slowly.
     executed = sum(len(trace.instruction) for trace in by_length.values())
-    spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, _ROUNDS * full, full)
+    spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, full)
     spare = max(spare, _LEAST_SETTLING)
     queues: list[_Queue] = []
     simulated = 0.0
@@ -205,40 +204,37 @@ def measure(
         share = spare / (len(by_length) - done)
         settled = max(_FEWEST_SETTLED, min(_MOST_SETTLED, int(share / of_round)))
         spare -= settled * of_round
-        settles = not quick and (most is None or most > counts[-1])
-        queued = counts[-1]
+        wanted = counts
         if settles:
-            queued = full + 2 if full == 1 else (_ROUNDS + settled) * full
-        simulated += len(trace.instruction) * _simulated_ctas(counts, queued, full)
+            wanted = (*counts, 3 if full == 1 else (_ROUNDS + settled) * full)
+        simulated += len(trace.instruction) * _simulated_ctas(wanted, full)
         if queues and simulated > _MOST_SIMULATED:
-            queues.append(_Queue(trace, tuple(n for n in counts if n <= full), full, None))
-        else:
-            queues.append(_Queue(trace, counts, queued, settled if settles else 0))
+            wanted = tuple(n for n in counts if n <= full)
+        queues.append(_Queue(trace, wanted))
 
-    def run(queue: _Queue) -> tuple[FloatArray, FloatArray]:
-        return simulate_counts(kernel, queue.trace, queue.counts, queue.queued, resident)
+    def run(queue: _Queue) -> FloatArray:
+        return simulate_counts(kernel, queue.trace, queue.counts, resident)
 
     cycles: list[tuple[float, ...]] = []
     rounds: list[float] = []
-    for queue, (ends, freed) in zip(queues, in_parallel(run, queues), strict=True):
-        if queue.settled is None:
-            # Those of one round more than before, and of each round of a longer queue.
-            more = np.interp(range(full + 1), (0, *queue.counts), (0.0, *ends))
-            more -= np.interp(range(full + 1), (0, *counts), (0.0, *cycles[-1]))
+    for queue, ends in zip(queues, in_parallel(run, queues), strict=True):
+        if len(queue.counts) < len(counts):
+            longer = float(ends[-1]) / cycles[-1][counts.index(full)]
+            alone = dict(zip(queue.counts, ends.tolist(), strict=True))
             cycles.append(
                 tuple(
-                    float(before + n // full * more[full] + more[n % full])
+                    alone.get(n, longer * before)
                     for n, before in zip(counts, cycles[-1], strict=True)
                 )
             )
-            rounds.append(rounds[-1] + float(more[full]))
+            rounds.append(longer * rounds[-1])
             continue
-        cycles.append(tuple(ends.tolist()))
-        if queue.settled:
-            since = min(queue.settled * full, len(freed) - 1)
-            rounds.append(float(freed[-1] - freed[-1 - since]) * full / since)
+        cycles.append(tuple(ends[: len(counts)].tolist()))
+        if settles:
+            further = (queue.counts[-1] - counts[-1]) / full
+            rounds.append(float(ends[-1] - ends[-2]) / further)
         else:
-            rounds.append(float(ends[counts.index(full)]))
+            rounds.append(cycles[-1][counts.index(full)])
     first = int(min(by_length) == 0)  # a CTA of nothing lacks code that others fetch
     with_fetch = simulate_sm(fetching, traces[first : first + 1], [0], resident, stalls=False)
     times = CtaTimes(
@@ -347,10 +343,10 @@ def _counts(resident: int, most: int | None, quick: bool) -> tuple[int, ...]:
     return tuple(sorted(n for n in counts if most is None or n <= most))
 
 
-def _simulated_ctas(counts: Sequence[int], queued: int, resident: int) -> float:
+def _simulated_ctas(counts: Sequence[int], resident: int) -> float:
     """How many CTAs' worth of instructions `simulate_counts` takes: beyond a round, a queue's end
     is half of its last one."""
-    return queued + sum(n if n < resident else resident / 2 for n in counts)
+    return counts[-1] + sum(n if n < resident else resident / 2 for n in counts)
 
 
 def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:

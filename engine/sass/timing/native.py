@@ -138,27 +138,22 @@ def simulate_sm(
 
 
 def simulate_counts(
-    kernel: Kernel, trace: CtaTrace, counts: Sequence[int], queued: int, resident: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """One SM and several numbers of equal CTAs, in little more than the time of the largest.
+    kernel: Kernel, trace: CtaTrace, counts: Sequence[int], resident: int
+) -> NDArray[np.float64]:
+    """Cycles until as many equal CTAs on one SM are done, `[counts]`, in little more than the time
+    of the largest count.
 
     Args:
         counts: ascending.
-        queued: CTAs of the longest queue, at least the last of `counts`.
-
-    Returns:
-        Cycles until all are done, for each count, `[counts]`; and, of the longest queue, when the
-        slots of the CTAs beyond the first `resident` fell free, `[queued - resident]`.
 
     Raises as `simulate_sm`.
     """
-    call = _Call(kernel, [trace], [0] * queued, resident, 1, stalls=False)
-    wanted = np.array(counts, dtype=np.int32)
-    ends, freed = np.zeros(len(wanted)), np.zeros(max(0, queued - resident))
-    arrays = wanted.ctypes.data, len(wanted), ends.ctypes.data, freed.ctypes.data
+    call = _Call(kernel, [trace], [0] * counts[-1], resident, 1, stalls=False)
+    wanted, ends = np.array(counts, dtype=np.int32), np.zeros(len(counts))
+    arrays = wanted.ctypes.data, len(wanted), ends.ctypes.data, None
     at = ctypes.byref(call.launch), ctypes.byref(call.result)
     _check(_library().attune_time_counts(*at, *arrays))
-    return ends, freed
+    return ends
 
 
 def simulate_freed(

@@ -115,7 +115,7 @@ def added_cycles(
     counts = (1, full) if full > 1 else (1,)
     added = []
     for length, trace in others.items():
-        ends = simulate_counts(kernel, trace, counts, full, resident)[0]
+        ends = simulate_counts(kernel, trace, counts, resident)
         equal = times.table([length])[0]
         added.append((ends[0] - equal[1], ends[-1] - equal[-1]))
     one, together = np.mean(added, axis=0)

@@ -2,10 +2,8 @@
 //
 // Four partitions issue at most one warp instruction a cycle each. A warp may issue when its stall
 // count has run out and the scoreboards of its wait mask are clear. The warp that issued last goes
-// on while it can (Huerta et al., arXiv 2503.20481, section 5.1), else the one that has been able to
-// for longest goes; the paper has the youngest there, with which FP32 SGEMM on an RTX A6000 came out
-// 25 to 35 % too fast. CTAs come from a queue: a slot that falls free is filled at once, so nothing
-// runs in rounds.
+// on while it can, else the youngest goes (Huerta et al., arXiv 2503.20481, section 5.1). CTAs come
+// from a queue: a slot that falls free is filled at once, so nothing runs in rounds.
 //
 // Time jumps to the next cycle in which something can happen. What a warp waited for between two
 // issues is worked out when the second one happens, so that attribution costs nothing per cycle.
@@ -37,18 +35,10 @@ constexpr int SECTOR_BYTES = 32;
 #define OUT_OF_LINE __attribute__((noinline))
 
 constexpr double NEVER = std::numeric_limits<double>::infinity();
-constexpr int64_t NOTHING = std::numeric_limits<int64_t>::max();
 
 // By value: references to them keep compilers from one instruction.
 inline double later(double a, double b) { return a > b ? a : b; }
 inline double earlier(double a, double b) { return a < b ? a : b; }
-
-// Times are not negative: as integers they are in the same order.
-inline int64_t ordered(double time) {
-    int64_t bits;
-    std::memcpy(&bits, &time, sizeof bits);
-    return bits;
-}
 
 struct Warp {
     int32_t cta = -1;          // among those of its SM
@@ -303,25 +293,16 @@ private:
         choose(p);
     }
 
-    // Of those that may issue at p.next the one that did last, else the one that is ready longest;
-    // false: there is none.
+    // Of those that may issue at p.next the one that did last, else the youngest; false: there is none.
     bool choose(Partition& p) const {
         p.chosen = p.last;
         if (p.last >= 0 && able(p, warps[p.last].place) <= p.next) return true;
-        // Without branches, which nothing foretells.
-        int64_t longest = NOTHING;
-        const int64_t next = ordered(p.next);
-        size_t chosen = 0;
-        for (size_t i = 0; i < p.warps.size(); ++i) {
-            const int64_t ready = ordered(p.ready[i]);
-            const int64_t free = ordered(p.free_at[p.slot[i]]);
-            const bool is_better = (free <= next) & (ready <= next) & (ready < longest);
-            chosen = is_better ? i : chosen;
-            longest = is_better ? ready : longest;
+        for (size_t i = p.warps.size(); i-- > 0;) {
+            if (able(p, i) > p.next) continue;
+            p.chosen = p.warps[i];
+            return true;
         }
-        if (longest == NOTHING) return false;
-        p.chosen = p.warps[chosen];
-        return true;
+        return false;
     }
 
     // ---- issue ----
@@ -747,7 +728,7 @@ bool run_counts(const Launch& in, Result& out, const int32_t* counts, int32_t nu
         }
         if (next == in.num_ctas) break;
         if (!sm.run_to_free_slot()) return false;
-        freed[next - in.resident] = sm.freed();
+        if (freed) freed[next - in.resident] = sm.freed();
         sm.start_cta(next++, sm.freed() + in.machine->cta_start_cycles);
     }
     return true;
