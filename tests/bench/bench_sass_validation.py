@@ -7,22 +7,19 @@ the timing model, and prints measured, simulated, error; then per set the mean e
 correlation, and of all pairs that differ by more than 10 % how many are named in the right order.
 About two minutes on two idle cores: SGEMM's CTAs are long.
 
-What was chosen on which points. `fetch_cycles`: on three H200 points. The order of issue (the warp
-that issued last, then who has been ready longest): on steps 2 to 10 of the RTX A6000 series. That
-what TMA writes goes between other accesses to shared memory, and L2's published bandwidth in place
-of a smaller one: after the wgmma points had come out 35 % too slow. These are marked "chosen on",
-and neither means nor counted pairs hold them. Nothing was chosen on the other points. The register
-file, the queues and the widths of loads were taken from a prototype that had seen the A6000's
-figures too.
+What was chosen on which points. `fetch_cycles`: on three H200 points. The order of issue is a
+published one (Huerta), taken up again after steps 2 to 10 of the RTX A6000 series had been looked
+at with it and with two others. That what TMA writes goes between other accesses to shared memory:
+after the wgmma points had come out 35 % too slow. These are marked "chosen on", and neither means
+nor counted pairs hold them. Nothing was chosen on the other points. The register file, the queues
+and the widths of loads were taken from a prototype that had seen the A6000's figures too.
 
-Two counted points lie beyond 17 %, both on the RTX 4090, and neither hangs on a constant that is
-published. Step 2, 20 % too slow: A's 64 MB stay in the 72 MB of L2 (gpu-benches measured full
-bandwidth up to 93 % of an L40's); B comes from DRAM once, and all CTAs that run together are taken
-to wait for it: 4 % too slow if none did. Step 5, 18 % too fast: its equal CTAs fall into step in
-the model, and a bandwidth of L2 one byte a cycle higher gives 33,400 in place of 43,300 GFLOP/s
-(measured 35,600). Looked for and not found: the clock of that GPU during the series, L2's policy of
-replacement. L2's measured bandwidth (gpu-benches: 36, 17, 15 and 37 bytes a cycle and SM for sm_80,
-86, 89 and 90) in place of the table's gives a mean error of 8.0 %, with steps 2 and 10 at 18 %.
+Nearly all points are simulated too fast, by 6 % on average: what a simulation leaves out costs
+time. Two counted ones lie beyond 17 %: step 10 on the RTX 4090 (18 %; 9 % on the A6000, which
+executes the same code), and step 4 on the A100 (20 %; 12 % with a third more of L2's bandwidth,
+whose CTAs then keep step). Looked for and not found: the clock of the 4090 during the series, and
+how far an SM's nearest and furthest slices of L2 are apart. If all lines were as far apart as SMs
+are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be 8.7 %.
 
 Sources. H200: this project's own measurements, CUDA graph, warm L2, of kernels that
 tests/sass/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of

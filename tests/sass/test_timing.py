@@ -326,9 +326,9 @@ def test_ctas_beyond_those_simulated_take_as_many_rounds_more() -> None:
     # On eight SMs none takes two more than another.
     assert times.launch([8, 9, 33], [1.0] * 3, 8).tolist() == [100, 160, 280 + 144]
     assert times.of(3, 1.5) == pytest.approx(1.5 * 280)
-    # What drifting apart gains does not grow for ever: of four CTAs 16, of three -20.
-    assert times.of(4, 4.0) == pytest.approx(2 * 304 + 2 * 2 * 160)
-    assert times.of(3, 4.0) == pytest.approx(2 * 280 + 2 * (160 + 100))
+    # Beyond the longest a queue grows as those that start at once do.
+    assert times.of(2, 4.0) == pytest.approx(4 * 160)
+    assert [times.of(n, 4.0) for n in (3, 4, 6)] == [4 * 280, 4 * 304, 4 * (304 + 144)]
 
 
 def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:

@@ -7,14 +7,13 @@ times; the row says which, and `tests/bench/bench_sass_validation.py` marks thos
 
 Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
 A6000 (Ampere). gpu-benches is github.com/te42kyfo/gpu-benches, whose files hold the bandwidth of L2
-over the footprint on an A100, H100 PCIe, H200 and L40. Nothing here is fitted to the points that
-the benchmark counts.
+over the footprint on an A100, H100 PCIe, H200, A40 and L40, and the latency of a load on an H100
+PCIe and an L40. Nothing here is fitted to the points that the benchmark counts.
 
 Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
-an L40, arXiv 2606.22588), without which simulated CTAs keep step where real ones may drift apart;
-a power limit that lowers the clock, which kernels bound by tensor cores meet on an H100 or H200;
-and what a wgmma takes of the register file when its left operand lies there. The latter two make
-simulated wgmma kernels too fast: the two published points of a GEMM come out 14 % too fast.
+an L40, arXiv 2606.22588, which does not say how far they are apart for one SM); a power limit that
+lowers the clock; and what a wgmma takes of the register file when its left operand lies there. Most
+simulated times are a little too short for that: wgmma GEMM by 14 %, SGEMM by 8 % on average.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ shuffle_cycles         23    23    23    23    24    24    24
     assumed: as a shared load
 l1_cycles              32    32    32    32    32    32    32
     published: Huerta: 32 from a regular address (Ampere); others carried over
-l2_cycles             230   210   280   280   270   280   350
-    assumed: of the order that micro-benchmarks report
+l2_cycles             230   210   280   277   266   280   350
+    published: gpu-benches: random loads, L40 and H100 PCIe; other archs assumed, of that order
 dram_cycles           450   410   540   540   480   600   620
     assumed: of the order that micro-benchmarks report
 tensor_cycles          33    33    33    33    33    33    33
@@ -103,8 +102,8 @@ l2_bytes_per_cycle     64    64    64    64    64    64    64
     published: A100 whitepaper, an SM's port to L2; others carried over
 l2_kept_percent        98    70    98    98    72    72    98
     published: gpu-benches: footprint at which bandwidth is a tenth lower; others carried over
-l2_share_bytes_per_cycle   24   47    24    16    38    24    20
-    assumed: an SM's part of L2; A100, H100: 5120 a cycle (PMC10448217) over their SMs
+l2_share_bytes_per_cycle   24    36    17    15    37    24    20
+    published: gpu-benches: L2 bandwidth over cycles and SMs; sm_75, sm_100, sm_120 assumed
 """
 
 
