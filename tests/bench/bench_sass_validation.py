@@ -19,7 +19,7 @@ time. Two counted ones lie beyond 17 %: step 10 on the RTX 4090 (18 %; 9 % on th
 executes the same code), and step 4 on the A100 (20 %; 12 % with a third more of L2's bandwidth,
 whose CTAs then keep step). Looked for and not found: the clock of the 4090 during the series, and
 how far an SM's nearest and furthest slices of L2 are apart. If all lines were as far apart as SMs
-are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be 8.7 %.
+are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be the same 8.0 %.
 
 Sources. H200: this project's own measurements, CUDA graph, warm L2, of kernels that
 tests/sass/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of
