@@ -23,7 +23,7 @@ from kernels.variant import Config, Variant
 # tile to tile: long CTAs tell it better, as far as they are quick to simulate. Short ones take what
 # their rings and pipelines need to fill.
 ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
-_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is the second one
+_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three
 # Of CTAs that show what a cut last tile adds: of those that share an SM it adds more or less from
 # length to length. The longer ones only where they are quick to simulate; slow ones are short.
 _CUT_ROWS = (256, 512)
@@ -86,7 +86,7 @@ def longest_ctas(
         traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
     for short in plans:
         rows = float(variant.work.kv_rows(short.problem, config))
-        if len(traces) > 1:
+        if len(traces) > 2:
             before, trace = list(traces.items())[-1]
             if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
                 break
