@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -19,14 +20,21 @@ _MOST_LISTED = 24
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name that is not in its list: nearest names, else the list's first ones."""
     names = list(known)
+    if not names:
+        return UnknownName(f"There is no {kind} called {name!r}: there is none at all.")
     near = get_close_matches(name.casefold(), {n.casefold(): n for n in names}, n=3, cutoff=0.5)
     by_folded = {n.casefold(): n for n in names}
-    offered = [by_folded[n] for n in near] or names[:_MOST_LISTED]
+    same = [n for n in names if _unpadded(n) == _unpadded(name)]  # v01 for v1
+    offered = same or [by_folded[n] for n in near] or names[:_MOST_LISTED]
     listing = ", ".join(offered)
     if not near and len(names) > _MOST_LISTED:
         listing += f" and {len(names) - _MOST_LISTED} more"
     remedy = f"did you mean {listing}?" if near else f"known are {listing}."
     return UnknownName(f"There is no {kind} called {name!r}: {remedy}")
+
+
+def _unpadded(name: str) -> str:
+    return re.sub(r"(?<!\d)0+(?=\d)", "", name.casefold())
 
 
 def find_variant(name: str) -> Variant:

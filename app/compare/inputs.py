@@ -146,7 +146,7 @@ def open_session(store: Store, name: str) -> Snapshot:
     """The snapshot of this name, or of the working session.
 
     Raises:
-        StoreError, SnapshotError: It does not exist, or it is damaged.
+        UnknownName, SnapshotError: It does not exist, or it is damaged.
     """
     if name == _WORKING:
         session = working_session.current()

@@ -18,6 +18,6 @@ def open_snapshot(store: Store, name: str) -> Snapshot:
     """The snapshot of this name.
 
     Raises:
-        StoreError, SnapshotError: It does not exist, or it is damaged.
+        UnknownName, SnapshotError: It does not exist, or it is damaged.
     """
     return _parsed(store.read(name), name)

@@ -11,7 +11,7 @@ from engine.auto.table import changed_since, read_table
 from engine.cli.known import pinned
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
-from engine.errors import AttuneError, InvalidProblem, UnknownName
+from engine.errors import InvalidProblem, UnknownName
 from engine.model.estimate import unsupported_reason
 from engine.pipeline.request import EvaluationRequest, target_device
 from kernels.ladder import LADDER
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     if args.renew:
         return _renew(args)
     if args.capability:
-        raise AttuneError("--capability needs --renew; --gpu names the GPU to choose for.")
+        raise InvalidProblem("--capability needs --renew; --gpu names the GPU to choose for.")
 
     request = EvaluationRequest(AUTO, problem_from(args), given_config(args), gpu=args.gpu)
     _, choice = pinned(request)
@@ -40,6 +40,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _renew(args: argparse.Namespace) -> int:
+    if args.gpu is not None:
+        raise InvalidProblem(
+            "--renew ranks for compute capabilities: name one with --capability, not --gpu."
+        )
     by_name = {".".join(map(str, capability)): capability for capability in GPUS}
     for name in args.capability or by_name:
         if name not in by_name:

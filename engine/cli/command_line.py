@@ -10,9 +10,15 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 Table = Mapping[str, Any]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, as of every other mistake: the usage is in `--help`."""
+        self.exit(2, f"error: {message.removesuffix('.')}: see {self.prog} --help.\n")
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -22,7 +28,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         only: the one command to be parsed. The others are listed without their options, and their
             modules are not imported.
     """
-    root = argparse.ArgumentParser(
+    root = _Parser(
         prog="python -m engine",
         description="Attune: is the kernel right, what does it occupy, how fast is it.",
         allow_abbrev=False,

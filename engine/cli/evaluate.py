@@ -11,7 +11,7 @@ from engine.cli.known import known_times, pinned
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
-from engine.errors import AttuneError
+from engine.errors import InvalidProblem
 from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_label
 from engine.input_kinds import NORMAL
 from engine.model.estimate import compiled_footprint
@@ -29,7 +29,7 @@ from engine.units import format_bytes, format_us
 
 def run(args: argparse.Namespace) -> int:
     if args.coverage and not args.check:
-        raise AttuneError("--coverage needs --check: only the check build counts lines.")
+        raise InvalidProblem("--coverage needs --check: only the check build counts lines.")
     request = EvaluationRequest(
         **fields_from(args, EvaluationRequest, "config"),
         problem=problem_from(args),

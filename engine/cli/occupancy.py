@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from engine.cli.known import pinned_with_note
-from engine.cli.options import config_from, problem_from
+from engine.cli.options import PROBLEM, config_from, first_given, problem_from
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
 from engine.errors import InvalidProblem
@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidProblem(
             "Name a variant, for instance auto, or give both --threads and --registers."
         )
+    if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
+        raise InvalidProblem(f"--{named.replace('_', '-')} is of a variant: name one.")
     return _of_resources(args)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from engine.config import default_config
-from engine.errors import InvalidProblem
+from engine.errors import InvalidProblem, UnknownName
 from engine.input_kinds import MEANINGS, InputKind, check_input_kind
 from engine.names import find_variant
 from engine.presets import find_preset
@@ -23,6 +23,11 @@ DTYPES: dict[str, Dtype] = {
     "float16": "float16",
     "fp16": "float16",
 }
+# The options of `[shared.problem]`.
+PROBLEM = (
+    *("preset", "batch", "heads", "seqlen", "head_dim"),
+    *("seqlen_kv", "heads_kv", "causal", "dtype"),
+)
 # In the help of `--inputs`.
 INPUT_KINDS = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
 
@@ -57,13 +62,22 @@ def kernel(text: str) -> str:
     """For `type=`: a variant by name, or by the path of an own kernel, which is taken into use.
 
     Raises:
-        InvalidKernel: the file is not there, or does not describe itself as it must.
+        UnknownName: there is no such file.
+        InvalidKernel: it does not describe itself as it must.
     """
     if "/" not in text and "\\" not in text and not text.endswith(".cu"):
         return text
     from engine.own_kernels.registry import use_kernel
 
-    return use_kernel(Path(text)).id
+    return use_kernel(kernel_file(text)).id
+
+
+def kernel_file(text: str) -> Path:
+    """For `type=`: the source of an own kernel. UnknownName where there is no such file."""
+    path = Path(text)
+    if not path.expanduser().is_file():
+        raise UnknownName(f"There is no file {text}: name a .cu file.")
+    return path
 
 
 def given_config(args: argparse.Namespace) -> dict[str, int]:
@@ -82,6 +96,11 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
     if getattr(args, "defaults_only", False) and args.variant != AUTO:
         return default_config(find_variant(args.variant), config)
     return config
+
+
+def first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+    """The first of these options that was given."""
+    return next((name for name in names if getattr(args, name)), None)
 
 
 def fields_from(args: argparse.Namespace, kind: type[Any], *without: str) -> dict[str, Any]:
@@ -112,9 +131,25 @@ def input_kind(text: str) -> InputKind:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def integer(text: str) -> int:
+    """For `type=`: a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a whole number, not {text!r}") from None
+
+
+def number(text: str) -> float:
+    """For `type=`: a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a number, not {text!r}") from None
+
+
 def positive_int(text: str) -> int:
     """For `type=`: a whole number from 1."""
-    value = int(text)
+    value = integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
     return value
@@ -122,7 +157,7 @@ def positive_int(text: str) -> int:
 
 def positive_float(text: str) -> float:
     """For `type=`: a finite number above 0."""
-    value = float(text)
+    value = number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return value
@@ -130,7 +165,7 @@ def positive_float(text: str) -> float:
 
 def seed(text: str) -> int:
     """For `type=`: what NumPy and a snapshot take as a seed."""
-    value = int(text)
+    value = integer(text)
     if not 0 <= value < 2**63:
         raise argparse.ArgumentTypeError(f"must be 0 to 2^63 - 1, not {text}")
     return value

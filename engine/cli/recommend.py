@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from engine.cli.known import pinned
-from engine.cli.options import DTYPES, config_from, fields_from
+from engine.cli.options import DTYPES, config_from, fields_from, number
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.errors import InvalidProblem
@@ -44,7 +44,17 @@ def price(text: str) -> tuple[str, float]:
 
 
 def percent(text: str) -> float:
-    return float(text.removesuffix("%")) / 100
+    value = number(text.removesuffix("%"))
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 100 %, not {text}")
+    return value / 100
+
+
+def share(text: str) -> float:
+    value = number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
+    return value
 
 
 def problem_point(text: str) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import DTYPES, config_from, fields_from
+from engine.cli.options import DTYPES, config_from, fields_from, number
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 from engine.table import Table
@@ -20,7 +20,7 @@ _FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
 
 
 def not_negative(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
     return value

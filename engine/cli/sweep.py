@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.auto import chosen_variants
 from engine.cli.known import taken_at
-from engine.cli.options import DTYPES, fields_from
+from engine.cli.options import DTYPES, PROBLEM, fields_from, first_given
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.compile import cache_root
@@ -37,10 +37,7 @@ from kernels.ladder import LADDER
 from kernels.variant import AUTO
 
 # The options that say which points a sweep has.
-_POINTS = (
-    *("variants", "batch", "heads", "heads_kv", "seqlen", "seqlen_kv", "head_dim"),
-    *("causal", "dtype", "preset", "tunable"),
-)
+_POINTS = ("variants", *PROBLEM, "tunable")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_plan(points, estimate_s, sys.stdout)
         return 0
-    if not (args.resume or args.all or _first_given(args, _POINTS)):
+    if not (args.resume or args.all or first_given(args, _POINTS)):
         print_plan(points, estimate_s, sys.stderr)
         raise InvalidProblem(
             "Nothing was named, so this would be every variant and config: name variants or "
@@ -259,16 +256,12 @@ def _dtype(name: str) -> Any:
 def _refuse_axes(args: argparse.Namespace) -> None:
     """A resumed sweep is what its journal says; options that would change it are a mistake."""
     fixed = ("all", "defaults_only", "gpu", "no_execute", "check", "full", "inputs")
-    named = _first_given(args, (*_POINTS, *fixed))
+    named = first_given(args, (*_POINTS, *fixed))
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"
         raise InvalidProblem(
             f"--resume continues what its journal was started for: leave out {what}."
         )
-
-
-def _first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
-    return next((name for name in names if getattr(args, name)), None)
 
 
 def _default_journal() -> Path:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.cli.options import problem_from
+from engine.cli.options import PROBLEM, first_given, problem_from
 from engine.cli.output import print_json, print_table
 from engine.errors import AttuneError, InvalidProblem
 from engine.names import find_variant, unknown
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.into is not None and not args.markdown:
+        raise InvalidProblem("--into writes a table of --markdown: give both.")
+    if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
+        raise InvalidProblem(f"--{named.replace('_', '-')} is of the figures on a GPU: give --gpu.")
     if args.add is not None:
         keep_kernel(args.add)
     if args.forget is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import StoreError
+from engine.errors import UnknownName
 from engine.records.codec import MAX_BYTES, loads, text_of
 from engine.records.explain import file_label
 from engine.records.files import as_sentence, read, write
@@ -35,7 +35,7 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
     """The snapshot at a path, or the one of this name in the store; validated.
 
     Raises:
-        StoreError: there is neither.
+        UnknownName: there is neither.
         SnapshotError: its content is at fault.
     """
     path = Path(file)
@@ -43,7 +43,7 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
         return loads(read_file(path), name=path.name)
     if is_snapshot_name(file):
         return (store or default_store()).open(file)
-    raise StoreError(
+    raise UnknownName(
         f"{file_label(file)} is neither a file here nor a snapshot of the store: "
         "`python -m engine sessions` lists those."
     )

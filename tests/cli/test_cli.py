@@ -39,7 +39,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[
 def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     short = ["evaluate", "v01", "--seqlen", "70", "--head-dim", "32", "--backend", "cpu"]
     shape = [*short, "--batch", "1", "--heads", "1", "--coverage"]
-    assert main(shape) == 1
+    assert main(shape) == 2
     assert "--coverage needs --check" in capsys.readouterr().err
     assert main([*shape, "--check"]) == 0
     out = capsys.readouterr().out
@@ -199,7 +199,14 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
         ("evaluate v01 --gpu L4 --timeout -1", "--timeout: must be above 0"),
         ("evaluate v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
         ("evaluate v01 --gpu L4 --seed 9223372036854775808", "--seed: must be 0 to 2^63 - 1"),
-        ("evaluate v01 --gpu L4 --seed 1e23", "--seed: invalid"),
+        ("evaluate v01 --gpu L4 --seed 1e23", "--seed: takes a whole number, not '1e23'"),
+        ("evaluate v01 --seqlen 1.5", "--seqlen/-S: takes a whole number, not '1.5': see python"),
+        ("recommend-batch v01 --gpu L4 -S 64 --utilisation 2", "at most 1, not 2"),
+        ("recommend-batch v01 --gpu L4 -S 64 --target 101", "at most 100 %, not 101"),
+        ("recommend-batch v01 --gpu L4 -S 64 --target x", "--target: takes a number, not 'x'"),
+        ("recommend-batch v01 --gpu L4 -S 64 --requests-per-day -1", "must be above 0, not -1"),
+        ("sessions decide x.json --hours x", "--hours: takes a number, not 'x'"),
+        ("variants --markdown --json", "not allowed with"),
         ("sweep v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
         ("sessions --since notadate", "--since: must be a day"),
         ("sessions list --until 2026-13-01", "--until: must be a day"),
@@ -211,7 +218,34 @@ def test_an_option_out_of_range_is_named(
     with pytest.raises(SystemExit) as exit_:
         main(argv.split())
     assert exit_.value.code == 2
-    assert says in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1  # no usage before it
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("evaluate v1 --gpu L4", "'v1': did you mean v01?"),
+        ("evaluate nowhere.cu", "There is no file nowhere.cu: name a .cu file."),
+        ("variants --add nowhere.cu", "There is no file nowhere.cu: name a .cu file."),
+        ("auto --capability 8.9", "--capability needs --renew"),
+        ("auto --renew --gpu L4", "name one with --capability, not --gpu"),
+        ("variants --forget nope", "no added kernel called 'nope': there is none at all."),
+        ("variants --into x.md", "--into writes a table of --markdown"),
+        ("variants --seqlen 64", "--seqlen is of the figures on a GPU: give --gpu."),
+        ("occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64", "--seqlen-kv is of a"),
+        ("roofline --sweep nowhere.jsonl", "There is no file nowhere.jsonl"),
+        ("compare nowhere v01", "nowhere is neither a file here nor a snapshot"),
+    ],
+)
+def test_bad_usage_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], argv: str, says: str
+) -> None:
+    assert main(argv.split()) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
 
 
 def test_an_unknown_option_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,7 +188,7 @@ def test_a_stopped_sweep_says_how_to_go_on(
         (["v01", "--seqlen", "0"], InvalidProblem, "at least 1"),
         (["v01", "--dtype", "fp8"], InvalidProblem, "bf16"),
         (["v01", "--preset", "gpt9"], UnknownName, "gpt2"),
-        (["--resume", "missing.jsonl"], StoreError, "does not exist"),
+        (["--resume", "missing.jsonl"], UnknownName, "There is no file missing.jsonl"),
         (["v01", "--dask", "gpu-box"], InvalidProblem, "not the address of a Dask scheduler"),
         (["v01", "--dask", "", "--dry-run"], InvalidProblem, "tcp://192.168.1.5:8786"),
     ],

@@ -128,20 +128,21 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("code", "name", "words"),
     [
-        ("nothing.cu", "nothing.cu:1: it cannot be read: No such file or directory."),
-        ("kernels.txt", "is not a kernel source: name a .cu file."),
-        ("odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
+        (2, "nothing.cu", "nothing.cu: name a .cu file."),
+        (1, "kernels.txt", "is not a kernel source: name a .cu file."),
+        (1, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
     ],
 )
 def test_paths_that_are_no_kernel(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+    folder: Path, capsys: pytest.CaptureFixture[str], code: int, name: str, words: str
 ) -> None:
+    (folder / "kernels.txt").write_text("")
     if name.startswith("odd"):
         shutil.copy(folder / "naive_flash.cu", folder / name)
         shutil.copy(folder / "naive_flash.attune.toml", folder / "odd name.attune.toml")
-    assert main(["evaluate", str(folder / name)]) == 1
+    assert main(["evaluate", str(folder / name)]) == code
     assert words in capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 from search_data import SMALL, Landscape, bowl
 
-from engine.errors import StoreError, ToolMissing
+from engine.errors import StoreError, ToolMissing, UnknownName
 from engine.evaluation import Execution, Latency, Origin, Status
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
@@ -180,7 +180,7 @@ def test_damaged_lines_cost_nothing_but_themselves(tmp_path: Path) -> None:
 
 
 def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="does not exist"):
+    with pytest.raises(UnknownName, match="There is no file"):
         SweepJournal.open(tmp_path / "missing.jsonl")
     other = tmp_path / "other.jsonl"
     other.write_text('{"event":"queued"}\nhello\n{"event":"sweep","version":99,"spec":{}}\n')

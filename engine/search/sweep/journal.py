@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.errors import AttuneError, StoreError
+from engine.errors import AttuneError, StoreError, UnknownName
 from engine.records import files, journal
 from engine.records.encoding import decode, encode
 from engine.schema import Stored
@@ -60,13 +60,17 @@ class SweepJournal:
         """The journal of a sweep that was started before.
 
         Raises:
-            StoreError: there is no such file, or it is not a sweep's journal.
+            UnknownName: there is no such file.
+            StoreError: it is not a sweep's journal.
         """
+        if not path.exists():
+            raise UnknownName(f"There is no file {path}: name the one that `sweep` said it writes.")
         opened = cls(path, remedy)
         opened.poll()
         if opened._spec is None:
-            what = "is not the journal of a sweep" if path.exists() else "does not exist"
-            raise StoreError(f"{path} {what}: name the file that `sweep` said it writes.")
+            raise StoreError(
+                f"{path} is not the journal of a sweep: name the file that `sweep` said it writes."
+            )
         return opened
 
     @property

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from engine.errors import SnapshotError, StoreError
+from engine.errors import SnapshotError, StoreError, UnknownName
 from engine.records.codec import HEAD_BYTES, MAX_BYTES, dumps, loads, read_summary
 from engine.records.snapshot import SCHEMA_VERSION, Record, Snapshot, Summary, summarise
 from engine.sessions.store.folders import Entry, Folder, LocalFolder, open_folder
@@ -62,8 +62,9 @@ Infos: TypeAlias = list[SnapshotInfo]  # `Store.list` hides the type's own name
 class Store:
     """Snapshots at `url` (a path or any fsspec URL), and the shipped ones.
 
-    Every method raises `StoreError` (one sentence) when the folder cannot be read or written, and
-    `SnapshotError` when a file's content is at fault.
+    Every method raises `StoreError` (one sentence) when the folder cannot be read or written,
+    `UnknownName` when it has no file of the name, and `SnapshotError` when a file's content is at
+    fault.
     """
 
     def __init__(
@@ -247,8 +248,8 @@ def _read_listed(folder: Folder, entry: Entry) -> _Listed:
     return _Listed(summary=summary)
 
 
-def _gone(folder: Folder, name: str) -> StoreError:
-    return StoreError(f"There is no session {name} in {folder.url}: it may have been removed.")
+def _gone(folder: Folder, name: str) -> UnknownName:
+    return UnknownName(f"There is no session {name} in {folder.url}: it may have been removed.")
 
 
 @contextmanager
