@@ -18,7 +18,7 @@ Table = Mapping[str, Any]
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as of every other mistake: the usage is in `--help`."""
-        self.exit(2, f"error: {message.removesuffix('.')}: see {self.prog} --help.\n")
+        self.exit(2, f"error: {message.removesuffix('.')} (see {self.prog} --help).\n")
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
