@@ -7,7 +7,7 @@
 // Source: the register-tiled SGEMM of CUTLASS and SGEMM_CUDA, applied to both products.
 // Weakness: 64-row tiles leave most SMs idle at small B * H; P crosses shared memory as float.
 // Counted: 25,076 instructions for 64 keys, 16 % convert; with 4 rows by 2 keys 32,080 and 26 %.
-// Simulated: B=4, H=8, S=512, D=64 on an L4 165 us, before 204.
+// Simulated: B=4, H=8, S=512, D=64 on an L4 173 us, before 204.
 // Lost: tiles of floats convert once a tile, but move twice the bytes through shared memory: 4 rows
 //   by 2 keys, 24,160 instructions, 212 us.
 /* attune

@@ -7,7 +7,7 @@
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
 // Counted: 3,016 instructions for 64 keys on sm_80 (K one tile ahead, EX2 beside PV alone: 2,952).
-// Simulated: tensor pipe busy in the loop at D = 64, 128 (aimed at 90 %): A100 85, 85 % (K one tile
+// Simulated: tensor pipe busy in the loop at D = 64, 128 (aimed at 90 %): A100 84, 85 % (K one tile
 //   ahead 77, 84); L4 97, 96; RTX 5090 100, 96; H200 72, 77 (67, 67; aimed at 85). What is missing
 //   is order, not a pipe: two warps are in step, and wait at the barrier. Figures beside the loop.
 /* attune
@@ -424,7 +424,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     int next = BLOCK_N;      // first key of the next tile
     lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
     // Why the tensor pipe is no busier, simulated: percent at D = 64, 128 on an A100 and on an H200
-    // with one thing left out of the loop (results are then wrong).
+    // with one thing left out of the loop (results are then wrong); 84 85 72 77 since warps issue in
+    // the order that is published.
     //   nothing 85 85 72 77   EX2      77 83 76 74   row sums 80 83 73 74   rescaling 75 78 73 70
     //   barrier 88 89 81 85   shuffles 77 86 73 75   copies   80 93 79 77
     // Less work is no gain, so a polynomial for EX2, sums by mma or a rescaling of O only where a

@@ -8,7 +8,7 @@
 // Weakness: within a warpgroup the products of a tile still wait for its softmax.
 // Counted: 1,961 instructions for 64 keys on sm_90 and 128 rows (v16 1,871), no conflicts.
 // Simulated: busy tensor pipes of an H200 in the steady state, 86 % at D = 128, 60 % at D = 64
-//   (69 % with three consumers): past the bound of one after the other. A turn for the exp2 alone,
+//   (71 % with three consumers): past the bound of one after the other. A turn for the exp2 alone,
 //   in place of the products, simulated 77 % and 40 %: ptxas moves exp2 out of it.
 /* attune
 idea = "Warpgroups take turns at the softmax, so that the products of one run beside it."

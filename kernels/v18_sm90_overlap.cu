@@ -7,8 +7,8 @@
 // Source: FlashAttention-3 (arXiv 2407.08608), overlap within a warpgroup.
 // Weakness: S and P of two tiles are alive at a time: three consumers at D = 128 are too many.
 // Counted: 1,885 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
-// Simulated: busy tensor pipes of an H200 in the steady state, 78 % at D = 128, 56 % at D = 64,
-//   less than v17's; 72 % at D = 64 with three consumers, more than v17's 69 %.
+// Simulated: busy tensor pipes of an H200 in the steady state, 77 % at D = 128, 57 % at D = 64,
+//   less than v17's; 73 % at D = 64 with three consumers, more than v17's 71 %.
 /* attune
 idea = "S of the next tile is multiplied before O of this one, and the softmax runs beside it."
 head_dims = [32, 64, 96, 128]

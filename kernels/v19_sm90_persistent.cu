@@ -8,8 +8,8 @@
 // Weakness: who gets which tile is fixed; O is divided and written in front of a softmax.
 // Counted: 1,706 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
 // Causal: in twelve problems the SM with most key tiles has at most 3 % more than the mean.
-// Simulated, H200, tiles' ends included: tensor pipe busy at S = 1024 82 % with D = 128, 58 % with
-//   64 (v17 67 %, 46 %: its ends take 22 % of its time); S = 4096 85 %, 60 % (v17 80 %, 56 %).
+// Simulated, H200, 132 heads, tiles' ends included: tensor pipe busy at S = 1024 77 % with D = 128,
+//   54 % with 64 (v17 65 %, 45 %); S = 4096 82 %, 60 % (v17 78 %, 55 %).
 /* attune
 idea = "CTAs stay: the next Q comes and the last O leaves while the products of keys run on."
 head_dims = [32, 64, 96, 128]
