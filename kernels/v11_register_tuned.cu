@@ -424,8 +424,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     int next = BLOCK_N;      // first key of the next tile
     lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
     // Why the tensor pipe is no busier, simulated: percent at D = 64, 128 on an A100 and on an H200
-    // with one thing left out of the loop (results are then wrong); 84 85 72 77 since warps issue in
-    // the order that is published.
+    // with one thing left out of the loop (results are then wrong), before warps issued in the
+    // published order: since then 84 85 72 77.
     //   nothing 85 85 72 77   EX2      77 83 76 74   row sums 80 83 73 74   rescaling 75 78 73 70
     //   barrier 88 89 81 85   shuffles 77 86 73 75   copies   80 93 79 77
     // Less work is no gain, so a polynomial for EX2, sums by mma or a rescaling of O only where a

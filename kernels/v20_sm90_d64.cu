@@ -7,9 +7,9 @@
 // Source: FlashAttention-4's conditional rescale and polynomial exp2 (Cody and Waite); v19.
 // Weakness: with polynomial > 0 a NaN among the scores that it takes does not reach O.
 // Counted: 1,567 instructions for 64 keys on sm_90 and 128 rows (v19 1,706), no conflicts.
-// Simulated, H200, D = 64, 132 heads, tiles' ends included: tensor pipe busy 63 % at S = 768, 76 % at
-//   3072 (v19 of three consumers 60 %, 74 %; v17, v18 without ends 71 %, 73 %). 2 of 16 exp2 by FFMA
-//   77 %, 4 of 16 69 %: seven instructions more each, and others wait for the longer softmax.
+// Simulated, H200, D = 64, 132 heads, tiles' ends included: tensor pipe busy 63 % at S = 768, 76 %
+//   at 3072 (v19 of three consumers 60 %, 74 %; v17, v18 without ends 71 %, 73 %). 2 of 16 exp2 by
+//   FFMA 77 %, 4 of 16 69 %: seven instructions more each, and others wait for the longer softmax.
 /* attune
 idea = "Three warpgroups at D = 64; O is rescaled where its maximum grew by much, and not else."
 head_dims = [32, 64, 96, 128]
