@@ -242,14 +242,15 @@ def flash_trace(seqlen: int) -> tuple[Program, CtaTrace]:
 
 @pytest.mark.slow
 def test_time_is_linear_in_key_tiles_within_two_per_cent() -> None:
-    traces = {n: flash_trace(n) for n in (256, 512, 1024)}
-    code = traces[256][0]
+    traces = {n: flash_trace(n) for n in (256, 512, 1024, 2048)}
+    code, long = traces[2048]
     gpu = gpu_rates(find_device("H200"))
     kernel = sm_kernel(code, gpu, "shared", 3 * 47 * 1024, fetches_code=False)
-    times = measure(kernel, kernel, (traces[256][1], traces[512][1]), (256.0, 512.0), 3)
-    for count in (1, 3):
-        full = simulate_sm(kernel, [traces[1024][1]], [0] * count, 3).cycles
-        assert times.of(count, 1024.0) == pytest.approx(full, rel=0.02)
+    known = [traces[n][1] for n in (256, 512, 1024)]
+    times = measure(kernel, kernel, known, (256.0, 512.0, 1024.0), 3)
+    for count in (1, 2, 3, 4):
+        full = simulate_sm(kernel, [long], [0] * count, 3).cycles
+        assert times.of(count, 2048.0) == pytest.approx(full, rel=0.02)
 
 
 def test_a_launch_on_a_gpu() -> None:
