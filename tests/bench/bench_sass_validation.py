@@ -9,10 +9,11 @@ About two minutes on two idle cores: SGEMM's CTAs are long.
 
 What was chosen on which points. `fetch_cycles`: on three H200 points. The order of issue is a
 published one (Huerta); when it was taken up again, all points had been seen with it and with the
-one before, and steps 2 to 10 of the RTX A6000 series with a third. That what TMA writes goes between other accesses to shared memory:
-after the wgmma points had come out 35 % too slow. These are marked "chosen on", and neither means
-nor counted pairs hold them. Nothing was chosen on the other points. The register file, the queues
-and the widths of loads were taken from a prototype that had seen the A6000's figures too.
+one before, and steps 2 to 10 of the RTX A6000 series with a third. That what TMA writes goes
+between other accesses to shared memory: after the wgmma points had come out 35 % too slow. These
+are marked "chosen on", and neither means nor counted pairs hold them. Nothing was chosen on the
+other points. The register file, the queues and the widths of loads were taken from a prototype
+that had seen the A6000's figures too.
 
 Nearly all points are simulated too fast, by 6 % on average: what a simulation leaves out costs
 time. Two counted ones lie beyond 17 %: step 10 on the RTX 4090 (18 %; 9 % on the A6000, which
