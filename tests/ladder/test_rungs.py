@@ -187,7 +187,7 @@ def test_the_command_line_writes_between_the_marks(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = Path(__file__).resolve().parents[2] / "README.md"
+    readme = Path(__file__).resolve().parents[2] / "kernels" / "README.md"
     begin, end = "<!-- ladder figures:begin -->", "<!-- ladder figures:end -->"
     shown = readme.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
     assert main(["variants", "--gpu", "L4", "-H", "8", "-S", "1024", "--markdown"]) == 0

@@ -185,7 +185,7 @@ def test_kernels_are_added_and_forgotten_by_command(
 
 
 def test_the_block_of_the_readme_is_a_description(folder: Path) -> None:
-    readme = (KERNELS_DIR.parent / "README.md").read_text(encoding="utf-8")
+    readme = (KERNELS_DIR / "README.md").read_text(encoding="utf-8")
     block = readme[readme.index("/* attune\n") : readme.index("*/", readme.index("/* attune")) + 3]
     path = folder / "readme.cu"
     path.write_text(block, encoding="utf-8")

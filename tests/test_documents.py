@@ -1,0 +1,105 @@
+"""The documents name what there is: links, files, commands, rooms."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from engine.cli.command_line import parser
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [
+    path
+    for top in ("", "app", "engine", "kernels", "tests", "sessions")
+    for path in sorted((ROOT / top).glob("*.md" if top == "" else "**/*.md"))
+]
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_FILE = re.compile(r"[\w./-]+\.(?:py|cu|cuh|toml|json|cpp|md)")
+_ELSEWHERE = {
+    "before.json",
+    "after.json",
+    "one.json",
+    "my_kernel.attune.toml",
+    "FILE.cu",
+    "file.cu",
+}
+
+names = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+@cache
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that GitHub gives a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", text(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def fenced(path: Path) -> str:
+    return "\n".join(text(path).split("```")[1::2])
+
+
+def test_documents_are_found() -> None:
+    assert ROOT / "README.md" in DOCUMENTS
+    assert ROOT / "engine/sass/README.md" in DOCUMENTS
+
+
+@names
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in _LINK.findall(text(path)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), f"{link} is not there"
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+@names
+def test_named_files_exist(path: Path) -> None:
+    for code in _CODE.findall(text(path)):
+        if not _FILE.fullmatch(code) or code in _ELSEWHERE or "vNN" in code:
+            continue
+        places = [ROOT, path.parent, ROOT / "tests/bench"]
+        assert any((place / code).exists() for place in places), f"{code} is not there"
+
+
+def commands(path: Path) -> list[str]:
+    """The command lines in a document's blocks, and in cells of tables whose head begins them."""
+    shown = fenced(path).replace("\\\n", " ")
+    # Up to what is a remark, another program's, or optional.
+    lines = re.findall(r"python -m engine ((?:'[^']*'|[^'#&\[\n])+)", shown)
+    for table in re.findall(r"`python -m engine …` \|\n(.+?)\n\n", text(path), re.DOTALL):
+        lines += re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
+    return lines
+
+
+@names
+def test_commands_are_understood(path: Path) -> None:
+    for line in commands(path):
+        given = shlex.split(line.replace("path/to/my_kernel.cu", "v01"))
+        try:
+            parser(only=given[0]).parse_args(given)
+        except SystemExit:
+            pytest.fail(f"{line} is not understood")
+
+
+def test_commands_are_found() -> None:
+    assert len(commands(ROOT / "engine/cli/README.md")) >= 26
+    assert "auto --gpu L4 -H 8 -S 128" in commands(ROOT / "README.md")
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
+)
+def test_maps_name_every_room(path: Path) -> None:
+    rooms = {p.parent.name for p in (ROOT / "engine").glob("*/__init__.py")}
+    assert {room for room in rooms if f"{room}/" not in text(path)} == set()
