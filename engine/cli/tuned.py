@@ -10,13 +10,24 @@ from engine.errors import InvalidProblem
 from engine.names import find_variant
 from engine.records.encoding import encode
 from engine.table import Table
-from engine.tuned import TunedConfig, forget_tuned, load_tuned, tuned_path
+from engine.tuned import forget_tuned, load_tuned, tuned_path
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.variant is not None:
-        find_variant(args.variant)  # an unknown one is a mistake, also where nothing is kept
-    entries = [entry for entry in load_tuned() if _is_wanted(entry, args)]
+    kept = load_tuned()
+    variant, gpu = args.variant, args.gpu
+    # What is kept may be of a kernel or GPU that is no more; any other unknown name is a mistake.
+    if variant is not None and all(entry.variant != variant for entry in kept):
+        variant = find_variant(variant).id
+    if gpu is not None and all(entry.gpu != gpu for entry in kept):
+        gpu = find_device(gpu).name
+    entries = [
+        entry
+        for entry in kept
+        if variant in (None, entry.variant)
+        and gpu in (None, entry.gpu)
+        and args.problem_class in (None, entry.problem_class)
+    ]
     if args.forget:
         if args.variant is None and args.gpu is None and args.problem_class is None:
             raise InvalidProblem(
@@ -45,11 +56,3 @@ def run(args: argparse.Namespace) -> int:
     )
     print_table(Table.of("Forgotten" if args.forget else "Tuned configs", records))
     return 0
-
-
-def _is_wanted(entry: TunedConfig, args: argparse.Namespace) -> bool:
-    return (
-        (args.variant is None or entry.variant == find_variant(args.variant).id)
-        and (args.gpu is None or entry.gpu in (args.gpu, find_device(args.gpu).name))
-        and args.problem_class in (None, entry.problem_class)
-    )

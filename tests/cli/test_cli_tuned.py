@@ -41,6 +41,19 @@ def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_tuned() == [OTHER]
 
 
+def test_a_gpu_or_kernel_is_of_the_table_or_of_what_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keep_tuned(replace(ENTRY, gpu="L5", variant="mine"))
+    assert main(["tuned", "mine", "--gpu", "L5", "--forget"]) == 0
+    assert load_tuned() == [OTHER, ENTRY]
+    assert main(["tuned", "--gpu", "nvidia l4", "--json"]) == 0
+    capsys.readouterr()
+    for argv, says in ((["mine"], "no variant called 'mine'"), (["--gpu", "L5"], "try L4")):
+        assert main(["tuned", *argv]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tuned.json").write_text("[")
     assert main(["tuned"]) == 1
