@@ -11,12 +11,18 @@ class AttuneError(Exception):
     """Base of every expected failure."""
 
 
-class InvalidProblem(AttuneError):
+class BadInput(AttuneError):
+    """What was given cannot be taken: a name, a value, a file. The command line then exits with 2,
+    and with 1 for every other AttuneError."""
+
+
+class InvalidProblem(BadInput):
     """A shape, dtype or config that cannot exist or does not fit."""
 
 
-class UnknownName(AttuneError):
-    """A variant, device, backend or preset that is not in its list; names the nearest ones."""
+class UnknownName(BadInput):
+    """A variant, device, backend or preset that is not in its list (the text names the nearest
+    ones), or a path that leads to no file."""
 
 
 class InvalidKernel(AttuneError):
@@ -46,7 +52,7 @@ class MeasureError(AttuneError):
     """A kernel that is correct could not be timed."""
 
 
-class SnapshotError(AttuneError):
+class SnapshotError(BadInput):
     """A snapshot that is damaged, foreign, too large or of an unknown version."""
 
 

@@ -36,6 +36,7 @@ from kernels.variant import (
 )
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
+MAX_SMEM_BYTES = 2**31 - 1  # what a launch can be asked for: an int
 MAX_CLUSTER = 8  # CTAs of a cluster on every GPU that has them: the same
 WARPGROUP = 128  # threads
 MAX_CTA_REGISTERS = 65536
@@ -156,7 +157,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
             min(p.block) < 1
             or min(p.grid) < 1
             or not 1 <= p.threads <= MAX_THREADS
-            or p.dynamic_smem_bytes < 0
+            or not 0 <= p.dynamic_smem_bytes <= MAX_SMEM_BYTES
         ):
             raise InvalidProblem(
                 f"{variant.id} would launch {p.entry} with a grid of {p.grid}, {p.threads} threads "

@@ -11,7 +11,7 @@ import pytest
 from engine.cli import main
 from engine.compile.cache import read_entry, write_entry
 from engine.compile.sources import read_sources
-from engine.errors import CompileError, InvalidProblem, StoreError
+from engine.errors import CompileError, StoreError, UnknownName
 from engine.jobs.layout import RunDir
 from engine.measure import device_lock
 from engine.measure.device_lock import Holder
@@ -41,8 +41,8 @@ def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_sweep_is_resumed_from_regular_files_alone(
     no_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", "--resume", str(no_file)]) == 1
-    assert "cannot be read" in capsys.readouterr().err
+    assert main(["sweep", "--resume", str(no_file)]) == 2
+    assert "There is no file" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(30)
@@ -57,7 +57,7 @@ def test_a_kernel_is_a_regular_file(no_file: Path) -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("no_file", NO_FILES, indirect=True)
 def test_measurements_and_tuned_configs_are_regular_files(no_file: Path) -> None:
-    with pytest.raises(InvalidProblem, match="cannot be read"):
+    with pytest.raises(UnknownName, match="cannot be read"):
         read_measurements(no_file)
     with pytest.raises(StoreError, match="cannot be read"):
         load_tuned(no_file)

@@ -1,7 +1,7 @@
 """The command line. The app has no power that it lacks.
 
 Human tables by default, `--json` for machines. Exit codes: 0 passed, 1 not passed (incorrect,
-error), 2 bad usage.
+error), 2 bad usage: what was given cannot be taken (`engine.errors.BadInput`), files included.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.cli.command_line import parser
-from engine.errors import AttuneError, InvalidKernel, InvalidProblem, UnknownName
-
-_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+from engine.errors import AttuneError, BadInput, InvalidKernel
+from engine.records.explain import file_label
+from engine.records.files import DISK_ERRORS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,14 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_cache()
         code: int = args.run(args)
         sys.stdout.flush()  # what does not fit must fail here
-    except (InvalidProblem, UnknownName) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except AttuneError as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, InvalidKernel) and error.block:
             print(error.block)
-        return 1
+        return 2 if isinstance(error, BadInput) else 1
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)
         return 130
@@ -41,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+        if error.errno == errno.ENAMETOOLONG:
+            sentence = "… is longer than a file's name may be: name another."
+            print(f"error: {file_label(str(error.filename))}{sentence}", file=sys.stderr)
+            return 2
+        if error.errno not in DISK_ERRORS or error.filename is not None:
             raise
         print(f"error: The output cannot be written: {error.strerror}.", file=sys.stderr)
         # The interpreter's own flush at exit would fail again, with a traceback.
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_cache() -> None:
-    from engine.compile.cache import check_chosen_root  # it takes time that `--help` has no need of
+    from engine.compile.cache import check_root  # it takes time that `--help` has no need of
 
-    if warning := check_chosen_root():
+    if warning := check_root():
         print(f"Warning: {warning}", file=sys.stderr)

@@ -14,7 +14,7 @@ from engine.cli.sass_output import Result, as_json, print_results
 from engine.compile import compile_kernel
 from engine.config import default_config, resolve_config
 from engine.devices import DeviceSpec, find_device
-from engine.errors import CompileError, InvalidProblem, UnknownName
+from engine.errors import InvalidProblem, UnknownName
 from engine.model.estimate import compiled_footprint, launch_plan
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
@@ -133,10 +133,8 @@ def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None
     for flag in ("define", "include"):
         if getattr(args, flag):
             raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is compiled already.")
-    try:
+    with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
         data = files.read(path, _MAX_CUBIN)
-    except OSError as error:
-        raise CompileError(f"{path} cannot be read: {error.strerror or error}.") from None
     arch = read_cubin(data).arch
     if args.arch and args.arch.rstrip("af") != arch:
         raise InvalidProblem(f"{path.name} holds code for {arch}, not for {args.arch}.")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.options import DTYPES, config_from, fields_from, number
+from engine.cli.options import DTYPES, fields_from, given_config, number
 from engine.cli.output import print_json, print_table
 from engine.errors import InvalidProblem
 from engine.table import Table
@@ -22,7 +22,7 @@ _FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
 def not_negative(text: str) -> float:
     value = number(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
+        raise argparse.ArgumentTypeError(f"must be 0 or more and finite, not {text}")
     return value
 
 
@@ -66,6 +66,8 @@ def _phase(text: str) -> Phase:
 
     name, colon, aim = text.partition(":")
     target = None
+    if not name.strip():
+        raise InvalidProblem(f"--phase takes NAME: METRIC VALUE, not {text!r}: a phase has a name.")
     if colon:
         metric, _, value = aim.strip().partition(" ")
         try:
@@ -170,7 +172,9 @@ def run_import(args: argparse.Namespace) -> int:
         for path in map(Path, args.files)
     ]
     for snapshot in snapshots:
-        print(f"{len(snapshot.evaluations):,} evaluations kept as {store.save(snapshot)}")
+        count = len(snapshot.evaluations)
+        word = "evaluation" if count == 1 else "evaluations"
+        print(f"{count:,} {word} kept as {store.save(snapshot)}")
         if snapshot.log:
             print(snapshot.log)
     return 0
@@ -184,5 +188,5 @@ def _options(args: argparse.Namespace) -> ImportOptions:
         device=args.gpu,
         num_heads=args.heads,
         dtype=DTYPES[args.dtype],
-        config=config_from(args),
+        config=given_config(args),
     )

@@ -148,7 +148,7 @@ def _markdown(into: Path | None, mark: str, text: str) -> int:
         print(text)
         return 0
     begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
-    with files.as_sentence(f"{into} cannot be rewritten"):
+    with files.as_sentence(f"{into} cannot be rewritten", "name another file", named=True):
         whole = into.read_text(encoding="utf-8")
         before, _, rest = whole.partition(begin)
         _, has_end, after = rest.partition(end)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from engine.errors import InvalidProblem
 from engine.records import files
+from engine.user_data import platform_folder
 
 _MAGIC = "attune-cache-1"
 _MAX_ENTRY = 256 << 20
@@ -27,37 +28,35 @@ def cache_root() -> Path:
     """
     if chosen := os.environ.get("ATTUNE_CACHE_DIR"):
         return Path(chosen).expanduser()
-    import platformdirs
-
-    return platformdirs.user_cache_path("attune", appauthor=False)
+    return platform_folder("cache")
 
 
-def check_chosen_root() -> str:
-    """Try the folder that `ATTUNE_CACHE_DIR` names: builds that it cannot keep take a minute anew.
+def check_root() -> str:
+    """Try the cache folder: builds that it cannot keep take a minute anew.
 
     Returns:
-        What is wrong with it; empty where nothing is, or none is named. It may still hold entries.
+        What is wrong with it, empty where nothing is. It may still hold entries.
 
     Raises:
-        InvalidProblem: there is no such folder, and none can be made.
+        InvalidProblem: `ATTUNE_CACHE_DIR` names a folder that is not there and cannot be made.
     """
-    if not os.environ.get("ATTUNE_CACHE_DIR"):
-        return ""
-    root = cache_root()
+    root, chosen = cache_root(), os.environ.get("ATTUNE_CACHE_DIR")
+    folder = f"ATTUNE_CACHE_DIR names {root}, which" if chosen else f"The cache folder {root}"
+    remedy = "set it to a folder that can be written, or unset it."
+    if not chosen:
+        remedy = "set ATTUNE_CACHE_DIR to a folder that can be written."
+    fault = "cannot be written"
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         why = "not a folder" if isinstance(error, FileExistsError) else error.strerror
-        raise InvalidProblem(
-            f"ATTUNE_CACHE_DIR names {root}, which cannot be made ({why}): set it to a folder "
-            "that can be written, or unset it."
-        ) from None
-    if os.access(root, os.W_OK | os.X_OK):
-        return ""
-    return (
-        f"ATTUNE_CACHE_DIR names {root}, which cannot be written, so that what is compiled is not "
-        "kept: set it to a folder that can be, or unset it."
-    )
+        fault = f"cannot be made ({why})"
+        if chosen:
+            raise InvalidProblem(f"{folder} {fault}: {remedy}") from None
+    else:
+        if os.access(root, os.W_OK | os.X_OK):
+            return ""
+    return f"{folder} {fault}, so that what is compiled is not kept: {remedy}"
 
 
 def read_entry(path: Path) -> bytes | None:

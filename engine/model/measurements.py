@@ -79,17 +79,16 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     """Read a CSV file.
 
     Raises:
-        InvalidProblem: no such file, not text, or anything `parse_measurements` rejects.
+        UnknownName: there is no such file.
+        InvalidProblem: it is not text, or anything `parse_measurements` rejects.
     """
     path = Path(path)
     try:
         # Four bytes a character at most; one more tells "too long" from "just fits".
-        text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
+        with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+            text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidProblem(f"{path} is not UTF-8 text: save it as CSV.") from None
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise InvalidProblem(f"{path} cannot be read: {why}.") from None
     return parse_measurements(text, str(path))
 
 

@@ -16,7 +16,7 @@ from engine.devices.spec import SmLimits
 from engine.errors import InvalidProblem
 from engine.evaluation import Limiter, Occupancy
 from engine.model.clusters import max_active_clusters, sms_of_gpcs
-from engine.plan import MAX_CLUSTER
+from engine.plan import MAX_CLUSTER, MAX_SMEM_BYTES
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -93,7 +93,8 @@ def check_launch(limits: SmLimits, threads: int, registers: int, smem_bytes: int
     """Reject launches that no CUDA device takes.
 
     Raises:
-        InvalidProblem: threads outside 1..1024, registers outside 0..255, negative shared memory.
+        InvalidProblem: threads outside 1..1024, registers outside 0..255, shared memory
+            that no int holds.
     """
     for name, value in (
         ("threads per CTA", threads),
@@ -110,8 +111,10 @@ def check_launch(limits: SmLimits, threads: int, registers: int, smem_bytes: int
         raise InvalidProblem(
             f"A thread has 0 to {limits.max_registers_per_thread} registers, not {registers:,}."
         )
-    if smem_bytes < 0:
-        raise InvalidProblem(f"Shared memory cannot be negative ({smem_bytes:,} bytes).")
+    if not 0 <= smem_bytes <= MAX_SMEM_BYTES:
+        raise InvalidProblem(
+            f"A CTA has 0 to {MAX_SMEM_BYTES:,} bytes of shared memory, not {smem_bytes:,}."
+        )
 
 
 def occupancy(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from engine.errors import InvalidKernel
+from engine.errors import InvalidKernel, UnknownName
 from engine.records import files
 from engine.user_data import data_folder
 from kernels.description import MissingDescription
@@ -77,7 +77,7 @@ def check_kernel(path: Path) -> Variant:
     from kernels.toml_block import KernelDescriptionError
 
     if path.suffix != ".cu":
-        raise InvalidKernel(f"{path} is not a kernel source: name a .cu file.")
+        raise UnknownName(f"{path} is not a kernel source: name a .cu file.")
     if path.stem in LADDER.names():
         raise InvalidKernel(f"{path.stem} is a variant of the ladder: rename {path}.")
     if path.stem == AUTO:

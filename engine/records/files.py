@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from engine.errors import StoreError
+from engine.errors import StoreError, UnknownName
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -26,18 +26,25 @@ if TYPE_CHECKING:
 TEMPORARY_PREFIX = ".saving-"
 TEMPORARY_MAX_AGE_S = 3_600.0
 
+# A disk that is full or broken, whatever file was asked for.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # What file systems without hard links answer to link().
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextlib.contextmanager
-def as_sentence(what: str, remedy: str = "") -> Iterator[None]:
-    """An OSError as a StoreError: `what (No space left on device): remedy.`"""
+def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator[None]:
+    """An OSError as a StoreError: `what (No space left on device): remedy.`
+
+    Args:
+        named: a person named the file: UnknownName, unless the disk is at fault.
+    """
     try:
         yield
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise StoreError(f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}.") from error
+        kind = UnknownName if named and error.errno not in DISK_ERRORS else StoreError
+        raise kind(f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}.") from error
 
 
 def read(path: Path, most: int) -> bytes:

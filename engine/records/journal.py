@@ -45,7 +45,8 @@ def append(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMEDY) -> 
 def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     """The complete events after byte `offset`, and the offset to go on from.
 
-    Lines that are no JSON object (empty, or cut off by a full disk) are passed over.
+    Lines that are no JSON object (empty, cut off by a full disk, nested too deeply) are passed
+    over.
 
     Raises:
         StoreError: it is no regular file, or cannot be read.
@@ -79,7 +80,7 @@ def _parse(data: bytes) -> list[dict[str, Any]]:
     for line in data.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             events.append(event)

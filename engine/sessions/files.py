@@ -19,15 +19,21 @@ def read_file(path: Path) -> bytes:
     """The bytes of an ordinary file, at most one more than is ever accepted.
 
     Raises:
-        StoreError: it is not there, cannot be read, or is a folder, pipe or device.
+        UnknownName: it is not there, cannot be read, or is a folder, pipe or device.
+        StoreError: the disk is at fault.
     """
-    with as_sentence(f"{path} cannot be read"):
+    with as_sentence(f"{path} cannot be read", "name another file", named=True):
         return read(path, MAX_BYTES + 1)
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a report. StoreError when the disk refuses."""
-    with as_sentence(f"{path} cannot be written"):
+    """Write a report.
+
+    Raises:
+        UnknownName: there is no such folder, or none that can be written.
+        StoreError: the disk is at fault.
+    """
+    with as_sentence(f"{path} cannot be written", "name another file", named=True):
         write(path, text.encode())
 
 

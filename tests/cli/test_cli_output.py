@@ -41,7 +41,7 @@ def test_a_report_that_does_not_fit_leaves_the_old_one(
     report.write_text("the old one")
     monkeypatch.setattr(files.os, "fsync", full)
     assert main(["report", str(session), "--no-advice", "-o", str(report)]) == 1
-    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert "(No space left on device): name another file." in capsys.readouterr().err
     assert report.read_text() == "the old one"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.md", "store"]
 

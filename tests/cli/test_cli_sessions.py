@@ -85,7 +85,7 @@ def test_one_bad_file_of_several_leaves_nothing_behind(
     good.write_text(CSV)
     bad.write_text(CSV.replace("0.9", "fast"))
     options = ["--variant", "v01", "--gpu", "L4"]
-    assert main(["sessions", "import", str(good), str(bad), *options]) == 1
+    assert main(["sessions", "import", str(good), str(bad), *options]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: bad.csv")
     assert err.count("\n") == 1
@@ -96,10 +96,13 @@ def test_one_bad_file_of_several_leaves_nothing_behind(
     ("code", "argv"),
     [
         (2, ["sessions", "show", "missing.json"]),
-        (1, ["sessions", "remove", "../../etc/passwd"]),
-        (1, ["sessions", "remove", SHIPPED]),
-        (1, ["sessions", "import", "/nowhere.csv"]),
-        (1, ["report", "/tmp", "-o", "x.html"]),
+        (2, ["sessions", "remove", "../../etc/passwd"]),
+        (2, ["sessions", "remove", SHIPPED]),
+        (2, ["sessions", "import", "/nowhere.csv"]),
+        (2, ["profile", "v05", "--import", "/nowhere.csv"]),
+        (2, ["report", "/tmp", "-o", "x.html"]),
+        (2, ["report", SHIPPED, "--no-advice", "-o", "/nowhere/x.html"]),
+        (2, ["compare", SHIPPED, "/dev/null"]),
         (2, ["rerun", "no such thing"]),
         (2, ["compare", SHIPPED, "missing.json"]),  # 1 would say that a kernel became slower
     ],

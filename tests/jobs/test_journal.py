@@ -34,7 +34,7 @@ def test_a_cut_off_line_damages_only_itself(tmp_path: Path) -> None:
 
 def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.write_text("[1]\nnull\n{]\n\n")
+    path.write_text("[1]\nnull\n{]\n\n" + "[" * 100_000 + "\n")
     journal.append(path, {"a": 1})
     assert journal.read_from(path, 0)[0] == [{"a": 1}]
 

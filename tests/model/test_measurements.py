@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidProblem
+from engine.errors import InvalidProblem, UnknownName
 from engine.model.measurements import (
     MAX_CHARS,
     MAX_ROWS,
@@ -102,7 +102,7 @@ def test_foreign_files(tmp_path: Path, content: bytes) -> None:
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.csv", tmp_path):
-        with pytest.raises(InvalidProblem, match="cannot be read"):
+        with pytest.raises(UnknownName, match="cannot be read"):
             read_measurements(path)
 
 

@@ -124,7 +124,7 @@ def test_unknown_number_of_sms_leaves_the_waves_open() -> None:
         ((58, 1, 1025, 32, 0), "threads, not 1,025"),
         ((58, 1, 256, 256, 0), "0 to 255 registers, not 256"),
         ((58, 1, 256, -1, 0), "registers, not -1"),
-        ((58, 1, 256, 32, -1), "cannot be negative"),
+        ((58, 1, 256, 32, -1), "bytes of shared memory, not -1"),
         ((58, 0, 256, 32, 0), "at least one CTA"),
         ((58, -3, 256, 32, 0), "at least one CTA"),
         ((0, 1, 256, 32, 0), "at least one SM"),

@@ -184,7 +184,7 @@ def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
         SweepJournal.open(tmp_path / "missing.jsonl")
     other = tmp_path / "other.jsonl"
     other.write_text('{"event":"queued"}\nhello\n{"event":"sweep","version":99,"spec":{}}\n')
-    with pytest.raises(StoreError, match="not the journal of a sweep"):
+    with pytest.raises(UnknownName, match="not the journal of a sweep"):
         SweepJournal.open(other)
 
 

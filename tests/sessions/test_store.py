@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, snapshot_maker
 
-from engine.errors import AttuneError, SnapshotError, StoreError, UnknownName
+from engine.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
 from engine.problem import Problem
 from engine.records.codec import dumps
 from engine.records.files import TEMPORARY_PREFIX
@@ -119,7 +119,7 @@ def test_a_damaged_upload_is_refused_and_nothing_is_written(store: Store) -> Non
 def test_only_names_of_the_store_are_opened(store: Store, name: str) -> None:
     store.save(snapshot_maker())
     for action in (store.open, store.read, store.remove):
-        with pytest.raises(StoreError, match="is not the name of a snapshot"):
+        with pytest.raises(UnknownName, match="is not the name of a snapshot"):
             action(name)
     assert len(store.list()) == 1
 
@@ -207,7 +207,7 @@ def test_shipped_sessions_are_listed_opened_and_left_alone(tmp_path: Path) -> No
     (info,) = store.list()
     assert info.shipped
     assert store.open(info.name) == snapshot_maker()
-    with pytest.raises(StoreError, match="ships with Attune and cannot be removed"):
+    with pytest.raises(BadInput, match="ships with Attune and cannot be removed"):
         store.remove(info.name)
     store.save(snapshot_maker(title="mine"))
     assert [(i.title, i.shipped) for i in store.list()] == [("mine", False)]
@@ -369,5 +369,5 @@ def test_a_removed_snapshot_comes_back(url, tmp_path):
     store.save(snapshot_maker())
     with pytest.raises(StoreError, match="is there already"):
         store.restore(again, name)
-    with pytest.raises(StoreError, match="not the name"):
+    with pytest.raises(UnknownName, match="not the name"):
         store.restore("../" + name, name)

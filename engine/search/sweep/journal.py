@@ -60,15 +60,14 @@ class SweepJournal:
         """The journal of a sweep that was started before.
 
         Raises:
-            UnknownName: there is no such file.
-            StoreError: it is not a sweep's journal.
+            UnknownName: there is no such file, or it is not a sweep's journal.
         """
-        if not path.exists():
+        if not path.is_file():
             raise UnknownName(f"There is no file {path}: name the one that `sweep` said it writes.")
         opened = cls(path, remedy)
         opened.poll()
         if opened._spec is None:
-            raise StoreError(
+            raise UnknownName(
                 f"{path} is not the journal of a sweep: name the file that `sweep` said it writes."
             )
         return opened
@@ -145,9 +144,12 @@ class SweepJournal:
         """Lock the file against other processes that would run the same sweep.
 
         Raises:
+            UnknownName: a person named the file, and no such one can be made.
             StoreError: another process runs it, or the file cannot be written.
         """
-        with files.as_sentence(f"The journal {self.path} cannot be written", self._remedy):
+        named = self._remedy != journal.CACHE_REMEDY
+        what = f"The journal {self.path} cannot be written"
+        with files.as_sentence(what, self._remedy, named=named):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = files.try_lock(self.path)
         if lock is None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from engine.errors import StoreError
+from engine.errors import UnknownName
 from engine.records.explain import file_label
 from engine.records.snapshot import Snapshot
 
@@ -26,9 +26,9 @@ def is_snapshot_name(name: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """`name` itself; StoreError when it could be anything but a file of the store."""
+    """`name` itself; UnknownName when it could be anything but a file of the store."""
     if not is_snapshot_name(name):
-        raise StoreError(
+        raise UnknownName(
             f"{file_label(name)} is not the name of a snapshot: take one from the list."
         )
     return name

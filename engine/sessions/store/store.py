@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from engine.errors import SnapshotError, StoreError, UnknownName
+from engine.errors import BadInput, SnapshotError, StoreError, UnknownName
 from engine.records.codec import HEAD_BYTES, MAX_BYTES, dumps, loads, read_summary
 from engine.records.snapshot import SCHEMA_VERSION, Record, Snapshot, Summary, summarise
 from engine.sessions.store.folders import Entry, Folder, LocalFolder, open_folder
@@ -125,7 +125,7 @@ class Store:
         """Move one's own snapshot to the trash folder, and return its name there."""
         folder = self._folder_of(checked_name(name))
         if folder is not self._own:
-            raise StoreError(f"{name} ships with Attune and cannot be removed.")
+            raise BadInput(f"{name} ships with Attune and cannot be removed.")
         with _sentences(folder, "written", name):
             return folder.trash(name)
 
