@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from engine.errors import StoreError
+from engine.errors import InvalidProblem, StoreError
 from engine.problem import Problem
 from engine.tuned import TunedConfig, find_tuned
 from kernels.variant import Variant
@@ -37,6 +37,12 @@ class ResolvedConfig:
             return "given"
         given = ", ".join(name for name, origin in self.origins.items() if origin == "given")
         return f"{given} given, the rest {rest}"
+
+
+def check_given(variant: Variant, given: Mapping[str, int]) -> None:
+    """InvalidProblem for a tunable that the variant lacks, or a value that it does not offer."""
+    if (why := variant.unoffered(given)) is not None:
+        raise InvalidProblem(why)
 
 
 def default_config(variant: Variant, given: Mapping[str, int]) -> dict[str, int]:

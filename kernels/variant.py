@@ -250,6 +250,18 @@ class Variant:
         macros |= {t.macro: str(config[t.name]) for t in self.tunables}
         return tuple(sorted(macros.items()))
 
+    def unoffered(self, given: Config) -> str | None:
+        """Why these values are not all its own: one sentence, or None when they are."""
+        tunables = {t.name: t for t in self.tunables}
+        for name, value in given.items():
+            if name not in tunables:
+                names = ", ".join(tunables) or "none"
+                return f"{self.id} has no tunable {name}: its tunables are {names}."
+            if value not in (values := tunables[name].values):
+                offered = ", ".join(map(str, values))
+                return f"{self.id} does not offer {name}={value}: choose one of {offered}."
+        return None
+
     def unsupported(self, problem: ProblemLike, config: Config) -> str | None:
         """Why this variant cannot run (problem, config): one sentence, or None when it can."""
         if problem.head_dim not in self.head_dims:
@@ -271,16 +283,8 @@ class Variant:
         for tunable in self.tunables:
             if tunable.name not in config:
                 return f"{self.id} needs a value for {tunable.name}."
-            if config[tunable.name] not in tunable.values:
-                offered = ", ".join(map(str, tunable.values))
-                return (
-                    f"{self.id} does not offer {tunable.name}={config[tunable.name]}: "
-                    f"choose one of {offered}."
-                )
-        unknown = sorted(set(config) - {t.name for t in self.tunables})
-        if unknown:
-            names = ", ".join(t.name for t in self.tunables) or "none"
-            return f"{self.id} has no tunable {unknown[0]}: its tunables are {names}."
+        if (why := self.unoffered(config)) is not None:
+            return why
         for constraint in self.constraints:
             if not constraint.holds(problem, config):
                 return constraint.reason(problem, config)

@@ -67,11 +67,11 @@ def choose(
 
     Args:
         device: None is refused: which kernel is fastest depends on the GPU.
-        given: tunables that are named; the chosen variant must have them.
+        given: tunables that are named; the chosen variant must offer them.
         taken: times of this problem on this GPU, of the sources that stand here.
 
     Raises:
-        InvalidProblem: there is no GPU to choose for, or no such tunable.
+        InvalidProblem: there is no GPU to choose for, or the variant does not offer what is given.
     """
     if device is None:
         raise InvalidProblem(
@@ -83,12 +83,8 @@ def choose(
     pick = _with_taken(pick, us, times, problem, device)
     reason = " ".join(filter(None, [pick.reason, out_of_reach(device), _not_ranked(device)]))
     config = pick.config | dict(given or {})
-    if (unknown := sorted(set(config) - set(pick.config))) != []:
-        names = ", ".join(pick.config) or "none"
-        raise InvalidProblem(
-            f"{AUTO} takes {pick.variant.id} here, which has no tunable {unknown[0]} (its are "
-            f"{names}): leave it out, or name a variant."
-        )
+    if (why := pick.variant.unoffered(given or {})) is not None:
+        raise InvalidProblem(f"{AUTO} takes {pick.variant.id} here. {why}")
     return Choice(pick.variant, config, reason, tuple(given or ()))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.known import taken_at
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
+from engine.config import check_given
 from engine.errors import MeasureError, ToolMissing
 from engine.evaluation import Latency, baseline_label
 from engine.measure.verdict import Comparison
@@ -18,7 +19,7 @@ from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
 from engine.records.encoding import encode
-from engine.sessions.export import exists_already, export_evaluations
+from engine.sessions.export import check_new, export_evaluations
 from engine.table import Table
 from kernels.variant import AUTO
 
@@ -30,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
     from engine.backends.cuda import why_not_cuda
     from engine.pipeline.bench import BENCH, bench
 
+    entrants = [parse_entrant(text) for text in args.variant] if args.variant else None
+    if args.out is not None:
+        check_new(args.out)
     if (why := why_not_cuda()) is not None:
         raise ToolMissing(why)
-    entrants = [parse_entrant(text) for text in args.variant] if args.variant else None
-    if args.out is not None and args.out.exists():
-        raise exists_already(args.out)
     settings = replace(BENCH, mode=args.mode, max_s=args.seconds or BENCH.max_s)
     results: list[BenchResult] = []
     failures = 0
@@ -73,7 +74,7 @@ def parse_entrant(text: str) -> Entrant:
     """`v05:num_splits=4,block_n=64`.
 
     Raises:
-        InvalidProblem: not of that form.
+        InvalidProblem: not of that form, or not what the variant offers.
         UnknownName: no such variant.
     """
     name, _, rest = text.partition(":")
@@ -81,7 +82,11 @@ def parse_entrant(text: str) -> Entrant:
     from engine.pipeline.bench import Entrant
 
     config = parse_config(filter(None, rest.split(",")), usage)
-    return Entrant(name if name == AUTO else find_variant(kernel(name)).id, config)
+    if name == AUTO:
+        return Entrant(AUTO, config)
+    variant = find_variant(kernel(name))
+    check_given(variant, config)
+    return Entrant(variant.id, config)
 
 
 def _show_stage(quiet: bool) -> Any:

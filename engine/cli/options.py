@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from engine.config import default_config
+from engine.config import check_given, default_config
 from engine.errors import InvalidProblem, UnknownName
 from engine.input_kinds import MEANINGS, InputKind, check_input_kind
 from engine.names import find_variant
@@ -38,7 +38,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
-    base = find_preset(args.preset).problem if args.preset else Problem(1, 1, 128, 64)
+    base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given = {
         "batch": args.batch,
         "num_heads": args.heads,
@@ -89,13 +89,15 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
     """The tunables given by `--config`; with `--defaults-only` all of them.
 
     Raises:
-        InvalidProblem: an item that is not name=whole number.
+        InvalidProblem: an item that is not name=whole number, or that the variant does not offer.
         UnknownName: no such variant.
     """
     config = given_config(args)
-    if getattr(args, "defaults_only", False) and args.variant != AUTO:
-        return default_config(find_variant(args.variant), config)
-    return config
+    if args.variant == AUTO:
+        return config
+    variant = find_variant(args.variant)
+    check_given(variant, config)
+    return default_config(variant, config) if getattr(args, "defaults_only", False) else config
 
 
 def first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
@@ -159,7 +161,7 @@ def positive_float(text: str) -> float:
     """For `type=`: a finite number above 0."""
     value = number(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be above 0 and finite, not {text}")
     return value
 
 

@@ -18,6 +18,7 @@ from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_resul
 from engine.compile import cache_root
 from engine.errors import ClusterError, InvalidProblem
 from engine.input_kinds import NORMAL
+from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import target_device
 from engine.presets import find_preset
@@ -59,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
             if args.journal is not None
             else SweepJournal(_default_journal())
         )
-        if book.path.is_dir():
-            raise InvalidProblem(f"--journal {book.path} is a folder: name a file in it.")
+        if book.path.exists() and not book.path.is_file():
+            raise InvalidProblem(f"--journal {book.path} is no regular file: name another.")
         if book.path.exists() and book.path.stat().st_size:
             raise InvalidProblem(
                 f"{book.path} exists: continue it with --resume, or name another file."
@@ -204,13 +205,10 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
         taken = ", ".join(chosen_variants([AUTO], problems, device, known))
         print(f"{AUTO} takes {taken} for these problems.", file=sys.stderr)
         variants = chosen_variants(variants, problems, device, known)
+    space = Space(variants, problems, tunables, own_values=not args.defaults_only)
+    _check_offered(space)
     return SweepSpec(
-        space=Space(
-            variants=variants,
-            problems=problems,
-            tunables=tunables,
-            own_values=not args.defaults_only,
-        ),
+        space=space,
         options=SweepOptions(
             **fields_from(args, SweepOptions),
             timeout_s=args.timeout,
@@ -222,6 +220,16 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
         budget=Budget(args.budget_evaluations, args.budget_seconds),
         seed=args.seed,
     )
+
+
+def _check_offered(space: Space) -> None:
+    """InvalidProblem for a tunable of which no variant offers any value: all would be SKIPPED."""
+    variants = [find_variant(name) for name in space.variants]
+    for name, values in space.tunables.items():
+        having = [v for v in variants if name in v.default_config()]
+        whys = [v.unoffered({name: value}) for v in having for value in values]
+        if all(whys):
+            raise InvalidProblem(str(whys[0]))
 
 
 def _problems(args: argparse.Namespace) -> tuple[Any, ...]:

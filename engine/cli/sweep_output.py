@@ -34,8 +34,9 @@ def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]
 
 def print_plan(points: Sequence[SweepPoint], estimate_s: float, to: TextIO) -> None:
     plan = plan_dict(points, estimate_s)
+    word = "point" if len(points) == 1 else "points"
     print(
-        f"{plan['points']:,} points, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
+        f"{plan['points']:,} {word}, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
         f"excluded by constraints; about {format_duration(estimate_s)} (a guess until the first "
         "are done).",
         file=to,

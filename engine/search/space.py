@@ -203,32 +203,33 @@ def parse_values(text: str, name: str) -> tuple[int, ...]:
         InvalidProblem: anything else, or more than MAX_POINTS values.
     """
     values: list[int] = []
-    for part in text.split(","):
-        values += _parse_range(part.strip(), name)
-        _limit(len(values), f"values of {name}")
+    try:
+        for part in text.split(","):
+            values += _parse_range(part.strip(), name)
+            _limit(len(values), f"values of {name}")
+    except ValueError:
+        raise InvalidProblem(
+            f"{name} takes whole numbers like 1,2,4, rising ranges from 1 like 64:512 or "
+            f"64:512:64 (first, last, step), and factors like 64:4096:x2, not {text!r}."
+        ) from None
     return tuple(dict.fromkeys(values))
 
 
 def _parse_range(part: str, name: str) -> list[int]:
-    try:
-        numbers = part.split(":")
-        if len(numbers) == 1:
-            return [int(part)]
-        first, last = int(numbers[0]), int(numbers[1])
-        step = numbers[2] if len(numbers) == 3 else "1"
-        if len(numbers) > 3 or last < first or first < 1:
-            raise ValueError
-        if step.startswith("x"):
-            return list(_geometric(first, last, int(step[1:])))
-        if int(step) < 1:
-            raise ValueError
-        _limit((last - first) // int(step), f"values of {name}")
-        return list(range(first, last + 1, int(step)))
-    except ValueError:
-        raise InvalidProblem(
-            f"{name} takes whole numbers like 1,2,4, a range like 64:512:64, or factors like "
-            f"64:4096:x2, not {part!r}."
-        ) from None
+    """ValueError for what is no range."""
+    numbers = part.split(":")
+    if len(numbers) == 1:
+        return [int(part)]
+    first, last = int(numbers[0]), int(numbers[1])
+    step = numbers[2] if len(numbers) == 3 else "1"
+    if len(numbers) > 3 or last < first or first < 1:
+        raise ValueError
+    if step.startswith("x"):
+        return list(_geometric(first, last, int(step[1:])))
+    if int(step) < 1:
+        raise ValueError
+    _limit((last - first) // int(step), f"values of {name}")
+    return list(range(first, last + 1, int(step)))
 
 
 def _geometric(first: int, last: int, factor: int) -> Iterator[int]:

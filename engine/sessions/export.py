@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.environment import collect_environment
-from engine.errors import StoreError
+from engine.errors import InvalidProblem, UnknownName
 from engine.evaluation import Evaluation
 from engine.records import files
 from engine.records.codec import dumps
@@ -20,7 +20,9 @@ def export_evaluations(path: Path, evaluations: Sequence[Evaluation], title: str
     `.jsonl` asks for a session's journal; any other name gets a snapshot, gzipped when it is `.gz`.
 
     Raises:
-        StoreError: the file is there already, or cannot be written.
+        InvalidProblem: the file is there already.
+        UnknownName: there is no such folder, or none that can be written.
+        StoreError: the disk is at fault.
         SnapshotError: more than one snapshot may hold.
     """
     if path.suffix == ".jsonl":
@@ -40,14 +42,21 @@ def export_evaluations(path: Path, evaluations: Sequence[Evaluation], title: str
     return f"Wrote {path}: a snapshot."
 
 
-def exists_already(path: Path) -> StoreError:
-    """The error for a file that is there; ask before measuring for an hour."""
-    return StoreError(f"{path} exists already and is not overwritten: name another file.")
+def check_new(path: Path) -> None:
+    """Ask before measuring for an hour: raises as `export_evaluations`."""
+    if path.exists():
+        raise _exists_already(path)
+    if not path.parent.is_dir():
+        raise UnknownName(f"There is no folder {path.parent}: name another file.")
+
+
+def _exists_already(path: Path) -> InvalidProblem:
+    return InvalidProblem(f"{path} exists already and is not overwritten: name another file.")
 
 
 def _write(path: Path, data: bytes) -> None:
-    with files.as_sentence(f"{path} cannot be written", "name another file"):
+    with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
         try:
             files.create(path, data)
         except FileExistsError:
-            raise exists_already(path) from None
+            raise _exists_already(path) from None

@@ -187,7 +187,7 @@ def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
 
 @pytest.mark.usefixtures("table")
 def test_what_auto_cannot_do_is_a_sentence() -> None:
-    with pytest.raises(InvalidProblem, match="takes v12 here, which has no tunable num_splits"):
+    with pytest.raises(InvalidProblem, match=r"takes v12 here\. v12 has no tunable num_splits"):
         choose(SMALL, L4, {"num_splits": 4})
     with pytest.raises(InvalidProblem, match="chooses for a GPU and this machine has none"):
         choose(SMALL, None)

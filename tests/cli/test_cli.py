@@ -74,6 +74,20 @@ def test_a_cache_folder_that_cannot_be_written_is_warned_of(
     assert "cannot be written, so that what is compiled is not kept" in capsys.readouterr().err
 
 
+def test_a_usual_cache_folder_that_cannot_be_made_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.delenv("ATTUNE_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["occupancy", "v01", "--gpu", "L4"]) == 0
+    err = capsys.readouterr().err
+    folder = tmp_path / "file" / "attune"
+    assert err.startswith(f"Warning: The cache folder {folder} cannot be made (Not a directory)")
+    assert "set ATTUNE_CACHE_DIR to a folder that can be written." in err
+    assert err.count("\n") == 1
+
+
 def test_evaluate_prints_the_whole_object(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run_json(capsys, *EVALUATE)
     assert code == 0, out["reason"]
@@ -176,8 +190,19 @@ def test_cuda_without_a_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) 
         ("evaluate v01 --gpu L4 --config block_n", "NAME=VALUE"),
         ("evaluate v01 --gpu L4 --config =64", "a tunable has a name"),
         ("evaluate v01 --gpu L4 --preset gpt9", "preset"),
+        ("evaluate v05 --gpu L4 --config foo=3", "v05 has no tunable foo"),
+        ("evaluate v05 --gpu L4 --config block_n=7", "does not offer block_n=7: choose one of 32"),
+        ("evaluate auto --gpu L4 --config foo=3", "has no tunable foo"),
+        ("recommend-batch v05 --gpu L4 -S 64 --config block_n=7", "does not offer block_n=7"),
+        ("sass v05 --gpu L4 --config block_n=7", "does not offer block_n=7"),
+        ("bench --preset small --variant v05:block_n=7", "does not offer block_n=7"),
         ("occupancy --gpu L4 --threads 0 --registers 32", "threads"),
         ("occupancy --gpu L4 --threads 256 --registers 999", "registers"),
+        (
+            f"occupancy --gpu L4 --threads 256 --registers 9 --smem {10**20}",
+            "0 to 2,147,483,647",
+        ),
+        ("evaluate v01 --gpu L4 --preset=", "There is no preset called ''"),
         ("devices Q100", "no"),
     ],
 )
@@ -204,7 +229,10 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
         ("recommend-batch v01 --gpu L4 -S 64 --utilisation 2", "at most 1, not 2"),
         ("recommend-batch v01 --gpu L4 -S 64 --target 101", "at most 100 %, not 101"),
         ("recommend-batch v01 --gpu L4 -S 64 --target x", "--target: takes a number, not 'x'"),
-        ("recommend-batch v01 --gpu L4 -S 64 --requests-per-day -1", "must be above 0, not -1"),
+        (
+            "recommend-batch v01 --gpu L4 -S 64 --requests-per-day -1",
+            "0 and finite, not -1",
+        ),
         ("sessions decide x.json --hours x", "--hours: takes a number, not 'x'"),
         ("variants --markdown --json", "not allowed with"),
         ("sass v01 --gpu L4 --lines -1", "--lines: must be at least 1, not -1"),
@@ -237,6 +265,8 @@ def test_an_option_out_of_range_is_named(
         ("variants --seqlen 64", "--seqlen is of the figures on a GPU: give --gpu."),
         ("occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64", "--seqlen-kv is of a"),
         ("roofline --sweep nowhere.jsonl", "There is no file nowhere.jsonl"),
+        (f"evaluate {'a' * 5000}.cu", "aaa… is longer than a file's name may be: name another."),
+        (f"report {'a' * 5000} -o x.md", "aaa… is longer than a file's name may be: name another."),
         ("compare nowhere v01", "nowhere is neither a file here nor a snapshot"),
     ],
 )

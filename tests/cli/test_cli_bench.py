@@ -11,7 +11,7 @@ import pytest
 
 from engine.cli import main
 from engine.cli.bench import _as_dict, _print_result, parse_entrant
-from engine.errors import InvalidProblem, StoreError, UnknownName
+from engine.errors import InvalidProblem, UnknownName
 from engine.evaluation import Evaluation, Latency, Status
 from engine.measure.verdict import Comparison, Verdict
 from engine.pipeline.bench import BenchLine, BenchResult, Entrant
@@ -46,9 +46,11 @@ def test_a_file_that_exists_is_found_before_anything_is_measured(
     monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
     out = tmp_path / "there.json"
     out.write_text("precious")
-    assert main(["bench", "--preset", "small", "--out", str(out)]) == 1
+    assert main(["bench", "--preset", "small", "--out", str(out)]) == 2
     assert "is not overwritten" in capsys.readouterr().err
     assert out.read_text() == "precious"
+    assert main(["bench", "--preset", "small", "--out", str(tmp_path / "no" / "a.json")]) == 2
+    assert f"There is no folder {tmp_path / 'no'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -164,9 +166,9 @@ def test_a_snapshot_opens_again(tmp_path: Path) -> None:
         (found,) = loads(path.read_bytes(), name=name).opened()
         assert found.latency is not None
         assert (found.latency.median_us, found.latency.origin) == (5.0, "recorded")
-    with pytest.raises(StoreError, match="not overwritten"):
+    with pytest.raises(InvalidProblem, match="not overwritten"):
         export_evaluations(path, [EVALUATION], "again")
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(UnknownName, match="cannot be written"):
         export_evaluations(tmp_path / "no" / "a.json", [EVALUATION], "nowhere")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.cli import parser
-from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
+from engine.errors import ClusterError, InvalidProblem, ToolMissing, UnknownName
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
@@ -183,8 +183,11 @@ def test_a_stopped_sweep_says_how_to_go_on(
         (["v5"], UnknownName, "v05"),
         (["v01", "--gpu", "L44"], UnknownName, "L4"),
         (["v05", "--tunable", "splits=1"], UnknownName, "num_splits"),
+        (["v05", "--tunable", "num_splits=3,5"], InvalidProblem, "does not offer num_splits=3"),
         (["v05", "--tunable", "num_splits"], InvalidProblem, "NAME=VALUES"),
         (["v05", "--tunable", "num_splits=x"], InvalidProblem, "whole numbers"),
+        (["v05", "--seqlen", ","], InvalidProblem, "64:512:64 .first, last, step.*, not ','"),
+        (["v05", "--seqlen", "64:"], InvalidProblem, "not '64:'"),
         (["v01", "--seqlen", "0"], InvalidProblem, "at least 1"),
         (["v01", "--dtype", "fp8"], InvalidProblem, "bf16"),
         (["v01", "--preset", "gpt9"], UnknownName, "gpt2"),
@@ -212,10 +215,11 @@ def test_resume_takes_no_other_axes_and_a_journal_is_never_overwritten(tmp_path:
 
 @pytest.mark.usefixtures("made_up")
 def test_a_journal_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InvalidProblem, match="is a folder: name a file in it"):
-        run("v01", "--gpu", "L4", "--journal", str(tmp_path))
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(InvalidProblem, match="is no regular file: name another"):
+            run("v01", "--gpu", "L4", "--journal", str(path))
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="another file with --journal"):
+    with pytest.raises(UnknownName, match="another file with --journal"):
         run("v01", "--gpu", "L4", "--journal", str(tmp_path / "file" / "s.jsonl"))
 
 
