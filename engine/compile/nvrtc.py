@@ -30,6 +30,7 @@ from engine.compile.ptxas import (
 from engine.compile.sources import Sources, read_sources
 from engine.compile.standard_headers import stand_ins
 from engine.compile.toolkit import INSTALL_HINT, find_include_dir, hint
+from engine.cupy_folder import make_cupy_folder
 from engine.errors import CompileError, ToolMissing, UnknownName
 from engine.evaluation import Resources
 from engine.plan import LaunchPlan
@@ -103,6 +104,7 @@ def toolchain() -> Toolchain:
     Raises:
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
     """
+    make_cupy_folder()
     try:
         from cupy.cuda import nvrtc
     except ImportError as error:

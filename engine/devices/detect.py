@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.cupy_folder import make_cupy_folder
 from engine.devices import nvml
 from engine.devices.spec import DeviceSpec
 from engine.devices.table import find_device
@@ -206,6 +207,7 @@ def _from_driver(
 
 def _cuda_device() -> _CudaDevice | None:
     """CUDA's device 0; None without CuPy. Makes no context."""
+    make_cupy_folder()
     try:
         import cupy
 

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from engine.compile.toolkit import INSTALL_HINT
+from engine.cupy_folder import make_cupy_folder
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.errors import UnknownName
@@ -70,6 +71,7 @@ def _version(number: int) -> str:
 @functools.cache
 def _local_gpu() -> tuple[str | None, str]:
     """(why there is none, its name). Starts the driver but makes no context."""
+    make_cupy_folder()
     try:
         import cupy
     except ImportError as error:

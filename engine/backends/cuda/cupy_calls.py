@@ -17,6 +17,7 @@ from engine.arguments import TensorMapArg
 from engine.backends.cuda.calls import WAIT_S, GpuTimeout, Graph, Kernel, KernelArgument
 from engine.backends.cuda.process_end import keep_until_exit, watchdog
 from engine.compile.nvrtc import compile_kernel
+from engine.cupy_folder import make_cupy_folder
 
 _FINGERPRINT = Path(__file__).with_name("fingerprint.cu")
 _FINGERPRINT_THREADS = 256
@@ -47,6 +48,7 @@ class CupyCalls:
     def __init__(self, cupy: Any = None, bindings: Any = None) -> None:
         self._given_bindings = bindings
         if cupy is None:
+            make_cupy_folder()
             cupy = importlib.import_module("cupy")
         self._cuda: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
