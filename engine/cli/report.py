@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.output)
     kind = _SUFFIXES.get(path.suffix.lower())
     if kind is None:
-        raise UnknownName(f"A report is written as .html or .md, not {path.suffix or 'no suffix'}.")
+        raise UnknownName(f"A report is written as .html or .md: name it so, not {path.name!r}.")
 
     snapshot = open_session(args.file)
     advice = () if args.no_advice else advise(snapshot.opened())

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from engine.cli.compare import print_comparison
+from engine.devices import find_device
 from engine.environment import collect_environment
 from engine.errors import SnapshotError
 from engine.evaluation import Evaluation, Status
@@ -35,6 +36,8 @@ HERE = "here"
 
 def run(args: argparse.Namespace) -> int:
     snapshot = open_session(args.file)
+    if args.gpu is not None:
+        find_device(args.gpu)  # one mistake, not one of every evaluation
     repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
     if not repeats:
         fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.cli.known import known_times, pinned_with_note
-from engine.cli.options import given_config, problem_from
+from engine.cli.options import PROBLEM, first_given, given_config, problem_from
 from engine.cli.output import print_json
 from engine.cli.sass_output import Result, as_json, print_results
 from engine.compile import compile_kernel
@@ -106,6 +106,10 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
             return _of_variant(args, device, use_kernel(path))
         if has_description(path):
             return _of_variant(args, device, variant_from(path, path.stem))
+    if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
+        raise InvalidProblem(
+            f"--{named.replace('_', '-')} is of a variant: give {path.name} --grid, --block, --arg."
+        )
     for flag in ("grid", "block"):
         if getattr(args, flag) is None:
             raise InvalidProblem(

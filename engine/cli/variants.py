@@ -22,6 +22,8 @@ from kernels.variant import Variant
 if TYPE_CHECKING:
     from engine.ladder.rung import Rung
 
+_MAX_PAGE = 16 << 20  # bytes
+
 
 def run(args: argparse.Namespace) -> int:
     if args.into is not None and not args.markdown:
@@ -89,6 +91,8 @@ def _figures(args: argparse.Namespace) -> int:
         return 0
     possible = [rung for rung in rungs if not rung.why_not]
     table = without_empty(ladder_table(possible, table.title))
+    if args.markdown and not possible:
+        raise InvalidProblem(f"No variant takes this problem on {device.name}: choose another.")
     if args.markdown:
         return _markdown(args.into, "ladder figures", as_markdown(table))
     print_table(table)
@@ -149,7 +153,10 @@ def _markdown(into: Path | None, mark: str, text: str) -> int:
         return 0
     begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
     with files.as_sentence(f"{into} cannot be rewritten", "name another file", named=True):
-        whole = into.read_text(encoding="utf-8")
+        try:
+            whole = files.read(into, _MAX_PAGE).decode()
+        except UnicodeDecodeError:
+            raise InvalidProblem(f"{into} is not UTF-8 text: name another file.") from None
         before, _, rest = whole.partition(begin)
         _, has_end, after = rest.partition(end)
         if not has_end:

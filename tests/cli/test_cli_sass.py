@@ -171,6 +171,7 @@ def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
         (["v08", "--gpu", "L4", "--grid", "4"], "--grid is for a FILE.cu or FILE.cubin"),
         (["v08", "--gpu", "L4", "--arg", "ptr"], "--arg is for a FILE.cu or FILE.cubin"),
         (["k.cu", "--arch", "sm_80"], "k.cu needs --grid"),
+        (["k.cu", "--arch", "sm_80", "--config", "a=3"], "--config is of a variant"),
         (["k.cu", "--arch", "sm_80", "--grid", "4"], "k.cu needs --block"),
         (["k.cu", "--arch", "sm_80", "--grid", "a", "--block", "32"], "--grid takes one to three"),
         (["k.cu", "--arch", "sm_80", "--grid", "0", "--block", "32"], "--grid takes one to three"),

@@ -103,6 +103,11 @@ def test_one_bad_file_of_several_leaves_nothing_behind(
         (2, ["report", "/tmp", "-o", "x.html"]),
         (2, ["report", SHIPPED, "--no-advice", "-o", "/nowhere/x.html"]),
         (2, ["compare", SHIPPED, "/dev/null"]),
+        (2, ["compare", SHIPPED, "--pair", "v01", "²:v01"]),
+        (2, ["compare", SHIPPED, "--pair", "v01", "v01,block_n=--3"]),
+        (2, ["rerun", SHIPPED, "--gpu", "L5"]),
+        (2, ["sessions", "decide", SHIPPED, "--phase", " "]),
+        (2, ["variants", "--markdown", "--into", "/dev/null"]),
         (2, ["rerun", "no such thing"]),
         (2, ["compare", SHIPPED, "missing.json"]),  # 1 would say that a kernel became slower
     ],

@@ -255,7 +255,7 @@ class TestPairing:
     def test_a_pick_is_read_from_text(self) -> None:
         pick = parse_pick("2:v05,num_splits=8", ["a", "b"])
         assert pick == Pick("v05", {"num_splits": 8}, "b")
-        with pytest.raises(UnknownName, match="there are 2"):
+        with pytest.raises(UnknownName, match="from 1 to 2"):
             parse_pick("3:v05", ["a", "b"])
         with pytest.raises(InvalidProblem, match="NAME=VALUE"):
             parse_pick("v05,num_splits", ["a"])

@@ -22,7 +22,7 @@ Pairing: TypeAlias = Literal["auto", "same", "best"]
 # (problem, device) → the newest evaluation of every variant and config.
 ByProblem: TypeAlias = Mapping[Problem, Mapping[str, Sequence[Evaluation]]]
 
-_PICK = "a kernel is picked as VARIANT or VARIANT,NAME=VALUE, with 2: before it for the second file"
+_PICK = "A kernel is picked as VARIANT or VARIANT,NAME=VALUE, with 2: before it for the second file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,20 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
     number, colon, rest = text.rpartition(":")
     session = ""
     if colon:
-        if not number.isdigit() or not 1 <= int(number) <= len(sessions):
-            raise UnknownName(f"{text!r} names file {number!r}, and there are {len(sessions)}.")
+        if not number.isdecimal() or not 1 <= int(number) <= len(sessions):
+            raise UnknownName(
+                f"{text!r} names file {number!r}: write a number from 1 to {len(sessions)}."
+            )
         session = sessions[int(number) - 1]
     variant, *tunables = [part.strip() for part in rest.split(",")]
     config = {}
     for tunable in tunables:
         name, _, value = tunable.partition("=")
-        if not value.lstrip("-").isdigit() or not name:
-            raise InvalidProblem(f"{_PICK}, not {text!r}.")
-        config[name] = int(value)
-    if not variant:
+        try:
+            config[name] = int(value)
+        except ValueError:
+            raise InvalidProblem(f"{_PICK}, not {text!r}.") from None
+    if not variant or "" in config:
         raise InvalidProblem(f"{_PICK}, not {text!r}.")
     return Pick(variant, config, session)
 
