@@ -34,6 +34,7 @@ from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
 from engine.search.sweep.progress import Progress
 from engine.search.sweep.run import SweepEnd, run_sweep
 from engine.table import csv_text
+from engine.tuned import load_tuned
 from kernels.ladder import LADDER
 from kernels.variant import AUTO
 
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidProblem(
                 f"{book.path} exists: continue it with --resume, or name another file."
             )
+    if args.keep:
+        load_tuned()  # a file that cannot be read is said before the sweep
     points = spec.space.points(spec.options)
     on_gpu = bool(points) and runs_on_gpu(points[0].request)
     open_points = [p for p in points if p.id not in book.rows]

@@ -57,6 +57,7 @@ def use_kernel(path: Path) -> Variant:
     """Take a kernel into use in this process and those that it starts.
 
     Raises:
+        UnknownName: it is not called a .cu file.
         InvalidKernel: there is no such file, it does not describe itself (`block` is then one to
             paste), or there is a mistake in the description.
     """
@@ -99,7 +100,7 @@ def keep_kernel(path: Path) -> Variant:
     """Take a kernel into use from now on, in every process of this user.
 
     Raises:
-        InvalidKernel: as `use_kernel`.
+        UnknownName, InvalidKernel: as `use_kernel`.
         StoreError: the list cannot be written.
     """
     path = path.expanduser().absolute()

@@ -73,7 +73,8 @@ class Ledger:
     def reason(self) -> str:
         """What the scores that count come to, in a sentence."""
         counted = self.counted
-        waiting = f"{self.waiting:,} predictions wait for a time."
+        wait = "prediction waits" if self.waiting == 1 else "predictions wait"
+        waiting = f"{self.waiting:,} {wait} for a time."
         if not counted:
             return f"No prediction was measured yet. {waiting}"
         inside = sum(score.is_inside for score in counted)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.cli import parser
-from engine.errors import ClusterError, InvalidProblem, ToolMissing, UnknownName
+from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
 from engine.evaluation import Evaluation, Status
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
@@ -221,6 +221,15 @@ def test_a_journal_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(UnknownName, match="another file with --journal"):
         run("v01", "--gpu", "L4", "--journal", str(tmp_path / "file" / "s.jsonl"))
+
+
+def test_tuned_configs_that_cannot_be_read_are_said_before_the_sweep(
+    tmp_path: Path, made_up: list[EvaluationRequest]
+) -> None:
+    (tmp_path / "tuned.json").write_text("[")
+    with pytest.raises(StoreError, match="does not hold tuned configs"):
+        run("v01", "--gpu", "L4", "--keep", "--journal", str(tmp_path / "s.jsonl"))
+    assert made_up == []
 
 
 def test_a_dry_run_asks_no_cluster(

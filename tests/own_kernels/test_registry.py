@@ -131,7 +131,7 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
     ("code", "name", "words"),
     [
         (2, "nothing.cu", "nothing.cu: name a .cu file."),
-        (1, "kernels.txt", "is not a kernel source: name a .cu file."),
+        (2, "kernels.txt", "is not a kernel source: name a .cu file."),
         (1, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
     ],
 )

@@ -186,6 +186,10 @@ def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
     other.write_text('{"event":"queued"}\nhello\n{"event":"sweep","version":99,"spec":{}}\n')
     with pytest.raises(UnknownName, match="not the journal of a sweep"):
         SweepJournal.open(other)
+    SweepJournal(other).begin(SPEC)
+    other.write_text(other.read_text().replace('"v05"', '"v77"'))
+    with pytest.raises(UnknownName, match=r"here\. There is no variant called 'v77'"):
+        SweepJournal.open(other)
 
 
 def test_two_processes_never_run_one_sweep(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_command_line_and_the_pipeline(capsys: pytest.CaptureFixture[str]) -
     assert main(argv) == 0
     made = json.loads(capsys.readouterr().out)
     assert main(["predictions"]) == 0
-    assert "1 predictions wait for a time" in capsys.readouterr().out
+    assert "1 prediction waits for a time" in capsys.readouterr().out
     (prediction,) = predictions()
     measured = replace(
         evaluation(latency=latency(prediction.latency.median_us)),

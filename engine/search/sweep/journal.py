@@ -51,6 +51,7 @@ class SweepJournal:
         self.path = path
         self._remedy = remedy
         self._spec: SweepSpec | None = None
+        self._mistake = ""  # the name in its head that is unknown here
         self.ended = ""  # how the last run of it ended; empty while one runs or after a crash
         self.rows: dict[str, SweepRow] = {}
         self._offset = 0
@@ -60,12 +61,15 @@ class SweepJournal:
         """The journal of a sweep that was started before.
 
         Raises:
-            UnknownName: there is no such file, or it is not a sweep's journal.
+            UnknownName: there is no such file, it is not a sweep's journal, or it is of a kernel
+                that is not here.
         """
         if not path.is_file():
             raise UnknownName(f"There is no file {path}: name the one that `sweep` said it writes.")
         opened = cls(path, remedy)
         opened.poll()
+        if opened._spec is None and opened._mistake:
+            raise UnknownName(f"The sweep of {path} cannot be read here. {opened._mistake}")
         if opened._spec is None:
             raise UnknownName(
                 f"{path} is not the journal of a sweep: name the file that `sweep` said it writes."
@@ -94,6 +98,7 @@ class SweepJournal:
         kind = event.get("event")
         try:
             if kind == "sweep" and event["version"] == VERSION:
+                self._mistake = ""
                 self._spec = decode(SweepSpec, event["spec"])
                 self.ended = ""
             elif kind == "end":
@@ -103,6 +108,9 @@ class SweepJournal:
                 return SweepRow.from_result(
                     event["point"], event["result"], event["elapsed_s"], location
                 )
+        except UnknownName as error:
+            self._mistake = str(error)  # its kernel was added once and is no more
+            return None
         except (KeyError, TypeError, ValueError, AttuneError):
             # A line of another version or a damaged one: the point counts as not done.
             return None
