@@ -23,7 +23,12 @@ def fitting_config(
     return next(c for c in candidates if variant.unsupported(problem, c) is None)
 
 
+def is_taken(variant: Variant, problem: Problem) -> bool:
+    """Whether some config takes the problem."""
+    return any(variant.unsupported(problem, c) is None for c in configs(variant))
+
+
 def takes_seqlen(variant: Variant, seqlen: int) -> bool:
     """Whether some config takes problems of this length."""
     problem = Problem(1, 1, seqlen, variant.head_dims[0], dtype=variant.dtypes[0])
-    return any(variant.unsupported(problem, c) is None for c in configs(variant))
+    return is_taken(variant, problem)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cuda_source import Barrier, barriers
-from fitting import fitting_config
+from fitting import fitting_config, is_taken
 from slow_cases import of_each, one_in
 
 from engine.backends.base import RunOptions, RunResult
@@ -45,7 +45,10 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
 
 @pytest.mark.parametrize(
     ("variant_id", "seqlen", "head_dim", "causal", "dtype"),
-    of_each([(v.id, *case) for v in LADDER for case in SHAPES], every=4),
+    of_each(
+        [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
+        every=4,
+    ),
 )
 def test_no_false_alarm(
     cpu: CpuBackend, variant_id: str, seqlen: int, head_dim: int, causal: bool, dtype: Dtype

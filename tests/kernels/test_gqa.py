@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fitting import fitting_config
 from slow_cases import one_in
 
 from engine.cli import main
@@ -41,7 +42,8 @@ def evaluator() -> Iterator[Evaluator]:
     ids=lambda value: value if isinstance(value, str) else value.label(),
 )
 def test_right_with_shared_heads(evaluator: Evaluator, variant: str, problem: Problem) -> None:
-    request = EvaluationRequest(variant, problem, gpu="H100 SXM", backend="cpu")
+    config = fitting_config(LADDER.by_id(variant), problem)
+    request = EvaluationRequest(variant, problem, config, gpu="H100 SXM", backend="cpu")
     made = evaluator.evaluate(request).evaluation
     assert made.status is Status.PASSED, made.reason
     assert made.correctness is not None

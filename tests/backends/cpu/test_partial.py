@@ -69,6 +69,10 @@ def test_the_ladder_in_part(backend, variant, check):
             with pytest.raises(PartialRunError, match="work on several heads each"):
                 verdict(backend, plan, replace(OPTIONS, check=check))
             continue
+        if variant.id == "v13":  # its shares begin within query tiles
+            with pytest.raises(PartialRunError, match="do not begin with the first row"):
+                verdict(backend, plan, replace(OPTIONS, check=check))
+            continue
         result, correctness, part = verdict(backend, plan, replace(OPTIONS, check=check))
         assert result.status is Status.PASSED, result.reason
         assert correctness.passed, correctness.reason
