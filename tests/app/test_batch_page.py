@@ -161,7 +161,8 @@ def test_waiting_takes_rate_and_budget(open_app):
     assert "waiting" in charts(at)
 
 
-def test_points_of_a_csv_validate_and_calibrate(open_app, by_equations):
+@pytest.mark.usefixtures("by_equations")
+def test_points_of_a_csv_validate_and_calibrate(open_app):
     at = upload(open_batch(open_app, batch_tab="Validate"), SERIES)
     assert not at.exception
     assert "4 of 4 measured values" in texts(at)
