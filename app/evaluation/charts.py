@@ -76,7 +76,7 @@ def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         list(frame["term"]),
         frame["binds"],
         [format_us(v) for v in frame["us"]],
-        "µs",
+        "predicted time, µs",
         "<b>%{y}</b> %{text}<br>%{customdata}",
         [plain(m) for m in frame["meaning"]],
     )
@@ -218,16 +218,16 @@ def residencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """
     bars = {
         "type": "bar",
-        "x": list(frame["name"]),
+        "x": [
+            f"{name} now" if now else name
+            for name, now in zip(frame["name"], frame["is_now"], strict=True)
+        ],
         "y": frame["us"].to_numpy(),
         "marker": {"color": [theme.accent if now else theme.muted for now in frame["is_now"]]},
-        "text": [
-            f"{label}{' now' if now else ''}"
-            for label, now in zip(frame["label"], frame["is_now"], strict=True)
-        ],
+        "text": list(frame["label"]),
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertemplate": "%{x} CTAs per SM: %{text}<extra></extra>",
+        "hovertemplate": "CTAs per SM %{x}: %{text}<extra></extra>",
     }
     return figure(
         theme,

@@ -50,7 +50,7 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     bars: Trace = {
         "type": "bar",
         "orientation": "h",
-        "name": "simulated, with its 90 % interval",
+        "showlegend": False,
         "x": list(frame["median_us"]),
         "y": labels,
         "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["is_chosen"]]},

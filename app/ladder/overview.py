@@ -51,7 +51,10 @@ def draw(
         st.caption(f":material/block: {plain_markdown(sentence)}")
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
-        st.markdown("**Simulated time of each rung**")
+        st.markdown(
+            "**Simulated time of each rung** :gray[with its 90 % interval; in colour the kernel of "
+            "the sidebar]"
+        )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
 
 

@@ -19,6 +19,8 @@ from engine.units import format_us
 
 ROW_PX = 34  # of a bar and its gap
 TOOLS_PX = 34  # of the bar of buttons, which appears on hover and must cover no cell and no scale
+_FEWEST_TICKS = 2
+_MOST_STEPS = 4  # between the ends of a short axis
 _MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
 
 Trace: TypeAlias = dict[str, Any]
@@ -66,10 +68,19 @@ def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> g
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many."""
+    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many.
+
+    Equal steps where fewer than two of those are within: no scale is left without a value.
+    """
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < _MANY_DECADES else (1,)
-    return [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
+    ticks = [m * 10.0**d for d in decades for m in steps if low / 3 < m * 10.0**d < high * 3]
+    if low == high or sum(low <= tick <= high for tick in ticks) >= _FEWEST_TICKS:
+        return ticks
+    least = (high - low) / _MOST_STEPS
+    scale = 10.0 ** math.floor(math.log10(least))
+    step = scale * next(m for m in (1, 2, 5, 10) if m * scale >= least)
+    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def time_axis(theme: Theme, low_us: float, high_us: float, title: str, **options: Any) -> Part:

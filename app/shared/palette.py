@@ -6,7 +6,7 @@ never by hue alone, and status by word and icon as well as colour.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.evaluation import Origin, Status
 from engine.own_kernels.registry import all_variants
@@ -76,3 +76,9 @@ def color_of(variant: str) -> str:
     """The colour of the variant with this id, or of one that this machine lacks."""
     ids = [v.id for v in all_variants()]
     return variant_color(ids.index(variant) if variant in ids else len(ids))
+
+
+def colors_of(variants: Iterable[str]) -> dict[str, str]:
+    """The colours of variants that stand in one chart: two that have the same are told apart."""
+    names = sorted(variants)
+    return dict(zip(names, apart([color_of(name) for name in names]), strict=True))

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 
 from app.shared.figures import (
     ROW_PX,
+    TOOLS_PX,
     Part,
     Trace,
     axis,
@@ -21,7 +22,7 @@ from app.shared.figures import (
     plain,
     time_axis,
 )
-from app.shared.palette import MARKER, Theme, apart
+from app.shared.palette import MARKER, Theme
 from engine.evaluation import Origin
 from engine.units import format_us
 
@@ -44,7 +45,7 @@ def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
     lengths = sorted(frame["seqlen"].unique())
     heads = sorted(set(zip(frame["batch"], frame["num_heads"], strict=True)))
     names = list(dict.fromkeys(frame["winner"]))
-    shades = apart([colors[name] for name in names])  # there are more variants than colours
+    shades = [colors[name] for name in names]
     z = np.full((len(heads), len(lengths)), np.nan, np.float32)
     rows = [heads.index(pair) for pair in zip(frame["batch"], frame["num_heads"], strict=True)]
     columns = [lengths.index(length) for length in frame["seqlen"]]
@@ -84,8 +85,9 @@ def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
     }
     return figure(
         theme,
-        min(90 + 52 * len(heads), 640),
+        TOOLS_PX + min(82 + 52 * len(heads), 632),
         [cells, points],
+        margin={"t": TOOLS_PX},
         clickmode="event+select",
         xaxis=_categories(theme, "S, sequence length", [f"{n:,}" for n in lengths]),
         yaxis=_categories(theme, "", [f"B{b} H{h}" for b, h in heads]),

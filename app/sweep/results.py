@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.shared import known_times, tables, url_state
-from app.shared.palette import color_of, variant_color
+from app.shared.palette import colors_of, variant_color
 from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import (
@@ -25,6 +25,7 @@ from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
 from engine.devices import find_device
+from engine.evaluation import Status
 from engine.model.roofline import LEVELS
 from engine.own_kernels.registry import all_variants
 from engine.search.autotune import ProblemResult, problem_result
@@ -56,8 +57,9 @@ _PREPARED = "sweep_csv_prepared"  # what of, and its bytes
 _MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 
-def _colors() -> Mapping[str, str]:
-    return {v.id: color_of(v.id) for v in all_variants()}
+def _colors(rows: FilteredRows) -> Mapping[str, str]:
+    """Of the sweep's variants, the same whatever the filters."""
+    return colors_of(rows.all_rows.frame["variant"].unique())
 
 
 def draw(
@@ -118,10 +120,14 @@ def _nothing(is_over: bool) -> None:
 
 def _no_times(rows: FilteredRows) -> None:
     top = frames.without_time(rows.frame).iloc[0]
-    problem(
+    sentence = (
         f"None of {len(rows.frame):,} points has a time. Most often ({top['points']:,} ×) "
         f"{top['status']}: {top['reason']} All reasons are in the tab Without a time."
     )
+    if set(rows.frame["status"]) <= {str(Status.SKIPPED)}:  # constraints exclude them: no failure
+        st.info(plain_markdown(sentence), icon=":material/info:")
+    else:
+        problem(sentence)
 
 
 def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
@@ -210,7 +216,7 @@ def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
     name = next(iter(groups))
     if len(groups) > 1:
         name = _one_of("Map of", list(groups), "sweep_slice")
-    group, colors, words = groups[name], _colors(), ""
+    group, colors, words = groups[name], _colors(rows), ""
     if frame["winner"].nunique() == 1:
         group, differ = frames.winners_by_config(group, {row.point: row for row in rows.rows})
         if differ:
@@ -272,7 +278,7 @@ def _importance(rows: FilteredRows) -> None:
             "Give a tunable several values above, or set Tunables take to every value.",
         )
         return
-    figure = rows.cached("bars", lambda: charts.importance(frame, _colors(), theme()))
+    figure = rows.cached("bars", lambda: charts.importance(frame, _colors(rows), theme()))
     point_links.chart(figure, "sweep_importance", rows)
     st.caption(f"{TERMS['importance']} Here times are {rows.origin}.")
 
@@ -285,7 +291,7 @@ def _occupancy(rows: FilteredRows) -> None:
         return
     origin = rows.origin
     figure = rows.cached(
-        ("scatter", name), lambda: charts.occupancy(frame, _colors(), origin, theme())
+        ("scatter", name), lambda: charts.occupancy(frame, _colors(rows), origin, theme())
     )
     picked = point_links.chart(figure, "sweep_occupancy", rows, name)
     outliers = frame[frame["outlier"]].sort_values("median_us", ascending=False)
@@ -316,7 +322,7 @@ def _roofline(rows: FilteredRows) -> None:
     few = frames.nearest_to_roof(of_level[level], _MOST_DRAWN)
     roofs = rows.cached("roofs", lambda: sweep_roofs(rows.rows))
     shown = [r for r in roofs if r.device == find_device(device).name]
-    figure = roofline(few, shown, [level], _colors(), theme())
+    figure = roofline(few, shown, [level], _colors(rows), theme())
     picked = point_links.chart(figure, "sweep_roofline", rows, device, level)
     drawn = "" if len(few) == len(of_level[level]) else f"The {len(few):,} nearest to a roof. "
     st.caption(

@@ -1,0 +1,32 @@
+"""What all charts share: every scale has values, and two variants have two colours."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.shared.figures import log_ticks
+from app.shared.palette import color_of, colors_of
+from kernels.ladder import LADDER
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(70.7, 98.3), (23.6, 37.4), (2.01, 9.99), (8.65, 13.7), (85, 86), (110, 2680), (1, 5000)],
+)
+def test_a_scale_has_two_values_at_least_and_few(low, high):
+    ticks = log_ticks(low, high)
+    assert ticks == sorted(ticks)
+    assert 2 <= sum(low <= tick <= high for tick in ticks) <= 12
+
+
+def test_a_single_figure_has_a_scale_around_it():
+    ticks = log_ticks(10, 10)
+    assert min(ticks) < 10 < max(ticks)
+
+
+def test_variants_of_one_chart_have_colours_of_their_own():
+    ids = [variant.id for variant in LADDER]
+    same = next(v for v in ids[1:] if color_of(v) == color_of(ids[0]))
+    colors = colors_of([same, ids[0]])
+    assert colors[ids[0]] == color_of(ids[0])
+    assert colors[same] != colors[ids[0]]
