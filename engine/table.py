@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 NONE = "–"  # a value that is not known, or does not exist
 
-# A number, whatever stands after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash.
-_FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-])")
+# A number with few words after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash, and
+# no sentence that begins with a number.
+_FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-]).{0,24}$")
 
 # What a spreadsheet takes for a formula, in either width, whatever blanks stand before it.
 _FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@＝＋－＠]")

@@ -1,4 +1,4 @@
-"""CSV that a spreadsheet opens: no text in it is a formula."""
+"""Tables: which columns are figures; CSV in which no text is a formula to a spreadsheet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from io import StringIO
 import pandas as pd
 import pytest
 
-from engine.table import csv_text
+from engine.table import Table, csv_text
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ def test_a_formula_is_set_off_in_cells_and_headers(text: str) -> None:
 def test_figures_and_words_stay() -> None:
     frame = pd.DataFrame({"speed-up": [-1.5], "n": [3], "what": ["a=b"], "why": [None]})
     assert csv_text(frame) == "speed-up,n,what,why\n-1.5,3,a=b,\n"
+
+
+def test_a_sentence_that_begins_with_a_number_is_no_figure() -> None:
+    row = {
+        **{"time": "12.5 µs", "speed-up": "2× over flash", "day": "2026-11-23"},
+        **{"reason": "2 CTAs of 8 warps fit on an SM, limited by registers."},
+    }
+    assert Table.of("", [row]).numeric == (True, True, False, False)

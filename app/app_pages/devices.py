@@ -10,6 +10,8 @@ from app.shared.machine import local_gpu
 from app.shared.widgets import empty, plain_markdown
 from engine.devices import all_devices
 
+_LARGE = ("boost MHz", "memory GB/s", "FP16 tensor TFLOP/s", "power W")
+
 
 def page() -> None:
     st.markdown("### Devices\n:gray[Tensor rates are dense, with FP32 accumulation.]")
@@ -30,7 +32,7 @@ def page() -> None:
         placeholder="–",
         columns={
             "memory": st.column_config.TextColumn(width=150),
-            "memory GB/s": st.column_config.NumberColumn(format="%,.0f"),
+            **{name: st.column_config.NumberColumn(format="localized") for name in _LARGE},
             "$/hour": st.column_config.NumberColumn(
                 format="%.2f",
                 help="A list price, and what is rented for it differs: enter your own on the Batch "

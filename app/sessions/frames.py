@@ -30,14 +30,14 @@ def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:
                 ),
                 "max |error|": e.correctness.max_abs_err if e.correctness else None,
                 "occupancy %": 100 * e.main_pass.occupancy.occupancy if e.main_pass else None,
-                "when": e.when,
+                "when, UTC": e.when[:19].replace("T", " "),
                 "reason": e.reason,
             }
             for e in results
         ],
         columns=[
             *("status", "variant", "problem", "config", "device", "latency µs", "origin"),
-            *("best SDPA µs", "max |error|", "occupancy %", "when", "reason"),
+            *("best SDPA µs", "max |error|", "occupancy %", "when, UTC", "reason"),
         ],
     )
 

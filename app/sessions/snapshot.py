@@ -187,6 +187,7 @@ def _choose(snapshot: Snapshot) -> int:
         on_select="rerun",
         selection_mode="single-row-required",
         columns={
+            "latency µs": st.column_config.NumberColumn(format="localized"),
             "occupancy %": st.column_config.NumberColumn(format="%.0f"),
             "max |error|": st.column_config.NumberColumn(format="%.2g"),
         },

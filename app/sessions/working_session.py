@@ -57,8 +57,8 @@ def _head(store: Store, session: Session) -> None:
         with st.popover("Target and notes", icon=":material/flag:"):
             _notes_form(session)
             goal.form(session.target)
+            st.button("Set target", key="target_set", on_click=_set_target, args=(session,))
             with st.container(horizontal=True, vertical_alignment="bottom"):
-                st.button("Set target", key="target_set", on_click=_set_target, args=(session,))
                 phases.form(session, _NOTICES)
         with st.popover("Decision and cost", icon=":material/gavel:"):
             decision.form(session, _NOTICES)

@@ -12,6 +12,8 @@ from app.shared.widgets import plain_markdown
 from app.sweep.filtered_rows import FilteredRows
 from engine.units import format_us
 
+_CONFIG_PX = 350  # "v12 num_warps=4 row_warps=1 keys_per_warp=16 row_tiles=1"
+
 
 def chart(figure: go.Figure, key: str, rows: FilteredRows, *shows: str) -> str | None:
     """Draw a chart whose zoom survives updates, but not other filters; the point clicked."""
@@ -22,7 +24,14 @@ def chart(figure: go.Figure, key: str, rows: FilteredRows, *shows: str) -> str |
 def table(frame: pd.DataFrame, key: str) -> str | None:
     """Draw a table whose index is the point; returns the point of the selected row."""
     event = tables.draw(
-        frame, rows=10, numbers="%.4g", key=key, on_select="rerun", selection_mode="single-row"
+        frame,
+        rows=10,
+        numbers="%.4g",
+        # Measured once, when the first rows come: those of other variants are longer.
+        columns={"variant and config": st.column_config.TextColumn(width=_CONFIG_PX)},
+        key=key,
+        on_select="rerun",
+        selection_mode="single-row",
     )
     selected = event["selection"]["rows"]
     if not selected or selected[0] >= len(frame):

@@ -78,7 +78,8 @@ def draw(selection: Selection) -> None:
                 "variant": st.column_config.TextColumn(pinned=True),
                 "config": st.column_config.TextColumn(width=_CONFIG_PX),
             },
-            key="variants_table",
+            # Widths are measured once: those of the first, emptier rows would cut what comes.
+            key=f"variants_table_{len(waiting)}",
         )
     for sentence in reasons({each.variant: each.reason for each in lines}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
