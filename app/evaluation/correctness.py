@@ -10,6 +10,7 @@ from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
 from engine.evaluation import Correctness, Evaluation, Status
+from engine.units import format_us
 
 
 def draw(view: EvaluationView, *, tabs_key: str) -> None:
@@ -79,9 +80,8 @@ def _execution(evaluation: Evaluation) -> None:
         return
     time = ""
     if execution.cpu_execution_ms is not None:
-        time = (
-            f" in {execution.cpu_execution_ms:.3g} ms of CPU time, which says nothing about a GPU"
-        )
+        took = format_us(1000 * execution.cpu_execution_ms)
+        time = f" in {took} of CPU time, which says nothing about a GPU"
     st.caption(
         f"Executed on the CPU ({execution.build} build, {execution.schedule.replace('_', ' ')} "
         f"schedule, seed {execution.seed}){time}."
@@ -107,7 +107,7 @@ def _findings(view: EvaluationView, correctness: Correctness, tabs_key: str) -> 
 
 def _maps(view: EvaluationView, correctness: Correctness) -> None:
     if not view.maps:
-        st.caption("This evaluation has no error maps.")
+        st.caption("No error maps are kept of this evaluation.")
         return
     st.markdown(
         "**Where the error is** :gray[largest |error| of each cell as a multiple of the tolerance, "

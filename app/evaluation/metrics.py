@@ -120,7 +120,7 @@ def _occupancy(occupancy: Occupancy | None, is_compiling: bool, delta: str | Non
         "Occupancy",
         f"{occupancy.occupancy:.0%}",
         occupancy.limited_by().replace("shared memory", "smem"),
-        delta or f"{occupancy.ctas_per_sm} CTAs/SM",
+        delta or f"{occupancy.ctas_per_sm} CTA{'s' if occupancy.ctas_per_sm != 1 else ''}/SM",
         term=TERMS["occupancy"],
     )
 

@@ -54,7 +54,7 @@ def draw(view: EvaluationView) -> None:
 def _time_by_residency(times: tuple[Residency, ...], now_us: float) -> None:
     st.markdown("**What the time would be** :gray[simulated]", help=TERMS["residency"])
     if not times:
-        st.caption("Not simulated yet: the tab Machine code does it.")
+        st.caption("Only the present number of CTAs is simulated: open the tab Machine code once.")
         return
     column, _ = st.columns(2)
     with column:
@@ -92,8 +92,8 @@ def _waves(report: PassReport) -> None:
     occupancy = report.occupancy
     if occupancy.waves is not None and occupancy.wave_efficiency is not None:
         st.caption(
-            f"{occupancy.waves:.3g} waves, wave efficiency {occupancy.wave_efficiency:.0%}: the "
-            "share of the slots of all waves that is used."
+            f"Wave efficiency {occupancy.wave_efficiency:.0%}: the share of the slots of all waves "
+            "that is used."
         )
 
 

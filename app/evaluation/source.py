@@ -96,7 +96,7 @@ def draw(view: EvaluationView) -> None:
         st.caption(LEGEND)
         _headers(coverage)
     elif not view.is_recorded:
-        st.caption("Run it in the check build to see which lines ran.")
+        st.caption("A run in the check build that ends without a fault shows which lines ran.")
     with st.container(key=_CODE):
         st.code(source, language="cpp", line_numbers=True, height=620)
     if shown is not None:

@@ -329,5 +329,6 @@ def _notes(fitted: tuple[str, ...], points: Points, left: FloatArray) -> tuple[s
     return tuple(notes)
 
 
-def _listing(names: tuple[str, ...]) -> str:
+def _listing(parameters: tuple[str, ...]) -> str:
+    names = ["launch floor" if name == "floor_us" else name for name in parameters]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "none"

@@ -245,7 +245,7 @@ def _reason(
             f"registers."
         )
     fits = f"{resident} CTA{'s' if resident > 1 else ''} of {warps_per_cta} warp"
-    fits += f"{'s' if warps_per_cta > 1 else ''} fit on an SM"
+    fits += f"{'s' if warps_per_cta > 1 else ''} fit{'' if resident > 1 else 's'} on an SM"
     used = resident * warps_per_cta
     if used == limits.max_warps_per_sm:
         return f"{fits}, all {used} warps it can hold: occupancy is full."

@@ -64,8 +64,12 @@ def deltas(
         told["correctness"] = _change(c.max_abs_err, correctness.max_abs_err, ".2g")
     if latency is not None and baseline.latency is not None:
         was = f"{format_us(baseline.latency.median_us)} {baseline.latency.origin}"
-        speedup = baseline.latency.median_us / latency.median_us
-        told["latency"] = f"{format_speedup(speedup)}, was {was}" if same else "another problem"
+        if was == f"{format_us(latency.median_us)} {latency.origin}":
+            change = "as pinned"
+        else:
+            speedup = baseline.latency.median_us / latency.median_us
+            change = f"{format_speedup(speedup)}, was {was}"
+        told["latency"] = change if same else "another problem"
     if main is not None and before is not None:
         told["registers"] = _change(
             before.resources.registers_per_thread, main.resources.registers_per_thread, "d"
@@ -74,12 +78,12 @@ def deltas(
         if spilled:
             told["registers"] += f"; spills {spilled:+,} B"
         told["occupancy"] = _change(
-            100 * before.occupancy.occupancy, 100 * main.occupancy.occupancy, ".0f", " %"
+            100 * before.occupancy.occupancy, 100 * main.occupancy.occupancy, ".0f", "%"
         )
         for name in ("waves", "sm_fill"):
             old, new = getattr(before.occupancy, name), getattr(main.occupancy, name)
             if old is not None and new is not None:
-                unit, scale = (" %", 100) if name == "sm_fill" else ("", 1)
+                unit, scale = ("%", 100) if name == "sm_fill" else ("", 1)
                 told[name] = _change(scale * old, scale * new, ".3g", unit)
     return told
 

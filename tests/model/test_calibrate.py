@@ -117,6 +117,8 @@ def test_one_point_fits_one_parameter_and_says_so(reference_csv: Path, prepared:
     calibration = calibrate(V01, L4, prepared(series(reference_csv, "length")[2:3]))
     assert calibration.fitted == ("pace",)
     assert "1 point can tell 1 of 4 parameters apart" in calibration.notes[0]
+    assert "launch floor" in calibration.notes[0]
+    assert "floor_us" not in calibration.notes[0]
     assert leave_one_out(V01, L4, prepared(series(reference_csv, "length")[2:3])) is None
 
 

@@ -60,10 +60,11 @@ def test_one_wave_and_one_cta_more() -> None:
     ("threads", "registers", "smem", "limiter", "resident", "words"),
     [
         (256, 32, 0, "warps", 6, "occupancy is full"),
-        (1024, 32, 0, "warps", 1, "16 stay unused"),
+        (1024, 32, 0, "warps", 1, "1 CTA of 32 warps fits on an SM; another would exceed"),
         (32, 16, 0, "ctas", 24, "slots"),
         (256, 255, 0, "registers", 1, "255 per thread"),
         (128, 32, 60_000, "shared memory", 1, "smaller tiles"),
+        (32, 16, 0, "ctas", 24, "24 CTAs of 1 warp fit on an SM"),
         (1024, 65, 0, "does not fit", 0, "65 registers"),
         (64, 32, 101_377, "does not fit", 0, "101,377 bytes of shared memory"),
     ],

@@ -354,7 +354,12 @@ class TestDifferences:
         )
         stored = session(evaluation(), sources=[source("x")])
         remarks = compare_sessions({"a": session(evaluation()), "b": stored}).differences[0].remarks
-        assert "stored in only one" in remarks[0]
+        assert "is stored in only one" in remarks[0]
+        two = session(evaluation(), sources=[source("x"), source("y", "w.cu")])
+        remarks = compare_sessions({"a": session(evaluation()), "b": two}).differences[0].remarks
+        assert [r for r in remarks if "stored in only one" in r] == [
+            "v05_kv_split.cu, w.cu are stored in only one of the two sessions."
+        ]
 
     def test_line_endings_alone_are_said_in_words(self) -> None:
         a, b = (

@@ -57,8 +57,9 @@ def test_deltas_say_what_changed_and_what_it_was() -> None:
     told = against(base, now)
     assert told["latency"] == "2× faster, was 100 µs measured"
     assert told["registers"] == "+7, was 96"
-    assert told["occupancy"] == "+17, was 33 %"
+    assert told["occupancy"] == "+17, was 33%"
     assert told["correctness"] == told["waves"] == "as pinned"
+    assert against(base, base)["latency"] == "as pinned"
 
 
 def test_times_of_another_problem_are_not_compared() -> None:

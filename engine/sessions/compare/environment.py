@@ -70,10 +70,10 @@ def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
     """Compare two snapshots' environments, flags and sources."""
     ours, theirs = ({source.name: source for source in side.sources} for side in (base, other))
     both = [(ours[name], theirs[name]) for name in sorted(set(ours) & set(theirs))]
-    remarks = [
-        f"{name} is stored in only one of the two sessions."
-        for name in sorted(set(ours) ^ set(theirs))
-    ]
+    remarks = []
+    if alone := sorted(set(ours) ^ set(theirs)):
+        are = "is" if len(alone) == 1 else "are"
+        remarks.append(f"{', '.join(alone)} {are} stored in only one of the two sessions.")
     remarks += _hidden_changes(base, other, [before.name for before, _ in both])
     return Differences(
         session=session,
