@@ -280,11 +280,11 @@ class Variant:
         if problem.causal not in self.causal:
             known = "causal" if self.causal[0] else "problems without a causal mask"
             return f"{self.id} computes {known} alone: choose such a problem."
+        if (why := self.unoffered(config)) is not None:
+            return why
         for tunable in self.tunables:
             if tunable.name not in config:
                 return f"{self.id} needs a value for {tunable.name}."
-        if (why := self.unoffered(config)) is not None:
-            return why
         for constraint in self.constraints:
             if not constraint.holds(problem, config):
                 return constraint.reason(problem, config)

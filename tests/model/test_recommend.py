@@ -254,7 +254,7 @@ def test_the_grid_ends_the_curve(ask: Ask) -> None:
         ({"batch_now": 0}, InvalidProblem, "batch_now"),
         ({"targets": (1.2,)}, InvalidProblem, "share of the plateau"),
         ({"targets": ()}, InvalidProblem, "at least one"),
-        ({"measured": "no/such.csv"}, InvalidProblem, "cannot be read"),
+        ({"measured": "no/such.csv"}, UnknownName, "cannot be read"),
         ({"measured": []}, None, ""),
         ({"predict": ((0, 1, 64),)}, InvalidProblem, "batch must be at least 1"),
         ({"predict": ((70_000, 1, 64),)}, InvalidProblem, "65,535"),
