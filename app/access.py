@@ -1,8 +1,10 @@
 """Who may reach the app: under which names, inside which frames, and with which token.
 
 The app compiles and runs native code, so it listens on this machine alone. That leaves foreign web
-pages, which could rebind a name of their own to 127.0.0.1 or frame the app, and other users of this
-machine. Streamlit compares the Host of its WebSocket alone and sends no frame policy.
+pages, those of other ports of this machine included, which could rebind a name of their own to
+127.0.0.1, connect from their own or frame the app, and other users of this machine. Streamlit
+compares the Host of its WebSocket alone, takes every local Origin, for any other asks an outside
+server for this machine's address, and sends no frame policy.
 """
 
 from __future__ import annotations
@@ -97,6 +99,12 @@ class AccessControl:
                 "start it with --server.allowedHosts and that name.",
                 status_code=421,
             )
+        if not _is_own_page(connection):
+            return PlainTextResponse(
+                "This came from a page of another address: only Attune's own pages may ask for it. "
+                "Behind a proxy, let it pass the Host header on unchanged.",
+                status_code=403,
+            )
         if not self._token:
             return None
         cookie = f"attune_token_{connection.url.port or 80}"  # cookies know no ports
@@ -119,6 +127,19 @@ class AccessControl:
 
 def _allowed_hosts() -> list[str]:
     return [str(name).lower() for name in st.get_option("server.allowedHosts")]
+
+
+def _is_own_page(connection: HTTPConnection) -> bool:
+    """Whether the page that asks, where one does, has the host and port that it asks.
+
+    Browsers name it in `Origin` of every WebSocket and form, and leave it out of what is opened by
+    hand; programs need not send one.
+    """
+    origins, hosts = (connection.headers.getlist(name) for name in ("origin", "host"))
+    if not origins:
+        return True
+    scheme, _, netloc = origins[0].partition("://")
+    return origins[1:] == hosts[1:] == [] and scheme in ("http", "https") and netloc == hosts[0]
 
 
 def _host_name(header: str) -> str:

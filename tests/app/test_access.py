@@ -67,6 +67,37 @@ def test_any_other_name_is_refused_with_a_sentence(host: str) -> None:
     assert answer(Host=host, kind="websocket") == 1008
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost:8502",  # another server of this machine, to which cookies go too
+        "http://127.0.0.1:8501",
+        "http://localhost",
+        "http://evil.example",
+        "http://localhost:8501.evil.example",
+        "http://localhost:8501@evil.example",
+        "ftp://localhost:8501",
+        "localhost:8501",
+        "null",
+        "",
+    ],
+)
+def test_pages_of_other_addresses_are_refused_before_streamlit_sees_them(origin: str) -> None:
+    for token in ("", TOKEN):
+        cookie = {"Cookie": f"attune_token_8501={token}"}
+        given = {"token": token, "Host": "localhost:8501", "Origin": origin, **cookie}
+        assert answer("/_stcore/stream", kind="websocket", **given) == 1008
+        status, _, text = answer("/_stcore/upload_file", **given)
+        assert status == 403
+        assert "another address" in text
+
+
+@pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1:8501", "localhost"])
+def test_its_own_pages_get_in(host: str) -> None:
+    for scheme in ("http", "https"):  # behind a proxy the scheme is not known
+        assert answer(Host=host, Origin=f"{scheme}://{host}")[0] == 200
+
+
 def test_without_the_token_nobody_gets_in() -> None:
     for path in ("/", "/_stcore/health", "/?token=wrong", "/?token="):
         status, _, text = answer(path, token=TOKEN, Host="localhost:8501")
