@@ -1,8 +1,10 @@
 """Text as a snapshot may hold it: bounded, and with nothing in it that acts on a reader's screen.
 
 Control characters (terminal escapes) and bidirectional overrides (source that reads differently
-from what it compiles to) are refused on reading and taken out on writing. HTML and Markdown are
-ordinary characters here; whoever shows a text escapes it.
+from what it compiles to) are refused on reading and taken out on writing; in sources, which a
+person agrees to run, all that would not show (`kernels.characters`). HTML and Markdown are ordinary
+characters here; whoever shows a text escapes it, and the command line writes out what would not
+show.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from kernels.characters import BIDIRECTIONAL, HIDDEN
+
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
-_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_FORBIDDEN_IN_LINES = f"\\x00-\\x08\\x0b\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029{_BIDI}"
-_FORBIDDEN_IN_LINE = f"\\x00-\\x1f\\x7f-\\x9f\u2028\u2029{_BIDI}"
+_FORBIDDEN_IN_LINES = f"\\x00-\\x08\\x0b\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029{BIDIRECTIONAL}"
+_FORBIDDEN_IN_LINE = f"\\x00-\\x1f\\x7f-\\x9f\u2028\u2029{BIDIRECTIONAL}"
 
 MAX_LINE = 400
 MAX_SENTENCE = 2_000
@@ -27,7 +30,8 @@ MAX_LOG = 65_536
 MAX_SOURCE = 1_000_000
 
 _SURROGATES = "\ud800-\udfff"
-_IN_LINES = re.compile(f"[{_FORBIDDEN_IN_LINES}{_SURROGATES}]")
+# Form feeds and lone carriage returns are read in old files and no longer written.
+_IN_LINES = re.compile(f"[{_FORBIDDEN_IN_LINES}\\x0c{_SURROGATES}]|\r(?!\n)")
 _IN_LINE = re.compile(f"[{_FORBIDDEN_IN_LINE}{_SURROGATES}]+")
 
 
@@ -94,7 +98,7 @@ Name: TypeAlias = Annotated[str, Text(f"^{_LINE_PATTERN}+$", MAX_LINE, clean_lin
 Sentence: TypeAlias = Annotated[str, _lines(MAX_SENTENCE)]
 Notes: TypeAlias = Annotated[str, _lines(MAX_NOTES)]
 Log: TypeAlias = Annotated[str, _lines(MAX_LOG)]
-SourceText: TypeAlias = Annotated[str, Text(f"^[^{_FORBIDDEN_IN_LINES}]*$", MAX_SOURCE)]
+SourceText: TypeAlias = Annotated[str, Text(f"^(?:[^{HIDDEN}\\r]|\\r\\n)*$", MAX_SOURCE)]
 Identifier: TypeAlias = Annotated[str, Text(r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 Sha256: TypeAlias = Annotated[str, Text(r"^[0-9a-f]{64}$")]
 Sha256OrEmpty: TypeAlias = Annotated[str, Text(r"^([0-9a-f]{64})?$")]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+from kernels.characters import hidden_in
+
 MAX_BLOCK: Final = 20_000  # characters
 MAX_INTEGER: Final = 2**31 - 1
 
@@ -150,7 +152,22 @@ def load_block(path: Path, toml: str, first_line: int) -> Table:
         raise KernelDescriptionError(path, first_line + line - 1, f"{sentence}.") from None
     except RecursionError:
         raise KernelDescriptionError(path, first_line, "its values nest too deeply.") from None
-    return Table(Place(path, _key_lines(toml, first_line)), values, ())
+    block = Table(Place(path, _key_lines(toml, first_line)), values, ())
+    _refuse_hidden(block.place, values, ())
+    return block
+
+
+def _refuse_hidden(place: Place, value: object, keys: _KeyPath) -> None:
+    """Raise for a text or key with a character that would not show: TOML can write each of them."""
+    if isinstance(value, str) and (character := hidden_in(value)):
+        place.error(keys, f"a text holds the character {character}, which does not show.")
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            _refuse_hidden(place, item, (*keys, number))
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_hidden(place, key, keys)
+            _refuse_hidden(place, item, (*keys, key))
 
 
 def _key_lines(toml: str, first_line: int) -> dict[_KeyPath, int]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.cli.command_line import parser
+from engine.cli.output import shown_output
 from engine.errors import AttuneError, BadInput, InvalidKernel
 from engine.records.explain import file_label
 from engine.records.files import DISK_ERRORS
@@ -20,6 +21,11 @@ from engine.records.files import DISK_ERRORS
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    with shown_output():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         given = sys.argv[1:] if argv is None else list(argv)
         args = parser(only=given[0] if given else "").parse_args(given)

@@ -1,13 +1,53 @@
-"""Printing: one JSON object for machines, a table for people."""
+"""Printing: one JSON object for machines, a table for people; nothing that acts on a terminal.
+
+Texts of files, kernels and compilers reach the terminal by many ways. So what is printed passes one
+place that writes out each character that would not show, as `^M` or `^[`.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from engine.table import Table
+from kernels.characters import visible
+
+
+class _Shown:
+    """A text stream that writes `visible` text into another one, which it is otherwise."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def shown_output() -> Iterator[None]:
+    """Within it, standard output and standard error show every character."""
+    before = sys.stdout, sys.stderr
+    shown = cast(TextIO, _Shown(sys.stdout)), cast(TextIO, _Shown(sys.stderr))
+    sys.stdout, sys.stderr = shown
+    try:
+        yield
+    finally:
+        # Another one stands there where the output could not be written.
+        if sys.stdout is shown[0]:
+            sys.stdout = before[0]
+        if sys.stderr is shown[1]:
+            sys.stderr = before[1]
 
 
 def print_json(value: Any) -> None:
@@ -37,11 +77,14 @@ def _draw(table: Table) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    title = visible(table.title)
+    drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_numeric in zip(table.columns, table.numeric, strict=True):
-        drawn.add_column(name, justify="right" if is_numeric else "left")
+        drawn.add_column(visible(name), justify="right" if is_numeric else "left")
     for row in table.texts:
-        drawn.add_row(*row)
+        drawn.add_row(*map(visible, row))
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.
     width = None if sys.stdout.isatty() else 240
-    Console(highlight=False, markup=False, emoji=False, width=width).print(drawn)
+    # The escapes of its own style are to act.
+    file = sys.stdout.stream if isinstance(sys.stdout, _Shown) else None
+    Console(highlight=False, markup=False, emoji=False, width=width, file=file).print(drawn)

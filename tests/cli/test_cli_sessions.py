@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hostile import STRINGS, filled, whole
 
 from engine.cli import main
 from engine.evaluation import Evaluation, Latency
@@ -18,7 +19,9 @@ from engine.problem import Problem
 from engine.records.codec import dumps, loads
 from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_snapshot, make_source
+from kernels.characters import hidden_in
 
+OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"
 SHIPPED = "20261121T000000Z_l4_v01_7-problems.json"
 CSV = "B,H,S,D,kernel_ms,colour\n1,1,128,64,0.5,red\n1,1,256,64,0.9,blue\n"
 ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "driver": "570.1"}
@@ -214,6 +217,38 @@ def test_their_source_is_shown_and_not_compiled_without_a_yes(
     assert "#error theirs was compiled" in captured.err
     assert "Not compiled" in captured.err
     assert captured.out == ""
+
+
+def test_no_text_of_a_file_acts_on_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All strings that a file may hold with a carriage return in them, in all that prints them."""
+    raw = filled("int a;\r\x1b[2Jb\u202e\u200b", STRINGS)
+    assert json.dumps(raw) == json.dumps(whole())
+    raw = filled("over\rwritten\x0c\u200b", STRINGS)
+    assert json.dumps(raw).count("written") > 3
+    file = tmp_path / "evil.json"
+    file.write_text(json.dumps(raw), encoding="utf-8")
+    for argv in (["sessions", "show"], ["rerun"], ["compare"]):
+        files = [str(file)] * (1 + (argv == ["compare"]))
+        assert main([*argv, *files]) in (0, 1, 2)
+        captured = capsys.readouterr()
+        assert hidden_in(captured.out + captured.err) == ""
+
+
+def test_a_compilers_log_is_shown_with_all_its_characters(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    source = (OWN_KERNELS / "naive_flash.cu").read_text(encoding="utf-8")
+    own = tmp_path / "mine.cu"
+    own.write_text(source + "\n#error \x1b[8mnobody sees this\n", encoding="utf-8")
+    sidecar = (OWN_KERNELS / "naive_flash.attune.toml").read_text(encoding="utf-8")
+    (tmp_path / "mine.attune.toml").write_text(sidecar, encoding="utf-8")
+    argv = ["evaluate", str(own), "--batch", "1", "--heads", "1", "--seqlen", "32"]
+    assert main([*argv, "--head-dim", "32", "--backend", "cpu"]) == 1
+    captured = capsys.readouterr()
+    assert "^[[8mnobody sees this" in captured.err
+    assert hidden_in(captured.out + captured.err) == ""
 
 
 def test_their_source_is_compiled_after_a_yes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import subprocess
 import sys
@@ -31,6 +32,12 @@ from engine.records.codec import MAX_BYTES, dumps, loads
 from engine.records.explain import place_of
 from engine.sessions.files import snapshot_of
 from engine.sessions.store.store import Store
+from kernels.characters import hidden_in, visible
+
+
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -228,6 +235,33 @@ def test_text_that_means_something_elsewhere_is_only_text(text: str) -> None:
 def test_text_that_acts_on_a_terminal_or_a_reader_is_refused(text: str) -> None:
     for path in STRINGS:
         assert outcome(put(path, text)), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "int a;\rint b;",  # a terminal writes the second over the first
+        "int a;\r",
+        "\x0cint a;",
+        "int \u200ba;",
+        "int \ufeffa;",
+        "int a\u3164;",  # a letter to C++, and a blank to the eye
+        "// \U000e0041",
+        *ACTING_TEXTS,
+    ],
+)
+def test_a_source_shows_all_that_is_in_it(text: str) -> None:
+    for kind in ("sources", "attachments"):
+        data = put((kind,), [{"name": "a.cu", "text": text, "sha256": sha256_of(text)}])
+        assert f"{kind}[0].text has characters" in outcome(data)
+    assert hidden_in(visible(text)) == ""
+
+
+def test_ends_of_lines_and_tabs_may_stand_in_a_source() -> None:
+    text = "// µ ✓ ⚠️\r\n\tint a;\n\r\n"
+    data = put(("sources",), [{"name": "a.cu", "text": text, "sha256": sha256_of(text)}])
+    assert outcome(data) == ""
+    assert visible(text) == text
 
 
 def test_half_a_surrogate_is_refused_everywhere() -> None:
