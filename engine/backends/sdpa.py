@@ -75,9 +75,7 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
         ToolMissing: there is no PyTorch, or it finds no GPU.
         MeasureError: there is no memory for the inputs.
     """
-    torch = _import_torch()
-    if not torch.cuda.is_available():
-        raise ToolMissing(f"PyTorch {torch.__version__} finds no CUDA device.")
+    torch = require_torch_on_gpu()
     timer = SdpaTimer(name, problem, inputs)
     try:
         yield timer
@@ -214,6 +212,17 @@ def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     gqa = {"enable_gqa": True} if problem.num_heads_kv is not None else {}
     out: torch.Tensor = attend(q, k, v, is_causal=problem.causal, **gqa)
     return out
+
+
+def require_torch_on_gpu() -> Any:
+    """PyTorch, which finds a GPU. Raises ToolMissing: it is not installed, or finds none."""
+    torch = _import_torch()
+    if not torch.cuda.is_available():
+        raise ToolMissing(
+            f"PyTorch {torch.__version__} finds no CUDA device: a build of PyTorch for CUDA times "
+            "its attention as the baseline."
+        )
+    return torch
 
 
 def _import_torch() -> Any:

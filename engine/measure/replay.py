@@ -124,7 +124,7 @@ class ReplayDevice:
         cold = "device_cold" in self.kinds
         try:
             ready = _prepare(subject, first, memory_share, cold=cold)
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             raise subject.failed(error) from error
         self._ready[name] = [*placements, ready]
 
@@ -142,14 +142,14 @@ class ReplayDevice:
         subject = first.subject
         try:
             return subject.free_bytes() >= 2 * copies * subject.copy_bytes
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             raise subject.failed(error) from error
 
     def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
         ready = self._ready[candidate][placement]
         try:
             return _sample(ready, kind)
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             raise ready.subject.failed(error) from error
 
     def state(self) -> GpuState:
@@ -170,7 +170,7 @@ class ReplayDevice:
         for ready in self._ready[name]:
             try:
                 ready.subject.verify()
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:
                 raise ready.subject.failed(error) from error
 
     def describe(self, candidate: str, kind: LatencyKind) -> str:

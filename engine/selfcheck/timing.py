@@ -8,7 +8,7 @@ from math import expm1, isinf
 import numpy as np
 
 from engine.backends.cuda import CudaBackend
-from engine.backends.sdpa import BACKENDS, baseline
+from engine.backends.sdpa import BACKENDS, baseline, require_torch_on_gpu
 from engine.compile import compile_plan
 from engine.measure.local_gpu import gpu_states
 from engine.measure.side_by_side import QUICK, TimingGroup
@@ -88,6 +88,7 @@ def aa_floor(backend: CudaBackend) -> str:
 
 def sdpa_backends() -> str:
     """Which of PyTorch's attention backends take part as baselines."""
+    require_torch_on_gpu()
     inputs = make_inputs(PROBLEM)
     with gpu_states() as read, TimingGroup(read, QUICK.kinds, placements=1) as group:
         for name in BACKENDS:

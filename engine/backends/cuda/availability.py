@@ -14,6 +14,7 @@ from engine.errors import UnknownName
 # cudaError_t, from driver_types.h
 _INSUFFICIENT_DRIVER = 35
 _NO_DEVICE = 100
+_MIG = " MIG "  # "NVIDIA H200 MIG 1g.18gb", as CUDA calls a slice; NVML names the whole GPU
 
 
 def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
@@ -32,11 +33,13 @@ def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
 
 
 def is_same_model(driver_name: str, device: DeviceSpec) -> bool:
-    """Whether the driver's name for a GPU means this row of the device table."""
+    """Whether the driver's name for a GPU, or for a MIG slice of it, means this row of the device
+    table."""
+    whole = driver_name.partition(_MIG)[0]
     try:
-        return find_device(driver_name).name == device.name
+        return find_device(whole).name == device.name
     except UnknownName:
-        return driver_name in (device.name, *device.aliases)
+        return device.name in (whole, driver_name) or whole in device.aliases
 
 
 def explain_missing(error_code: int, message: str, driver: int, runtime: int) -> str:

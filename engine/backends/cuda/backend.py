@@ -67,7 +67,7 @@ class CudaBackend:
         except _Stopped as stopped:
             failure = stopped.failure
             return RunResult(failure.status, failure.reason, stopped.log or log)
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             failure = self._failure(error, plan.variant)
             return RunResult(failure.status, failure.reason, log)
 
@@ -91,7 +91,7 @@ class CudaBackend:
             kernels = self._load(plan, compiled)
         except _Stopped as stopped:
             raise MeasureError(stopped.failure.reason) from stopped
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             raise MeasureError(self._failure(error, plan.variant).reason) from error
 
         def explain(error: Exception) -> str:
@@ -203,7 +203,7 @@ class CudaBackend:
                 self._calls.wait(max(0.0, deadline - time.perf_counter()))
             except GpuTimeout as error:
                 raise _Stopped(self._timed_out(launch.entry, f"{timeout_s:g} s")) from error
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:
                 raise _Stopped(self._failure(error, launch.entry)) from error
         return (time.perf_counter() - start) * 1000
 
@@ -217,8 +217,6 @@ class CudaBackend:
         if isinstance(error, GpuTimeout):
             return self._timed_out(entry, f"{WAIT_S:g} s")
         failure = explain(error, entry)
-        if failure is None:
-            raise error
         if failure.context_lost:
             self._lose(f"An earlier kernel broke this process's CUDA context ({failure.reason})")
         return failure

@@ -27,6 +27,17 @@ _SPIN_S = 0.02
 _POLL_S = 0.0005
 _NOT_READY = 600  # cudaErrorNotReady
 _NO_CLUSTER = (1, 1, 1)
+_ENCODE_TILED, _SINCE_CUDA = "cuTensorMapEncodeTiled", 12000
+_TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
+# CUresult cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, element strides,
+# interleave, swizzle, L2 promotion, out-of-bounds fill)
+_EncodeTiled = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p),
+    *(ctypes.POINTER(ctypes.c_uint64),) * 2,
+    *(ctypes.POINTER(ctypes.c_uint32),) * 2,
+    *(ctypes.c_int,) * 4,
+)
 
 
 class DriverError(RuntimeError):
@@ -192,7 +203,12 @@ class CupyCalls:
         cluster: tuple[int, int, int] = _NO_CLUSTER,
     ) -> None:
         if cluster == _NO_CLUSTER:
-            kernel(grid, block, args, dynamic_smem, stream=self._stream)
+            # CuPy takes an array by value only as one element: a structure, as opaque bytes.
+            by_value = [
+                each.view(f"V{each.nbytes}") if isinstance(each, np.ndarray) else each
+                for each in args
+            ]
+            kernel(grid, block, by_value, dynamic_smem, stream=self._stream)
             return
         cu = self._bindings
         config = cu.CUlaunchConfig()
@@ -215,23 +231,32 @@ class CupyCalls:
 
     def tensor_map(self, tensor_map: TensorMapArg, address: int) -> npt.NDArray[np.uint8]:
         cu = self._bindings
-        count = len(tensor_map.dims)
+        # The driver wants the map at a multiple of 64 bytes. cuda.bindings' own call allocates it
+        # where it comes to lie, so the function is called at its address.
+        flags = cu.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_DEFAULT
+        status, function, _ = cu.cuGetProcAddress(_ENCODE_TILED.encode(), _SINCE_CUDA, flags)
+        _require("cuGetProcAddress", status)
+        rank = len(tensor_map.dims)
         swizzle = f"{tensor_map.swizzle_bytes}B" if tensor_map.swizzle_bytes else "NONE"
-        status, encoded = cu.cuTensorMapEncodeTiled(
+        space = np.zeros(_TENSOR_MAP_BYTES + _TENSOR_MAP_ALIGNMENT, np.uint8)
+        begin = -space.ctypes.data % _TENSOR_MAP_ALIGNMENT
+        encoded = space[begin : begin + _TENSOR_MAP_BYTES]
+        found = _EncodeTiled(int(function))(
+            encoded.ctypes.data,
             cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
-            count,
+            rank,
             address,
-            [cu.cuuint64_t(size) for size in tensor_map.dims],
-            [cu.cuuint64_t(stride) for stride in tensor_map.strides_bytes],
-            [cu.cuuint32_t(size) for size in tensor_map.box],
-            [cu.cuuint32_t(1)] * count,  # of the box's elements
+            (ctypes.c_uint64 * rank)(*tensor_map.dims),
+            (ctypes.c_uint64 * rank)(*tensor_map.strides_bytes),
+            (ctypes.c_uint32 * rank)(*tensor_map.box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),  # of the box's elements
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
-        _require("cuTensorMapEncodeTiled", status)
-        return np.array([int(word) for word in encoded.opaque], np.uint64).view(np.uint8)
+        _require(_ENCODE_TILED, cu.CUresult(found))
+        return encoded.copy()
 
     @property
     def _bindings(self) -> Any:

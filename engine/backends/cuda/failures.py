@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.errors import AttuneError
 from engine.evaluation import Status
 
 # Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): what it means, what to do.
@@ -43,8 +44,8 @@ class Failure:
     context_lost: bool = False
 
 
-def explain(error: Exception, entry: str) -> Failure | None:
-    """The failure that a CuPy exception stands for; None when it is not CUDA's.
+def explain(error: Exception, entry: str) -> Failure:
+    """The failure that an exception stands for: CUDA's by its status, any other by its words.
 
     Args:
         entry: the kernel that was running.
@@ -56,8 +57,15 @@ def explain(error: Exception, entry: str) -> Failure | None:
             f"The GPU ran out of memory ({error}): choose a smaller batch, fewer heads or a "
             "shorter sequence.",
         )
+    if isinstance(error, AttuneError):
+        return Failure(Status.LAUNCH_ERROR, str(error))
     if not isinstance(code, int):
-        return None
+        said = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
+        return Failure(
+            Status.LAUNCH_ERROR,
+            f"{entry} could not be launched ({said}): Attune and this CuPy do not fit together. "
+            "Send what `python -m engine selfcheck --json` prints.",
+        )
     lost = code in LOST_CONTEXT
     if code in _MEANINGS:
         what, advice = _MEANINGS[code]

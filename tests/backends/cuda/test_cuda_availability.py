@@ -68,6 +68,8 @@ def test_without_a_driver_the_real_cupy_says_so() -> None:
         ("NVIDIA L4", "L40S", False),
         ("Tesla T4", "T4", True),
         ("NVIDIA H200", "H200", True),
+        ("NVIDIA H200 MIG 1g.18gb", "H200", True),
+        ("NVIDIA H200 MIG 1g.18gb", "H100 SXM", False),
         ("NVIDIA Nonesuch 9000", "L4", False),
     ],
 )

@@ -179,12 +179,16 @@ def test_a_refused_launch_keeps_the_context(inputs: Inputs) -> None:
     assert backend.run(make_plan(), inputs, OPTIONS).status is Status.PASSED
 
 
-def test_a_defect_of_ours_is_not_dressed_up_as_cudas(inputs: Inputs) -> None:
+@pytest.mark.parametrize("error", [TypeError("Unsupported type"), RuntimeError("a bug")])
+def test_what_is_not_cudas_is_a_status_that_names_it(inputs: Inputs, error: Exception) -> None:
     def defect(*_: object) -> None:
-        raise RuntimeError("a bug")
+        raise error
 
-    with pytest.raises(RuntimeError, match="a bug"):
-        CudaBackend(gpu_with(finish=defect).calls()).run(make_plan(), inputs, OPTIONS)
+    backend = CudaBackend(gpu_with(finish=defect).calls())
+    result = backend.run(make_plan(), inputs, OPTIONS)
+    assert result.status is Status.LAUNCH_ERROR
+    assert f"{type(error).__name__}: {error}" in result.reason
+    assert backend.gpu_error is None
 
 
 def test_too_little_memory_is_said_before_anything_is_allocated(inputs: Inputs) -> None:

@@ -6,6 +6,7 @@ import pytest
 from fake_gpu import CudaError, OutOfMemory
 
 from engine.backends.cuda.failures import LOST_CONTEXT, explain
+from engine.errors import ToolMissing
 from engine.evaluation import Status
 
 LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
@@ -14,7 +15,6 @@ LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 99
 @pytest.mark.parametrize("code", [1, 9, 98, 209, 701, *LOST])
 def test_every_code_is_one_sentence_with_the_kernels_name(code: int) -> None:
     failure = explain(CudaError(code, f"cudaError{code}: cuda's words"), "attention_v01")
-    assert failure is not None
     assert failure.status is Status.LAUNCH_ERROR
     assert failure.reason.startswith("attention_v01 ")
     assert f"cudaError{code}: cuda's words" in failure.reason
@@ -26,16 +26,24 @@ def test_every_code_is_one_sentence_with_the_kernels_name(code: int) -> None:
 @pytest.mark.parametrize("error", [OutOfMemory("need 5 GB"), CudaError(2, "cudaErrorMemory")])
 def test_both_ways_to_run_out_of_memory(error: Exception) -> None:
     failure = explain(error, "attention_v01")
-    assert failure is not None
     assert failure.status is Status.OUT_OF_MEMORY
     assert not failure.context_lost
 
 
-def test_other_errors_are_not_cudas() -> None:
-    assert explain(RuntimeError("a bug"), "k") is None
-    strange = RuntimeError("a bug")
-    strange.status = "text"  # type: ignore[attr-defined]
-    assert explain(strange, "k") is None
+@pytest.mark.parametrize("error", [TypeError("Unsupported type\n<class>"), RuntimeError("a bug")])
+def test_other_errors_are_said_in_their_own_words(error: Exception) -> None:
+    error.status = "text"  # type: ignore[attr-defined]
+    failure = explain(error, "k")
+    assert failure.status is Status.LAUNCH_ERROR
+    assert failure.reason.startswith(f"k could not be launched ({type(error).__name__}: ")
+    assert "\n" not in failure.reason
+    assert not failure.context_lost
+
+
+def test_a_sentence_of_ours_stays_as_it_is() -> None:
+    assert explain(ToolMissing("There is none: install it."), "k").reason == (
+        "There is none: install it."
+    )
 
 
 def test_every_error_after_which_cuda_wants_a_new_process_loses_the_context() -> None:
@@ -57,7 +65,6 @@ def test_cupys_own_exceptions_carry_what_is_read_here() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     error = cupy.cuda.runtime.CUDARuntimeError(35)
     failure = explain(error, "k")
-    assert failure is not None
     assert "cudaErrorInsufficientDriver" in failure.reason
     assert issubclass(cupy.cuda.driver.CUDADriverError, RuntimeError)
     assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)

@@ -268,6 +268,17 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(inputs: Inp
     assert any("; dropped" in x.reason and "for SM clock under 95%" in x.reason for x in latencies)
 
 
+def test_a_kernel_that_writes_nothing_is_timed(inputs: Inputs) -> None:
+    """What is not written is the same after every launch: it is not what memory held before."""
+    gpu = slow_gpu()
+    gpu.kernels = {"produce": lambda *_: None, "finish": lambda *_: None}
+    with TimingGroup(steady, ("device_warm",), placements=1) as group:
+        backend = CudaBackend(gpu.calls())
+        assert group.add("k", lambda: backend.timer(make_plan(), inputs, verdict(passed=True)))
+        run = group.run("k", replace(SHORT, kinds=("device_warm",)))
+        assert group.latencies(run, "k"), group.failures
+
+
 def test_a_kernel_that_cannot_be_timed_raises_its_sentence(inputs: Inputs) -> None:
     gpu = slow_gpu()
     gpu.out_of_memory_at = 1

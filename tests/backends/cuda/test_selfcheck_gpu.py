@@ -8,7 +8,7 @@ from fake_gpu import FakeGpu
 
 from engine.backends.cuda import CudaBackend
 from engine.selfcheck import gpu, timing
-from engine.selfcheck.check import CheckFailed
+from engine.selfcheck.check import CheckFailed, State, perform
 from kernels.ladder import LADDER
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
@@ -46,6 +46,15 @@ def test_graphs_are_timed_against_an_empty_one() -> None:
     assert fake.modules == 0
     with pytest.raises(CheckFailed, match="cannot be trusted"):
         timing.graph_timing(backend_of(FakeGpu({"k": lambda *_: None}, launch_us=0.0)))
+
+
+def test_a_torch_without_cuda_is_said_once_and_is_no_failure() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this PyTorch finds a GPU")
+    found = perform("SDPA", timing.sdpa_backends)
+    assert found.state is State.NOT_POSSIBLE
+    assert found.sentence.count("finds no CUDA device") == 1
 
 
 def test_occupancy_is_compared_with_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

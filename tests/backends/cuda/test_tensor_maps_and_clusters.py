@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from fake_gpu import FakeGpu
 from fake_kernels import PROBLEM, finish, gpu_with, make_plan, produce
 
-from engine.arguments import TensorMapArg
+from engine.arguments import ScalarArg, StructArg, TensorMapArg
 from engine.backends.base import RunOptions
-from engine.backends.cuda import CudaBackend
+from engine.backends.cuda import CudaBackend, cupy_calls
 from engine.backends.cuda.cupy_calls import CupyCalls
 from engine.evaluation import Status
 from engine.tensors import Inputs
@@ -32,18 +33,35 @@ class FakeDriver:
         self._gpu = gpu
         self._status = getattr(driver.CUresult, status)
         self.encoded: list[tuple[Any, ...]] = []
+        self._encode = cupy_calls._EncodeTiled(self._encode_tiled)
         self.clusters: list[tuple[int, int, int]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(driver, name)
 
-    def cuTensorMapEncodeTiled(self, kind: Any, rank: int, address: int, *rest: Any) -> Any:  # noqa: N802
+    def cuGetProcAddress(self, name: bytes, version: int, flags: Any) -> Any:  # noqa: N802
+        assert (name, version, int(flags)) == (b"cuTensorMapEncodeTiled", 12000, 0)
+        pointer = ctypes.cast(self._encode, ctypes.c_void_p).value
+        return driver.CUresult.CUDA_SUCCESS, pointer, None
+
+    def _encode_tiled(self, to: int, kind: int, rank: int, address: int | None, *rest: Any) -> int:
+        """`cuTensorMapEncodeTiled`; refuses what its documentation says it refuses."""
+        if to % 64:
+            return int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)
         dims, strides, box, steps, *modes = rest
-        sizes = [[int(x) for x in group] for group in (dims, strides, box, steps)]
-        self.encoded.append((kind.name, rank, address, *sizes, *(mode.name for mode in modes)))
-        tensor_map = driver.CUtensorMap()
-        tensor_map.opaque = [driver.cuuint64_t(address + i) for i in range(16)]
-        return self._status, tensor_map
+        # A stride for each dimension but the innermost.
+        sizes = [
+            list(x[:n]) for x, n in ((dims, rank), (strides, rank - 1), (box, rank), (steps, rank))
+        ]
+        enums = (driver.CUtensorMapInterleave, driver.CUtensorMapSwizzle)
+        enums += (driver.CUtensorMapL2promotion, driver.CUtensorMapFloatOOBfill)
+        names = [enum(mode).name for enum, mode in zip(enums, modes, strict=True)]
+        self.encoded.append(
+            (driver.CUtensorMapDataType(kind).name, rank, address or 0, *sizes, *names)
+        )
+        words = (ctypes.c_uint64 * 16)(*((address or 0) + i for i in range(16)))
+        ctypes.memmove(to, words, 128)
+        return int(self._status)
 
     def cuLaunchKernelEx(self, config: Any, function: Any, params: int, extra: int) -> Any:  # noqa: N802
         from fake_cupy import _FUNCTIONS
@@ -114,6 +132,41 @@ def test_a_pass_gets_the_map_of_its_own_buffer(gpu: FakeGpu, inputs: Inputs) -> 
     assert (result.status, result.reason) == (Status.PASSED, "")
     assert seen
     assert all(q == address for q, address in seen)
+
+
+def test_a_map_lies_where_the_driver_wants_it(gpu: FakeGpu) -> None:
+    """Wherever the allocator happens to put things."""
+    calls = CupyCalls(gpu.cupy, FakeDriver(gpu))
+    kept = [(calls.tensor_map(Q_MAP, 0x7F00), np.empty(16 * i + 1, np.uint8)) for i in range(64)]
+    assert len(kept) == 64
+
+
+def test_a_map_that_the_driver_refuses_is_a_sentence(gpu: FakeGpu, inputs: Inputs) -> None:
+    plan = make_plan()
+    first = dataclasses.replace(plan.passes[0], args=(*plan.passes[0].args, Q_MAP))
+    plan = dataclasses.replace(plan, passes=(first, plan.passes[1]))
+    fake = FakeDriver(gpu, "CUDA_ERROR_INVALID_VALUE")
+    result = CudaBackend(CupyCalls(gpu.cupy, fake)).run(plan, inputs, RunOptions())
+    assert result.status is Status.LAUNCH_ERROR
+    assert "cuTensorMapEncodeTiled" in result.reason
+
+
+def test_a_structure_is_passed_by_value(inputs: Inputs) -> None:
+    """As one element of its bytes: CuPy refuses arrays of several."""
+    plan = make_plan()
+    fields = (ScalarArg("a", "int32", 7), ScalarArg("b", "float64", 0.5))
+    args = (*plan.passes[0].args, StructArg("s", fields))
+    first = dataclasses.replace(plan.passes[0], args=args)
+    plan = dataclasses.replace(plan, passes=(first, plan.passes[1]))
+    seen: list[bytes] = []
+
+    def takes(gpu: FakeGpu, *args: Any) -> None:
+        seen.append(args[3].tobytes())
+        produce(gpu, *args[:3])
+
+    result = CudaBackend(gpu_with(produce=takes).calls()).run(plan, inputs, RunOptions())
+    assert (result.status, result.reason) == (Status.PASSED, "")
+    assert set(seen) == {struct.pack("<i4xd", 7, 0.5)}
 
 
 def test_clusters_are_launched_with_their_arguments(gpu: FakeGpu, inputs: Inputs) -> None:
