@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem, StoreError
 from engine.problem import Problem
 from engine.tuned import TunedConfig, find_tuned
@@ -45,13 +46,15 @@ def check_given(variant: Variant, given: Mapping[str, int]) -> None:
         raise InvalidProblem(why)
 
 
-def default_config(variant: Variant, given: Mapping[str, int]) -> dict[str, int]:
-    """The variant's defaults, overridden by what is given; whatever was tuned is not asked."""
-    return {**variant.default_config(), **given}
+def default_config(
+    variant: Variant, given: Mapping[str, int], device: DeviceSpec | None = None
+) -> dict[str, int]:
+    """The variant's defaults on a GPU, overridden by what is given; tuned configs are not asked."""
+    return {**variant.default_config(device.num_sms if device is not None else None), **given}
 
 
 def resolve_config(
-    variant: Variant, given: Mapping[str, int], problem: Problem, gpu: str | None
+    variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> ResolvedConfig:
     """The config of an evaluation.
 
@@ -60,14 +63,14 @@ def resolve_config(
     Unknown names stay in, for `Variant.unsupported` to report.
 
     Args:
-        gpu: its name in the device table; None: not known, so that nothing was tuned for it.
+        device: None: not known, so that nothing was tuned for it.
     """
-    values = default_config(variant, given)
+    values = default_config(variant, given, device)
     origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}
-    if gpu is None or all(name in given for name in values):
+    if device is None or all(name in given for name in values):
         return ResolvedConfig(values, origins)
     try:
-        tuned = find_tuned(gpu, variant, problem)
+        tuned = find_tuned(device.name, variant, problem)
     except StoreError as error:
         return ResolvedConfig(values, origins, error=f"Defaults are used: {error}")
     if tuned is None:

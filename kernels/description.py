@@ -31,6 +31,8 @@ same TOML in a file beside it, `my_kernel.attune.toml`.
 
 What may be added:
 
+    tunables.num_ctas.per_sm = 2                       # persistent CTAs: as many on each SM is the
+                                                       # default of a GPU, and any number is offered
     dtypes = ["float16"]                               # both where it is left out
     causal = [false]                                   # masks that it computes; both
     gqa = true                                         # query heads may share K/V heads; for an
@@ -494,12 +496,15 @@ class _Reader:
 
 def _tunable(group: Table, name: str) -> Tunable:
     table = group.table(name)
-    table.allow("values", "default", "meaning")
+    table.allow("values", "default", "meaning", "per_sm")
     values = table.integers("values")
     default = table.get("default", int, "one of the values")
     if default not in values:
         table.error("default", f"{shown(default)} is not one of the values")
-    return Tunable(name, values, default, table.string("meaning"))
+    per_sm = table.get("per_sm", int, "the CTAs on each SM, at least 1", 0)
+    if "per_sm" in table.values and per_sm < 1:
+        table.error("per_sm", f"it is the CTAs on each SM, at least 1, not {shown(per_sm)}")
+    return Tunable(name, values, default, table.string("meaning"), per_sm)
 
 
 def _dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:

@@ -29,7 +29,10 @@ let.heads_at_once = "kv_heads_at_once * (num_heads // num_heads_kv) if causal el
 block_n = {values = [64, 128], default = 128, meaning = "K/V rows per tile"}
 stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
 consumers = {values = [2, 3], default = 2, meaning = "warpgroups that compute, 64 query rows each"}
-num_ctas = {values = [4, 78, 114, 132], default = 132, meaning = "CTAs that stay: the GPU's SMs"}
+num_ctas.values = [4, 78, 114, 132]
+num_ctas.default = 132
+num_ctas.per_sm = 1
+num_ctas.meaning = "CTAs that stay: the GPU's SMs"
 kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
 
 [[constraints]]

@@ -18,6 +18,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 AUTO: Final = "auto"  # stands for the variant that is chosen for a problem; no kernel has it
 KERNELS_DIR = Path(__file__).resolve().parent
+MAX_PERSISTENT_CTAS = 65_535
 
 Dtype: TypeAlias = Literal["float16", "bfloat16"]
 MathUnit: TypeAlias = Literal["fma", "tensor"]
@@ -76,13 +77,32 @@ class Tunable:
     """One compile-time choice of a variant."""
 
     name: str  # snake_case; the macro is the same in capitals
-    values: tuple[int, ...]  # every value offered, ascending
+    values: tuple[int, ...]  # every value offered, ascending; with `per_sm`, those worth listing
     default: int
     meaning: str  # one line for tooltips
+    # A number of persistent CTAs: so many on each SM is the default of a GPU whose SMs are known,
+    # and any number from 1 is offered. 0: a tunable like any other.
+    per_sm: int = 0
 
     @property
     def macro(self) -> str:
         return self.name.upper()
+
+    def default_on(self, num_sms: int | None) -> int:
+        """The default on a GPU of so many SMs; None: not known."""
+        return self.per_sm * num_sms if self.per_sm and num_sms else self.default
+
+    def values_on(self, num_sms: int | None) -> tuple[int, ...]:
+        """The values to choose from on a GPU of so many SMs, ascending.
+
+        Of persistent CTAs whole numbers on each SM, up to one more than the default.
+        """
+        if not self.per_sm or not num_sms:
+            return self.values
+        return tuple(num_sms * each for each in range(1, self.per_sm + 2))
+
+    def offers(self, value: int) -> bool:
+        return value in self.values or (self.per_sm > 0 and 1 <= value <= MAX_PERSISTENT_CTAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +255,9 @@ class Variant:
     macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
     include_folders: tuple[Path, ...] = ()  # besides the source's own
 
-    def default_config(self) -> dict[str, int]:
-        return {t.name: t.default for t in self.tunables}
+    def default_config(self, num_sms: int | None = None) -> dict[str, int]:
+        """Of a GPU with so many SMs; None: of no GPU in particular."""
+        return {t.name: t.default_on(num_sms) for t in self.tunables}
 
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
         """The `-D` macros of one compile, sorted so that equal builds have equal keys."""
@@ -257,8 +278,10 @@ class Variant:
             if name not in tunables:
                 names = ", ".join(tunables) or "none"
                 return f"{self.id} has no tunable {name}: its tunables are {names}."
-            if value not in (values := tunables[name].values):
-                offered = ", ".join(map(str, values))
+            if not tunables[name].offers(value):
+                offered = ", ".join(map(str, tunables[name].values))
+                if tunables[name].per_sm:
+                    offered = f"1 to {MAX_PERSISTENT_CTAS:,}, for instance {offered}"
                 return f"{self.id} does not offer {name}={value}: choose one of {offered}."
         return None
 

@@ -14,6 +14,7 @@ from app.shared import runs
 from app.shared.footprints import CachedFootprints
 from app.shared.selection import Selection
 from engine.compile.sources import variant_sources
+from engine.config import default_config
 from engine.devices.spec import DeviceSpec
 from engine.errors import AttuneError, ToolMissing
 from engine.jobs.manager import JobStatus
@@ -116,7 +117,7 @@ class Question:
         request = self.request()
         variant = find_variant(request.variant)
         footprints = CachedFootprints(self._local_gpu)
-        config = {**variant.default_config(), **request.config}
+        config = default_config(variant, request.config, self.device)
         try:
             footprint = footprints(variant, config, self.device)
             own = self.points.is_own_file

@@ -138,7 +138,7 @@ def coordinates(
     if variant in {v.id for v in all_variants()}:
         values["variant"] = variant
         for tunable in find_variant(variant).tunables:
-            if config.get(tunable.name) in tunable.values:
+            if tunable.name in config and tunable.offers(config[tunable.name]):
                 values[tunable_key(find_variant(variant), tunable)] = config[tunable.name]
     return values
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import streamlit as st
 
 from app.shared import auto, copy_link, tuned_config, url_state
-from app.shared.machine import local_gpu
+from app.shared.machine import device_of, local_gpu
 from app.shared.selection import (
     DEFAULT_GPU,
     DTYPES,
@@ -29,13 +29,14 @@ from app.shared.selection import (
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice
+from engine.config import default_config
 from engine.devices import all_devices, find_device
 from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
 from engine.problem import Problem
 from kernels.ladder import LADDER
-from kernels.variant import AUTO, Variant
+from kernels.variant import AUTO, Tunable, Variant
 
 
 class _Subject(NamedTuple):
@@ -64,7 +65,7 @@ def ahead() -> Selection:
 
     def config_of(variant: Variant) -> dict[str, int]:
         return {
-            t.name: url_state.chosen(tunable_key(variant, t), t.values, t.default)
+            t.name: url_state.chosen(tunable_key(variant, t), *_offered(t, gpu))
             for t in variant.tunables
         }
 
@@ -118,14 +119,14 @@ def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: s
     if is_auto and choice is not None:
         auto.draw(choice, problem, gpu_name)
         return _Subject(variant, choice.config, problem, error, choice)
-    config = _config(variant)
+    config = _config(variant, gpu)
     tuned_config.draw(variant, config, problem, gpu_name)
     return _Subject(variant, config, problem, error, None)
 
 
 def _remembered(gpu: str | None, _: str) -> _Subject:
     def defaults(variant: Variant) -> dict[str, int]:
-        return {tunable.name: tunable.default for tunable in variant.tunables}
+        return default_config(variant, {}, device_of(gpu))
 
     return _subject(gpu, url_state.remembered, defaults)
 
@@ -266,19 +267,28 @@ def _presets(container: Any, present: Preset | None) -> None:
         container.caption(present.note, help=f"Source: {present.source}")
 
 
-def _config(variant: Variant) -> dict[str, int]:
+def _offered(tunable: Tunable, gpu: str | None) -> tuple[tuple[int, ...], int]:
+    """The values to choose from on a GPU, and the default."""
+    device = device_of(gpu)
+    num_sms = device.num_sms if device is not None else None
+    default = tunable.default_on(num_sms)
+    return tuple(sorted({*tunable.values, *tunable.values_on(num_sms), default})), default
+
+
+def _config(variant: Variant, gpu: str | None) -> dict[str, int]:
     config = {}
     for tunable in variant.tunables:
-        if len(tunable.values) == 1:
-            config[tunable.name] = tunable.default
+        values, default = _offered(tunable, gpu)
+        if len(values) == 1:
+            config[tunable.name] = default
             continue
-        draw = url_state.segments if len(tunable.values) <= _FEW else url_state.slider
+        draw = url_state.segments if len(values) <= _FEW else url_state.slider
         config[tunable.name] = draw(
             st,
             _words(tunable.name),
             tunable_key(variant, tunable),
-            tunable.values,
-            tunable.default,
+            values,
+            default,
             help=plain_markdown(tunable.meaning),
         )
     return config

@@ -65,7 +65,7 @@ def _help(tuned: TunedConfig) -> str:
 
 def _use(variant: Variant, tuned: TunedConfig) -> None:
     for tunable in variant.tunables:
-        if tuned.config.get(tunable.name) in tunable.values:
+        if tunable.name in tuned.config and tunable.offers(tuned.config[tunable.name]):
             st.session_state[tunable_key(variant, tunable)] = tuned.config[tunable.name]
 
 

@@ -48,7 +48,7 @@ def _on_gpu(spec: SweepSpec) -> bool:
 def _estimate(text: str, on_gpu: bool, _variants: tuple[Variant, ...]) -> SweepEstimate:
     """The estimate of a spec. `_variants` make it follow an edited kernel description."""
     spec = decode(SweepSpec, json.loads(text))
-    count = spec.space.count()
+    count = spec.space.count(spec.options.gpu)
     if count > _MAX_ENUMERATED:
         # Configs of one problem take about equally long: the default one represents all.
         sample = replace(spec.space, tunables={}, own_values=False)

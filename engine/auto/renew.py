@@ -27,7 +27,7 @@ from engine.model.estimate import BF16_CAPABILITY, estimate, launch_plan
 from engine.model.fitting import fitting_config
 from engine.problem import Problem
 from engine.records import files
-from kernels.variant import Config, Tunable, Variant
+from kernels.variant import Config, Variant
 
 # The GPU whose figures stand for its compute capability.
 GPUS = {
@@ -190,23 +190,10 @@ def _decoding(head_dim: int) -> list[Problem]:
 
 
 def _default(variant: Variant, device: DeviceSpec, head_dim: int) -> _Candidate:
-    """Nearest to the defaults with what shared memory there is; where CTAs stay, two on an SM."""
+    """Nearest to the GPU's defaults with what shared memory there is."""
     short = Problem(1, 1, _LENGTHS[0], head_dim)
-    config = fitting_config(variant, short, device) or variant.default_config()
-    for tunable in variant.tunables:
-        if tunable.name == "num_ctas":
-            at_two = (v for v in _values(tunable, device) if v <= 2 * (device.num_sms or 1))
-            config["num_ctas"] = max(at_two, default=tunable.default)
+    config = fitting_config(variant, short, device) or variant.default_config(device.num_sms)
     return _Candidate(variant, config, is_default=True)
-
-
-def _values(tunable: Tunable, device: DeviceSpec) -> tuple[int, ...]:
-    """Values worth a try on a GPU: of `num_ctas`, whole CTAs on every SM, or the nearest to one."""
-    if tunable.name != "num_ctas":
-        return tunable.values
-    sms = device.num_sms or 1
-    whole = tuple(v for v in tunable.values if v % sms == 0)
-    return whole or (max((v for v in tunable.values if v <= sms), default=tunable.values[0]),)
 
 
 def _variants_of(candidates: Iterable[_Candidate]) -> list[Variant]:
@@ -218,7 +205,7 @@ def _neighbours(default: _Candidate, device: DeviceSpec, *, splits: bool) -> Ite
     """The defaults with one tunable changed; keys that a default cannot hold need two."""
     variant, config = default.variant, default.config
     for tunable in variant.tunables:
-        for value in _values(tunable, device):
+        for value in tunable.values_on(device.num_sms):
             if tunable.name == "num_splits" and not (splits and value in _SPLITS):
                 continue
             if value != config[tunable.name]:

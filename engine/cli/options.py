@@ -13,6 +13,7 @@ from engine.config import check_given, default_config
 from engine.errors import InvalidProblem, UnknownName
 from engine.input_kinds import MEANINGS, InputKind, check_input_kind
 from engine.names import find_variant
+from engine.pipeline.request import target_device
 from engine.presets import find_preset
 from engine.problem import Problem
 from kernels.variant import AUTO, Dtype
@@ -97,7 +98,9 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
         return config
     variant = find_variant(args.variant)
     check_given(variant, config)
-    return default_config(variant, config) if getattr(args, "defaults_only", False) else config
+    if not getattr(args, "defaults_only", False):
+        return config
+    return default_config(variant, config, target_device(getattr(args, "gpu", None)))
 
 
 def first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:

@@ -73,9 +73,9 @@ def _of_variant(
         variant, config = find_variant(pinned.variant), dict(pinned.config)
         args.kernel = variant.id  # which the figures are of
     elif args.defaults_only:
-        config = default_config(variant, given)
+        config = default_config(variant, given, device)
     else:
-        config = resolve_config(variant, given, problem, device.name if device else None).values
+        config = resolve_config(variant, given, problem, device).values
     plan = launch_plan(variant, problem, config, device)
     analyses = analyse_plan(plan, _arch(args, device))
     if device is None:

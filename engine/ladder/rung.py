@@ -61,9 +61,10 @@ def request_of(
         config: None takes the defaults, or where they do not fit (too many keys for a kernel that
             holds them all, more shared memory than a CTA of this GPU has) the nearest that do.
     """
-    values = default_config(variant, config or {})
+    device = target_device(gpu)
+    values = default_config(variant, config or {}, device)
     if config is None:
-        values = fitting_config(variant, problem, target_device(gpu)) or values
+        values = fitting_config(variant, problem, device) or values
     return EvaluationRequest(variant.id, problem, values, gpu=gpu, execute=False)
 
 

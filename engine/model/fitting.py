@@ -27,7 +27,7 @@ def fitting_config(
     variant: Variant, problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int] | None:
     """Of the configs that fit, one that differs from the default in fewest values; None without."""
-    default = variant.default_config()
+    default = variant.default_config(device.num_sms if device is not None else None)
     if fits(variant, problem, default, device):
         return default
     if device is not None and capability_reason(variant, problem.dtype, device) is not None:

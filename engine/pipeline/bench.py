@@ -156,7 +156,7 @@ class _Bench:
         entrants = []
         for variant in LADDER:
             entrant = self._tuned(Entrant(variant.id, {}))
-            config = default_config(variant, entrant.config)
+            config = default_config(variant, entrant.config, self.spec)
             if unsupported_reason(variant, self.problem, config, self.spec) is None:
                 entrants.append(entrant)
         return entrants
@@ -171,7 +171,7 @@ class _Bench:
         if self.spec is None:
             return entrant
         variant = find_variant(entrant.variant)
-        resolved = resolve_config(variant, entrant.config, self.problem, self.spec.name)
+        resolved = resolve_config(variant, entrant.config, self.problem, self.spec)
         if resolved.error and resolved.error not in self.notes:
             self.notes.append(resolved.error)
         if resolved.tuned is None:
@@ -193,7 +193,7 @@ class _Bench:
             group.failures[entrant.name] = f"{checked.status}: {checked.reason}"
             return
         variant = find_variant(entrant.variant)
-        plan = make_plan(variant, self.problem, default_config(variant, checked.config))
+        plan = make_plan(variant, self.problem, default_config(variant, checked.config, self.spec))
         backend = cast("CudaBackend", self.evaluator.backend("cuda"))
         group.add(entrant.name, partial(backend.timer, plan, inputs, checked.correctness))
 

@@ -88,9 +88,7 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
         variant = choice.variant
         return ResolvedRequest(variant, choice.config, device, why, _origin(choice), choice)
     variant = find_variant(name) if source is None else variant_from(source, name)
-    config = resolve_config(
-        variant, request.config, request.problem, device.name if device is not None else None
-    )
+    config = resolve_config(variant, request.config, request.problem, device)
     return ResolvedRequest(variant, config.values, device, why, config)
 
 

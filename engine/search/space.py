@@ -113,15 +113,19 @@ class Space(Stored):
                     f"None of the chosen variants has a tunable {name!r}: they have {listing}."
                 )
 
-    def configs(self, variant: Variant) -> Iterator[dict[str, int]]:
+    def configs(
+        self, variant: Variant, device: DeviceSpec | None = None
+    ) -> Iterator[dict[str, int]]:
         """Every combination of the variant's tunables, constraints not yet looked at."""
         names = [t.name for t in variant.tunables]
-        for values in product(*self._axes(variant)):
+        for values in product(*self._axes(variant, device)):
             yield dict(zip(names, values, strict=True))
 
-    def count(self) -> int:
-        """Points of the space, those that constraints exclude among them. No enumeration."""
-        per_problem = sum(prod(map(len, self._axes(find_variant(v)))) for v in self.variants)
+    def count(self, gpu: str | None = None) -> int:
+        """Points on a GPU, those that constraints exclude among them. No enumeration."""
+        device = find_device(gpu) if gpu is not None else None
+        axes = (self._axes(find_variant(name), device) for name in self.variants)
+        per_problem = sum(prod(map(len, each)) for each in axes)
         return per_problem * len(self.problems)
 
     def points(self, options: SweepOptions) -> list[SweepPoint]:
@@ -131,10 +135,10 @@ class Space(Stored):
             InvalidProblem: more than MAX_POINTS.
             UnknownName: the options name a GPU that is not in the table.
         """
-        _limit(self.count(), "points")
         device = find_device(options.gpu) if options.gpu is not None else None
+        _limit(self.count(options.gpu), "points")
         variants = [find_variant(name) for name in dict.fromkeys(self.variants)]
-        configs = {variant.id: list(self.configs(variant)) for variant in variants}
+        configs = {variant.id: list(self.configs(variant, device)) for variant in variants}
         return [
             make_point(variant, problem, config, options, device)
             for problem in self.problems
@@ -142,10 +146,11 @@ class Space(Stored):
             for config in configs[variant.id]
         ]
 
-    def _axes(self, variant: Variant) -> list[tuple[int, ...]]:
+    def _axes(self, variant: Variant, device: DeviceSpec | None) -> list[tuple[int, ...]]:
+        num_sms = device.num_sms if device is not None else None
         axes = []
         for t in variant.tunables:
-            own = t.values if self.own_values else (t.default,)
+            own = t.values_on(num_sms) if self.own_values else (t.default_on(num_sms),)
             axes.append(tuple(dict.fromkeys(self.tunables.get(t.name, own))))
         return axes
 

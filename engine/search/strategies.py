@@ -13,9 +13,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
+from engine.config import default_config
 from engine.errors import ToolMissing
 from engine.names import find_variant
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, target_device
 from engine.problem import Problem
 from engine.search.space import SweepPoint
 
@@ -134,7 +135,8 @@ class Group:
         request = next(iter(points.values())).request
         self.names = tuple(request.config)
         self.axes = tuple(tuple(sorted(set(values))) for values in zip(*points, strict=True))
-        default = find_variant(request.variant).default_config()
+        device = target_device(request.gpu)
+        default = default_config(find_variant(request.variant), {}, device)
         wanted = tuple(default[name] for name in self.names)
         self.start = wanted if wanted in points else next(iter(points))
 

@@ -138,7 +138,9 @@ def _as_evaluated(e: Evaluation, footprint_of: FootprintOf) -> _Predicted | None
         variant, device = find_variant(e.variant), find_device(e.device)
     except (InvalidKernel, UnknownName):
         return None
-    return _predict(variant, e.problem, default_config(variant, e.config), device, footprint_of)
+    return _predict(
+        variant, e.problem, default_config(variant, e.config, device), device, footprint_of
+    )
 
 
 def _predict(

@@ -103,8 +103,9 @@ def counters_table(
 def _estimate(e: Evaluation, footprint_of: FootprintOf) -> Estimate | None:
     try:
         variant = find_variant(e.variant)
-        config = default_config(variant, dict(e.config))
-        return estimate_compiled(variant, e.problem, config, find_device(e.device), footprint_of)
+        device = find_device(e.device)
+        config = default_config(variant, dict(e.config), device)
+        return estimate_compiled(variant, e.problem, config, device, footprint_of)
     except AttuneError:
         return None
 

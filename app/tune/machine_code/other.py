@@ -9,6 +9,7 @@ from itertools import product
 import streamlit as st
 
 from app.shared import known_times
+from app.shared.machine import device_of
 from app.shared.selection import Selection, variant_label
 from app.tune.machine_code.reading import Reading, read
 from app.tune.source_watch import source_digest
@@ -53,7 +54,7 @@ def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
     variant = variants.get(chosen)
     if variant is None:
         return None
-    default = resolve_config(variant, {}, selection.problem, selection.gpu_name).values
+    default = resolve_config(variant, {}, selection.problem, device_of(selection.gpu)).values
     configs = {_name(config): config for config in (default, *_configs(selection, variant))}
     name = right.selectbox(
         "in the config", list(configs), key=f"machine_code_other_config.{variant.id}"
@@ -73,7 +74,9 @@ def _configs(selection: Selection, variant: Variant) -> list[Config]:
     """All that the variant takes for this problem."""
     assert selection.problem is not None
     names = [tunable.name for tunable in variant.tunables]
-    values = product(*(tunable.values for tunable in variant.tunables))
+    device = device_of(selection.gpu)
+    num_sms = device.num_sms if device is not None else None
+    values = product(*(tunable.values_on(num_sms) for tunable in variant.tunables))
     made = [dict(zip(names, each, strict=True)) for each in values]
     return [config for config in made if variant.unsupported(selection.problem, config) is None]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.errors import AttuneError
 from engine.jobs.status import JobProgress, JobState, JobStatus
 from engine.records import files
 from engine.search.rows import SweepRow
@@ -177,9 +178,9 @@ class _Opened:
     def _expected(self) -> int:
         try:
             spec = self.journal.spec
-        except ValueError:  # of another version of Attune
+            count, limit = spec.space.count(spec.options.gpu), spec.budget.evaluations
+        except (ValueError, AttuneError):  # of another version of Attune, or its table of GPUs
             return 0
-        count, limit = spec.space.count(), spec.budget.evaluations
         return count if limit is None else min(count, self._tally.skipped + limit)
 
     def _per_minute(self) -> float | None:

@@ -162,7 +162,7 @@ def _other_kernels(
     # K and V in pages, or not, is no choice of a kernel: they lie as they lie.
     alike = (v for v in variants if (v.page_rows is None) == (now.variant.page_rows is None))
     for variant in alike:
-        for config in _spreading_configs(variant):
+        for config in _spreading_configs(variant, now.device):
             if variant.id == now.variant.id and config == dict(now.config):
                 continue
             if unsupported_reason(variant, now.problem, config, now.device) is not None:
@@ -175,9 +175,9 @@ def _other_kernels(
             yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
 
 
-def _spreading_configs(variant: Variant) -> Iterator[dict[str, int]]:
+def _spreading_configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
     """The default, and it with every value of the tunables that make more or fewer CTAs."""
-    default = variant.default_config()
+    default = variant.default_config(device.num_sms)
     yield default
     for tunable in variant.tunables:
         if tunable.name in _SPREADING_TUNABLES:

@@ -242,7 +242,7 @@ def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, ResolvedConfig
     """One config serves the whole curve: that of the batch that is run today."""
     variant = find_variant(request.variant)
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
-    config = resolve_config(variant, request.config, problem_now(request), device.name)
+    config = resolve_config(variant, request.config, problem_now(request), device)
     return variant, device, config
 
 
