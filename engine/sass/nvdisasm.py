@@ -106,5 +106,5 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
     if done.returncode != 0:
         message = done.stderr.replace(str(path), "the file").strip().splitlines()
         reason = message[0] if message else f"exit code {done.returncode}"
-        raise CompileError(f"nvdisasm cannot read this cubin: {reason}")
+        raise CompileError(f"nvdisasm cannot read this cubin: {reason.rstrip('.')}.")
     return done.stdout
