@@ -106,8 +106,8 @@ class Emulator:
             )
         if entry.frame_bytes > _MOST_LOCAL_BYTES:
             raise CompileError(
-                f"{program.entry} says that a thread's stack takes {entry.frame_bytes:,} bytes, and "
-                f"CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
+                f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
+                f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
             )
         # A CTA gets whole units, and compilers read whole vectors into the last one.
         request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
