@@ -34,6 +34,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 _PARAMETER = "token"
+_LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def access_token(arguments: Sequence[str]) -> str:
@@ -58,7 +59,8 @@ def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         if token:
             port = st.get_option("server.port")
             query = urlencode({_PARAMETER: token})
-            print(f"\n  Open this, and give it to nobody: http://localhost:{port}/?{query}\n")
+            url = f"http://{own_name(token) or 'localhost'}:{port}/?{query}"
+            print(f"\n  Open this, and give it to nobody: {url}\n")
         prepare()
         yield
 
@@ -71,6 +73,8 @@ class AccessControl:
     def __init__(self, app: ASGIApp, token: str = "") -> None:
         self._app = app
         self._token = token
+        self._name = own_name(token)
+        self._secret = secrets.token_bytes(32)  # no cookie holds the token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -93,7 +97,7 @@ class AccessControl:
     def _refusal(self, connection: HTTPConnection) -> Response | None:
         """The answer to a connection that goes no further, or None."""
         host = _host_name(connection.headers.get("host", ""))
-        if host not in _allowed_hosts():
+        if host not in _allowed_hosts() and not (self._name and host == self._name):
             return PlainTextResponse(
                 f"Attune does not answer under this name. If {host or 'it'} is this machine's own, "
                 "start it with --server.allowedHosts and that name.",
@@ -107,26 +111,49 @@ class AccessControl:
             )
         if not self._token:
             return None
-        cookie = f"attune_token_{connection.url.port or 80}"  # cookies know no ports
+        url = connection.url
+        cookie = f"attune_session_{url.port or 80}"  # cookies know no ports
         given = connection.query_params.get(_PARAMETER)
-        if given is not None and self._is_right(given):
-            url = connection.url.remove_query_params(_PARAMETER)
-            answer = RedirectResponse(url.path + ("?" + url.query if url.query else ""), 303)
-            answer.set_cookie(cookie, self._token, httponly=True, samesite="lax")
+        if given is not None and _is_equal(given, self._token):
+            if self._name and host in _LOOPBACK:
+                return RedirectResponse(str(url.replace(hostname=self._name)), 303)
+            url = url.remove_query_params(_PARAMETER)
+            # One slash: after two, a name would follow.
+            path = "/" + url.path.lstrip("/")
+            answer = RedirectResponse(path + ("?" + url.query if url.query else ""), 303)
+            answer.set_cookie(cookie, self._session(host), httponly=True, samesite="strict")
             return answer
-        if self._is_right(connection.cookies.get(cookie, "")):
+        if _is_equal(connection.cookies.get(cookie, ""), self._session(host)):
             return None
         return PlainTextResponse(
             "This Attune was started with a token: open the URL that it printed at its start.",
             status_code=403,
         )
 
-    def _is_right(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
+    def _session(self, host: str) -> str:
+        """What a visitor who brought the token shows from then on, under this name alone."""
+        return hmac.new(self._secret, host.encode(), "sha256").hexdigest()
+
+
+def _is_equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+def own_name(token: str) -> str:
+    """The name that only who has the token knows, or "" where Streamlit would not take it.
+
+    Browsers resolve all names under `localhost` to this machine and send a name's cookies to every
+    port of it: those of `localhost` itself to whatever else listens on this machine.
+    """
+    if not token or "*.localhost" not in st.get_option("server.allowedHosts"):
+        return ""
+    return f"attune-{hmac.new(token.encode(), b'name', 'sha256').hexdigest()[:16]}.localhost"
 
 
 def _allowed_hosts() -> list[str]:
-    return [str(name).lower() for name in st.get_option("server.allowedHosts")]
+    """The names of the setting that stand for themselves."""
+    names = (str(name).lower() for name in st.get_option("server.allowedHosts"))
+    return [name for name in names if "*" not in name]
 
 
 def _is_own_page(connection: HTTPConnection) -> bool:
@@ -145,6 +172,7 @@ def _is_own_page(connection: HTTPConnection) -> bool:
 def _host_name(header: str) -> str:
     """The name in a Host header, without its port; "" where it is none."""
     try:
-        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+        parts = urlsplit(f"//{header}")
+        return (parts.hostname or "").rstrip(".") if parts.port != 0 else ""
     except ValueError:
         return ""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.cli.apart import run_apart
 from engine.cli.known import known_times, pinned_with_note
 from engine.cli.options import PROBLEM, first_given, given_config, problem_from
 from engine.cli.output import print_json
@@ -39,6 +40,13 @@ _MAX_CUBIN = 256 << 20
 
 
 def run(args: argparse.Namespace) -> int:
+    path = Path(args.kernel)
+    if path.suffix == ".cubin" and path.is_file():
+        return run_apart(_run, args, path.name)
+    return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     device = find_device(args.gpu) if args.gpu else None
     results = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
     if args.json:

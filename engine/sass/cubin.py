@@ -86,11 +86,16 @@ def read_cubin(data: bytes) -> Cubin:
     data = _completed(data, whole)
     raw = [_SECTION.unpack_from(data, offset + size * i) for i in range(count)]
     ends = [s[4] + s[5] for s in raw if s[1] != _NO_BITS]
-    data = _completed(data, max(ends))
+    data = _completed(data, max(ends, default=0))
     names = data[raw[names_index][4] : raw[names_index][4] + raw[names_index][5]]
     sections = [_Section(_text(names, s[0]), s[1], s[4], s[5], s[6]) for s in raw]
     arch = _arch(flags, header[0][8])
-    entries = {e.name: e for e in _entries(data, sections, arch)}
+    try:
+        entries = {e.name: e for e in _entries(data, sections, arch)}
+    except (struct.error, IndexError):  # a record shorter than its kind, a link to no section
+        raise CompileError(
+            "This cubin is damaged: a table in it is cut short or leads nowhere. Copy it again."
+        ) from None
     if not entries:
         raise CompileError("This cubin holds no __global__ function: there is nothing to analyse.")
     return Cubin(arch, data, entries)

@@ -25,6 +25,8 @@ _BANKS = 8
 _RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
 _SMEM_UNIT_BYTES = 128  # of its allocation (Turing: 256)
 _LEAST_LOCAL_BYTES = 1024
+_MOST_LOCAL_BYTES = 512 << 10  # of a thread; CUDA C++ Programming Guide, as the limits below
+_MOST_SMEM_BYTES = 256 << 10  # more than any GPU's SM has
 _MOST_CODES = 4
 # CUDA C++ Programming Guide, technical specifications per compute capability.
 _MOST_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
@@ -97,6 +99,16 @@ class Emulator:
         request.known_bytes = len(launch.known[1])
         reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
         own = program.static_smem_bytes + launch.dynamic_smem_bytes
+        if own > _MOST_SMEM_BYTES:
+            raise InvalidProblem(
+                f"{program.entry} is launched with {own:,} bytes of shared memory "
+                f"({program.static_smem_bytes:,} of its own), and no GPU gives a CTA that much."
+            )
+        if entry.frame_bytes > _MOST_LOCAL_BYTES:
+            raise CompileError(
+                f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
+                f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
+            )
         # A CTA gets whole units, and compilers read whole vectors into the last one.
         request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
         local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)

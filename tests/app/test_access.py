@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from app.access import AccessControl, access_token
+from app.access import AccessControl, access_token, own_name
 
 TOKEN = "s3cret"
 
 
-def answer(path: str = "/", *, token: str = "", kind: str = "http", **headers: str) -> Any:
+def answer(
+    path: str = "/", *, token: str = "", kind: str = "http", server: Any = None, **headers: str
+) -> Any:
     """(status, headers, text) of one request, or the code a WebSocket was closed with."""
     raw, _, query = path.partition("?")
     sent: list[Any] = []
@@ -35,7 +37,7 @@ def answer(path: str = "/", *, token: str = "", kind: str = "http", **headers: s
         "server": ("127.0.0.1", 8501),
         "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
     }
-    app = AccessControl(PlainTextResponse("the app"), token)
+    app = server or AccessControl(PlainTextResponse("the app"), token)
     asyncio.run(app(scope, receive, send))
     if sent[0]["type"] == "websocket.close":
         return sent[0]["code"]
@@ -45,7 +47,9 @@ def answer(path: str = "/", *, token: str = "", kind: str = "http", **headers: s
 
 @pytest.fixture(autouse=True)
 def _names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamlit.get_option", lambda _: ["localhost", "127.0.0.1"])
+    monkeypatch.setattr(
+        "streamlit.get_option", lambda _: ["localhost", "127.0.0.1", "*.localhost", "box"]
+    )
 
 
 @pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1", "LOCALHOST:1", "localhost."])
@@ -57,7 +61,17 @@ def test_this_machines_own_names_get_in_and_nobody_frames_them(host: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "[::1", "", "127.0.0.2"]
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "[::1",
+        "",
+        "127.0.0.2",
+        "a.localhost",
+        "localhost:x",
+        "*.localhost",
+    ],
 )
 def test_any_other_name_is_refused_with_a_sentence(host: str) -> None:
     status, headers, text = answer(Host=host)
@@ -104,18 +118,62 @@ def test_without_the_token_nobody_gets_in() -> None:
         assert status == 403
         assert "printed at its start" in text
     assert answer(token=TOKEN, Host="localhost:8501", kind="websocket") == 1008
-    wrong = answer(token=TOKEN, Host="localhost:8501", Cookie="attune_token_8501=s3cre")
-    assert wrong[0] == 403
+    for name in ("attune_session_8501", "attune_token_8501"):
+        for value in (TOKEN, "", "0" * 64):
+            given = {"Host": "localhost:8501", "Cookie": f"{name}={value}"}
+            assert answer(token=TOKEN, **given)[0] == 403
+
+
+def signed_in(server: Any, host: str, path: str) -> tuple[str, str]:
+    """(where it leads, the cookie) of a visit with the token."""
+    status, headers, _ = answer(path, server=server, Host=host)
+    assert status == 303
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Domain" not in cookie
+    return headers["location"], cookie.partition(";")[0]
 
 
 def test_the_printed_url_becomes_a_cookie_and_leaves_the_address_bar() -> None:
-    status, headers, _ = answer(f"/sweep?b=4&token={TOKEN}", token=TOKEN, Host="localhost:8501")
-    assert (status, headers["location"]) == (303, "/sweep?b=4")
-    cookie = headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=lax" in cookie
-    pair = cookie.partition(";")[0]
-    assert answer(token=TOKEN, Host="localhost:8501", Cookie=pair)[0] == 200
+    server, host = AccessControl(PlainTextResponse("the app"), TOKEN), f"{own_name(TOKEN)}:8501"
+    leads, pair = signed_in(server, host, f"/sweep?b=4&token={TOKEN}")
+    assert leads == "/sweep?b=4"
+    assert TOKEN not in pair
+    assert signed_in(server, host, f"//evil.example/?token={TOKEN}")[0] == "/evil.example/"
+    assert answer(server=server, Host=host, Cookie=pair)[0] == 200
+    other = AccessControl(PlainTextResponse("the app"), TOKEN)
+    assert answer(server=other, Host=host, Cookie=pair)[0] == 403  # a secret of this server
+
+
+def test_the_session_is_bound_to_one_name() -> None:
+    """Other servers of this machine see what `localhost` is sent, and not this name."""
+    server, name = AccessControl(PlainTextResponse("the app"), TOKEN), own_name(TOKEN)
+    assert name.startswith("attune-")
+    assert name.endswith(".localhost")
+    assert len({own_name("a"), own_name("b"), own_name("")}) == 3
+    for host in ("localhost:8501", "127.0.0.1:8501", "localhost"):
+        path = f"/sweep?b=4&token={TOKEN}"
+        status, headers, _ = answer(path, server=server, Host=host)
+        assert (status, "set-cookie" in headers) == (303, False)
+        port = host.partition(":")[2]
+        assert headers["location"] == f"http://{name}{':' if port else ''}{port}{path}"
+    _, pair = signed_in(server, f"{name}:8501", f"/?token={TOKEN}")
+    assert answer(server=server, Host="localhost:8501", Cookie=pair)[0] == 403
+    _, of_box = signed_in(server, "box:8501", f"/?token={TOKEN}")
+    assert of_box != pair
+    assert answer(server=server, Host="box:8501", Cookie=pair)[0] == 403
+    assert answer(server=server, Host="box:8501", Cookie=of_box)[0] == 200
+
+
+def test_names_under_localhost_that_streamlit_refuses_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamlit.get_option", lambda _: ["localhost"])
+    server = AccessControl(PlainTextResponse("the app"), TOKEN)
+    _, pair = signed_in(server, "localhost:8501", f"/?token={TOKEN}")
+    assert answer(server=server, Host="localhost:8501", Cookie=pair)[0] == 200
+    assert answer(server=server, Host="attune-0123456789abcdef.localhost")[0] == 421
 
 
 def test_the_token_is_made_or_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,14 @@ class Server:
                 os.killpg(json.loads(file.read_text())["pid"], signal.SIGKILL)
 
 
-def start_server(folder: Path, *, root: Path = ROOT, cache: Path | None = None) -> Server:
-    """Start `streamlit run app/main.py` of the checkout at `root`; ready when this returns."""
+def start_server(
+    folder: Path, *, root: Path = ROOT, cache: Path | None = None, token: bool = False
+) -> Server:
+    """Start `streamlit run app/main.py` of the checkout at `root`; ready when this returns.
+
+    Args:
+        token: ask visitors for one; `server.log` in `folder` holds the URL.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -78,7 +84,12 @@ def start_server(folder: Path, *, root: Path = ROOT, cache: Path | None = None) 
     command = [sys.executable, "-m", "streamlit", "run", str(root / "app" / "main.py")]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--server.headless=true", f"--server.port={port}"],
+            [
+                *command,
+                "--server.headless=true",
+                f"--server.port={port}",
+                *["--", "--token"][: 2 * token],
+            ],
             cwd=folder,
             env=environment,
             stdout=log,
@@ -93,6 +104,8 @@ def start_server(folder: Path, *, root: Path = ROOT, cache: Path | None = None) 
         ):
             if answer.status == 200:
                 return server
+        if token and "/?token=" in (folder / "server.log").read_text():
+            return server
         time.sleep(0.05)
     server.stop()
     raise RuntimeError(f"the app did not start: {(folder / 'server.log').read_text()}")

@@ -84,27 +84,27 @@ def test_a_template_with_a_structure_is_counted_and_timed(
 
 @pytest.mark.slow
 def test_a_cubin_is_counted_like_its_source(
-    source: Path, capsys: pytest.CaptureFixture[str]
+    source: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arch = ["--arch", "sm_89", "--entry", "scale"]
-    from_source = printed(capsys, str(source), *arch, *options(source), *PLAIN)
+    from_source = printed(capfd, str(source), *arch, *options(source), *PLAIN)
     kernel = compile_kernel(
         source, (("OFFSET", "1.0f"),), "sm_89", (), (source.parent / "include",)
     )
     cubin = source.with_suffix(".cubin")
     cubin.write_bytes(kernel.cubin)
-    from_cubin = printed(capsys, str(cubin), "--entry", "scale", *PLAIN)
+    from_cubin = printed(capfd, str(cubin), "--entry", "scale", *PLAIN)
     assert from_cubin["instructions"] == from_source["instructions"]
     assert "latency" not in from_cubin  # no GPU was named
     assert main(["sass", str(cubin), *PLAIN]) == 2
-    assert "2 entries: choose one of _Z5scalePf, _Z5shiftPf" in capsys.readouterr().err
+    assert "2 entries: choose one of _Z5scalePf, _Z5shiftPf" in capfd.readouterr().err
     assert main(["sass", str(cubin), "--entry", "scale", "--gpu", "H200", *PLAIN]) == 2
-    assert "sm_89 does not run on H200" in capsys.readouterr().err
+    assert "sm_89 does not run on H200" in capfd.readouterr().err
     assert main(["sass", str(cubin), "--entry", "scale", "--arch", "sm_80", *PLAIN]) == 2
-    assert "holds code for sm_89, not for sm_80" in capsys.readouterr().err
+    assert "holds code for sm_89, not for sm_80" in capfd.readouterr().err
     cubin.write_bytes(kernel.cubin[:5000])
     assert main(["sass", str(cubin), *PLAIN]) == 1
-    assert "is cut short" in capsys.readouterr().err
+    assert "is cut short" in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -220,14 +220,14 @@ def test_mistakes_are_one_sentence(
 
 
 def test_what_is_no_cubin_says_how_to_get_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "k.cubin"
     path.write_bytes(b"\x7fELF" + bytes(200))
     for data in (b"", b"text", path.read_bytes()):
         path.write_bytes(data)
         assert main(["sass", str(path), *PLAIN]) == 1
-        assert "nvcc -cubin" in capsys.readouterr().err
+        assert "nvcc -cubin" in capfd.readouterr().err
 
 
 def test_without_nvdisasm_one_sentence_says_how_to_get_it(

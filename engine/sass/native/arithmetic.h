@@ -70,7 +70,7 @@ void Warp::arithmetic(const Instruction& i) {
             read_wide(at(s, 1, i), v);
             return write_wide(s[0], v);
         }
-        return write(s.at(0), arg(1, ta));
+        return write(at(s, 0, i), arg(1, ta));
     case OP_R2UR: case OP_LDC: {
         const int words = i.op == OP_LDC ? std::max(1, i.width / 4) : 1;
         for (int w = 0; w < words; w++) {
@@ -79,7 +79,7 @@ void Warp::arithmetic(const Instruction& i) {
                 const int shift = 8 * static_cast<int>(s[1].imm & 3);
                 write(s[0], each([&](int l) { return v[l] >> shift & (i.width == 1 ? 0xffu : 0xffffu); }));
             } else {
-                write(s.at(0), read(at(s, 1, i), ta, w), w);
+                write(at(s, 0, i), read(at(s, 1, i), ta, w), w);
             }
         }
         return;
@@ -112,12 +112,12 @@ void Warp::arithmetic(const Instruction& i) {
         }));
     }
     case OP_CS2R:
-        write(s.at(0), Lanes{});
+        write(at(s, 0, i), Lanes{});
         if (i.count != 32) write(s[0], Lanes{}, 1);
         return;
     case OP_LEPC: {
         const int64_t address = i.target >= 0 ? cta.code[static_cast<size_t>(i.target)].address : i.address + 16;
-        write(s.at(0), each([&](int) { return static_cast<uint32_t>(address); }));
+        write(at(s, 0, i), each([&](int) { return static_cast<uint32_t>(address); }));
         return write(s[0], Lanes{}, 1);
     }
     case OP_IADD3: {
@@ -127,7 +127,7 @@ void Warp::arithmetic(const Instruction& i) {
                 read_wide(s[n], v);
                 for (int l = 0; l < 32; l++) total[l] += v[l];
             }
-            return write_wide(s.at(0), total);
+            return write_wide(at(s, 0, i), total);
         }
         Wide total{};
         for (size_t n = 1; n < s.size(); n++) {
@@ -146,7 +146,7 @@ void Warp::arithmetic(const Instruction& i) {
             }
         for (size_t n = 0; n < i.pd.size(); n++)
             write_predicate(i.pd[n], mask_of([&](int l) { return total[l] >> 32 > n; }));
-        return write(s.at(0), each([&](int l) { return static_cast<uint32_t>(total[l]); }));
+        return write(at(s, 0, i), each([&](int l) { return static_cast<uint32_t>(total[l]); }));
     }
     case OP_IMAD: {
         const Lanes &x = arg(1, ta), &y = arg(2, tb);
@@ -186,7 +186,7 @@ void Warp::arithmetic(const Instruction& i) {
             uint32_t scaled;
             if (!high) scaled = x[l] << shift;
             else if (wide) scaled = static_cast<uint32_t>((x[l] | static_cast<uint64_t>((*z)[l]) << 32) << shift >> 32);
-            else scaled = static_cast<uint32_t>(static_cast<int64_t>(static_cast<int32_t>(x[l])) << shift >> 32);
+            else scaled = static_cast<uint32_t>(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x[l]))) << shift >> 32);
             if (s[1].neg) scaled = i.has(MOD_X) ? ~scaled : 0u - scaled;
             uint64_t addend = y[l];
             if (s[2].neg) addend = i.has(MOD_X) ? static_cast<uint64_t>(~y[l]) : (uint64_t{1} << 32) - y[l];
@@ -384,7 +384,7 @@ void Warp::arithmetic(const Instruction& i) {
         return;
     }
     case OP_VOTE: {
-        const uint32_t ballot = predicate(i.raw.back()) & on;
+        const uint32_t ballot = predicate(at(i.raw, i.raw.size() - 1, i)) & on;
         const bool to_register = i.raw[0].kind == Kind::REG || i.raw[0].kind == Kind::UREG;
         marks = spread(marks, on);
         if (to_register) write(i.raw[0], each([&](int) { return ballot; }));

@@ -58,7 +58,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         cta.hazards.unclear = true;
         // m64nNkK: N / 2 accumulator registers in FP32, half of that in FP16; B, and A unless it
         // is in registers, come from shared memory.
-        const int columns = std::max(8, i.count);
+        const int columns = std::min(256, std::max(8, i.count));
         const bool half = i.has(MOD_F16) && !i.has(MOD_F32);
         depends_on_data();
         for (int w = 0; w < columns / (half ? 4 : 2); w++) write(at(i.s, 0, i), each([&](int) { return half ? HALF_ONES : ONE; }), w);
@@ -147,7 +147,7 @@ void Warp::touch_box(const Instruction& i, Row& row, const uint32_t* coordinates
     if (request.constant_bytes[0] < 128 || at > static_cast<uint64_t>(request.constant_bytes[0]) - 128) return;
     TensorMap map;
     std::memcpy(&map, request.constants[0] + at, sizeof map);
-    if (map.magic == TENSOR_MAP_MAGIC) count_box(cta, map, coordinates, row);
+    if (map.magic == TENSOR_MAP_MAGIC && is_possible(map)) count_box(cta, map, coordinates, row);
 }
 
 void Warp::step(const Instruction& i, uint32_t active, int here) {
@@ -162,6 +162,11 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         on = active & mask;
     }
     bool decides = marks[0];  // whether loaded data decides who executes this
+    const auto barrier_of = [&]() -> int {
+        const Operand& o = at(i.raw, 0, i);
+        if (o.kind != Kind::BREG) fail(i, "is written in a way that is not known here");
+        return o.reg;
+    };
     int row = -1, to = here + 1;
     uint32_t jumps = 0;
     bool moves = true;
@@ -201,21 +206,23 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         const size_t space = o.text.find(' ');
         const Operand base = parse_operand(o.text.substr(0, space));
         const bool relative = i.op == OP_BRX;
-        const int64_t extra = relative ? i.address + 16 + (space == std::string::npos ? 0 : parse_integer(o.text.substr(o.text.find_first_not_of(' ', space)))) : 0;
+        const size_t number = space == std::string::npos ? space : o.text.find_first_not_of(' ', space);
+        const int64_t offset = number == std::string::npos ? 0 : parse_integer(o.text.substr(number));
+        const uint64_t extra = relative ? static_cast<uint64_t>(i.address) + 16 + static_cast<uint64_t>(offset) : 0;
         const Lanes& address = read(base, t);
         marks &= active;
         decides |= marks[0] != 0;
         steered();
         for (int l = 0; l < 32; l++)
-            if (active >> l & 1) pc[l] = on >> l & 1 ? indirect(static_cast<int32_t>(address[l]) + extra) : here + 1;
+            if (active >> l & 1) pc[l] = on >> l & 1 ? indirect(static_cast<int64_t>(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(address[l]))) + extra)) : here + 1;
         moves = false;
         break;
     }
     case OP_BSSY:
-        B[i.raw[0].reg] = active;
+        B[barrier_of()] = active;
         break;
     case OP_BSYNC: {
-        const int b = i.raw[0].reg;
+        const int b = barrier_of();
         for (int l = 0; l < 32; l++)
             if (active >> l & 1 && !(on >> l & 1)) pc[l]++;
         at_sync[b] |= on, blocked |= on, moves = false;
@@ -273,7 +280,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     } else if (row >= 0 && static_cast<size_t>(row) + 1 == cta.rows.size() && cta.line.size() > (1u << 20)) {
         cta.forget_rows();
     }
-    if (i.op == OP_BSYNC) sync(i.raw[0].reg);
+    if (i.op == OP_BSYNC) sync(barrier_of());
     if (i.op == OP_BREAK)
         for (const Operand& o : i.raw)
             if (o.kind == Kind::BREG) sync(o.reg);

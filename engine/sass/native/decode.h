@@ -3,11 +3,13 @@
 
 #include "half.h"
 
+#include <algorithm>
 #include <bitset>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -49,7 +51,16 @@ enum Modifier : int {
 
 enum class Kind : uint8_t { NONE, REG, UREG, PRED, UPRED, IMM, CONST, ADDR, SPECIAL, BREG, TEXT };
 
-constexpr int RZ = 255, PT = 7;
+constexpr int RZ = 255, PT = 7, NUM_BARRIERS = 16;
+
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// A number that the text gives, which a file may have made up: below `end`.
+inline int number_below(int end, const std::string& text, const char* what) {
+    const unsigned long number = std::strtoul(text.c_str(), nullptr, 10);
+    if (number >= static_cast<unsigned long>(end)) throw std::runtime_error("it names " + (what + text) + ", which no GPU has");
+    return static_cast<int>(number);
+}
 
 struct Operand {
     Kind kind = Kind::NONE;
@@ -141,7 +152,7 @@ inline int64_t parse_integer(const std::string& text) {
     const bool minus = !text.empty() && text[0] == '-';
     const size_t start = minus || (!text.empty() && text[0] == '+');
     const uint64_t value = std::strtoull(text.c_str() + start, nullptr, 0);
-    return minus ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
+    return static_cast<int64_t>(minus ? 0 - value : value);
 }
 
 // One term of an address or of a constant's offset: a register or a number.
@@ -151,7 +162,7 @@ inline void parse_term(std::string term, bool minus, Operand& out) {
         const bool uniform = term[0] == 'U';
         size_t dot = term.find('.');
         const std::string number = term.substr(uniform ? 2 : 1, dot - (uniform ? 2 : 1));
-        const int reg = number == "Z" ? RZ : std::atoi(number.c_str());
+        const int reg = number == "Z" ? RZ : number_below(RZ, number, uniform ? "UR" : "R");
         const std::string suffix = dot == std::string::npos ? "" : term.substr(dot);
         if (uniform) {
             if (number != "Z") out.ureg = static_cast<int16_t>(reg);
@@ -165,7 +176,7 @@ inline void parse_term(std::string term, bool minus, Operand& out) {
         }
     } else {
         const int64_t value = parse_integer(term);
-        out.imm += minus ? -value : value;
+        out.imm = static_cast<int64_t>(static_cast<uint64_t>(out.imm) + static_cast<uint64_t>(minus ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value)));
     }
 }
 
@@ -190,7 +201,7 @@ inline Operand parse_operand(std::string text) {
     if (text.empty()) return o;
     if (text[0] == '`' || text[0] == '(') { o.kind = Kind::TEXT; return o; }
     size_t p = 0;
-    if (text[p] == '-' && p + 1 < text.size() && !std::isdigit(text[p + 1]) && !starts(text, "-INF") && !starts(text, "-QNAN")) { o.neg = true; p++; }
+    if (text[p] == '-' && p + 1 < text.size() && !is_digit(text[p + 1]) && !starts(text, "-INF") && !starts(text, "-QNAN")) { o.neg = true; p++; }
     if (text[p] == '~' || text[p] == '!') { o.inv = true; p++; }
     if (text[p] == '|') { o.abs = true; p++; }
     std::string body = text.substr(p);
@@ -215,7 +226,7 @@ inline Operand parse_operand(std::string text) {
         else if (suffix.find("H1_H1") != std::string::npos) o.half = 2;
         else if (suffix.find(".H1") != std::string::npos && suffix.find("H1_H0") == std::string::npos) o.half = 2;
         else if (suffix.find(".H0") != std::string::npos && suffix.find("H0_H") == std::string::npos) o.half = 1;
-        else if (const size_t b = suffix.find(".B"); b != std::string::npos) o.half = static_cast<uint8_t>(8 + (suffix[b + 2] - '0'));
+        else if (const size_t b = suffix.find(".B"); b != std::string::npos && suffix[b + 2] >= '0' && suffix[b + 2] < '4') o.half = static_cast<uint8_t>(8 + (suffix[b + 2] - '0'));
         if (suffix.find(".64") != std::string::npos) o.wide = true;
     };
     const size_t dot = body.find('.');
@@ -227,21 +238,21 @@ inline Operand parse_operand(std::string text) {
     };
     if (numbered("R") || head == "SRZ") {
         o.kind = Kind::REG;
-        o.reg = head == "RZ" || head == "SRZ" ? RZ : static_cast<int16_t>(std::atoi(head.c_str() + 1));
+        o.reg = head == "RZ" || head == "SRZ" ? RZ : static_cast<int16_t>(number_below(RZ, head.substr(1), "R"));
         half_of(suffix);
     } else if (numbered("UR")) {
         o.kind = Kind::UREG;
-        o.reg = head == "URZ" ? RZ : static_cast<int16_t>(std::atoi(head.c_str() + 2));
+        o.reg = head == "URZ" ? RZ : static_cast<int16_t>(number_below(RZ, head.substr(2), "UR"));
         half_of(suffix);
     } else if (numbered("P")) {
         o.kind = Kind::PRED;
-        o.reg = head == "PT" ? PT : static_cast<int16_t>(std::atoi(head.c_str() + 1));
+        o.reg = head == "PT" ? PT : static_cast<int16_t>(number_below(PT + 1, head.substr(1), "P"));
     } else if (numbered("UP")) {
         o.kind = Kind::UPRED;
-        o.reg = head == "UPT" ? PT : static_cast<int16_t>(std::atoi(head.c_str() + 2));
+        o.reg = head == "UPT" ? PT : static_cast<int16_t>(number_below(PT + 1, head.substr(2), "UP"));
     } else if (numbered("B")) {
         o.kind = Kind::BREG;
-        o.reg = static_cast<int16_t>(std::atoi(head.c_str() + 1));
+        o.reg = static_cast<int16_t>(number_below(NUM_BARRIERS, head.substr(1), "B"));
     } else if (starts(body, "SR_")) {
         o.kind = Kind::SPECIAL;
         o.imm = SR_OTHER;
@@ -250,8 +261,8 @@ inline Operand parse_operand(std::string text) {
     } else if (body.find("0x") != std::string::npos) {
         o.kind = Kind::IMM;
         o.imm = parse_integer(body);
-        if (o.neg) { o.imm = -o.imm; o.neg = false; }
-    } else if (std::isdigit(body[0]) || body[0] == '-' || body[0] == '+' || body[0] == '.' || starts(body, "INF") || starts(body, "QNAN")) {
+        if (o.neg) { o.imm = static_cast<int64_t>(0 - static_cast<uint64_t>(o.imm)); o.neg = false; }
+    } else if (is_digit(body[0]) || body[0] == '-' || body[0] == '+' || body[0] == '.' || starts(body, "INF") || starts(body, "QNAN")) {
         o.kind = Kind::IMM;
         o.is_float = true;
         const bool minus = body[0] == '-';
@@ -297,6 +308,7 @@ inline Instruction decode(const std::string& guard, const std::string& mnemonic,
     i.name = mnemonic;
     if (!guard.empty()) {
         const Operand g = parse_operand(guard);
+        if (g.kind != Kind::PRED && g.kind != Kind::UPRED) throw std::runtime_error("its guard " + guard + " is no predicate");
         i.guard = g.reg, i.guard_not = g.inv, i.guard_uniform = g.kind == Kind::UPRED;
     }
     size_t dot = mnemonic.find('.');
@@ -315,9 +327,9 @@ inline Instruction decode(const std::string& guard, const std::string& mnemonic,
         else if (part == "256") i.width = 32;
         else if (part == "U16" || part == "S16" || part == "16") i.width = 2;
         else if (part == "U8" || part == "S8") i.width = 1;
-        if (!part.empty() && std::isdigit(part[0])) i.count = std::atoi(part.c_str());
-        if (const size_t x = part.find('x'); x != std::string::npos && std::isdigit(part[0]))  // HGMMA.64x256x16
-            i.count = std::atoi(part.c_str() + x + 1);
+        if (!part.empty() && is_digit(part[0])) i.count = static_cast<int>(std::min(1024ul, std::strtoul(part.c_str(), nullptr, 10)));
+        if (const size_t x = part.find('x'); x != std::string::npos && is_digit(part[0]))  // HGMMA.64x256x16
+            i.count = static_cast<int>(std::min(1024ul, std::strtoul(part.c_str() + x + 1, nullptr, 10)));
         dot = end;
     }
     for (const auto& text : operands) i.raw.push_back(parse_operand(text));

@@ -102,8 +102,9 @@ struct Warp {
     Cta& cta;
     int number;
     Lanes R[256];
-    Marks rmarks[256] = {}, umarks[256] = {}, pmarks[8] = {}, upmarks[8] = {};
-    uint32_t U[256] = {};
+    // Behind the uniform registers what a copy reads from the last one on: zeros.
+    Marks rmarks[256] = {}, umarks[256 + 8] = {}, pmarks[8] = {}, upmarks[8] = {};
+    uint32_t U[256 + 8] = {};
     uint32_t P[8], UP[8];
     int pc[32];
     uint32_t alive = 0, blocked = 0;
@@ -127,19 +128,27 @@ struct Warp {
 
     Warp(Cta& cta, int number);
 
+    [[noreturn]] void refuse(const char* what) const;  // the instruction that is executing
+
     // ---- reading and writing operands ----
 
     uint32_t constant(const Operand& o, int word);
 
+    int register_of(const Operand& o, int word) const {  // a vector may end behind the last one
+        if (o.reg == RZ) return RZ;
+        if (o.reg + word >= RZ) refuse("reaches behind the last register");
+        return o.reg + word;
+    }
+
     const Lanes& read(const Operand& o, Lanes& t, int word = 0) {
         switch (o.kind) {
         case Kind::REG: {
-            const int r = o.reg == RZ ? RZ : o.reg + word;
+            const int r = register_of(o, word);
             marks |= rmarks[r];
             return R[r];
         }
         case Kind::UREG: {
-            const int r = o.reg == RZ ? RZ : o.reg + word;
+            const int r = register_of(o, word);
             marks |= umarks[r];
             for (auto& x : t.v) x = U[r];
             return t;
@@ -196,6 +205,7 @@ struct Warp {
 
     uint32_t predicate(const Operand& o) {
         const bool u = o.kind == Kind::UPRED;
+        if (!u && o.kind != Kind::PRED) refuse("is written in a way that is not known here");
         const uint32_t value = u ? UP[o.reg] : P[o.reg];
         marks |= u ? upmarks[o.reg] : pmarks[o.reg];
         return o.inv ? ~value : value;
@@ -203,13 +213,13 @@ struct Warp {
 
     void write(const Operand& o, const Lanes& v, int word = 0) {
         if (o.reg == RZ || !on) return;
-        const int r = o.reg + word;
+        if (o.kind != Kind::REG && o.kind != Kind::UREG) return;
+        const int r = register_of(o, word);
         if (o.kind == Kind::UREG) {
             const int first = __builtin_ctz(on);
             U[r] = v[first], umarks[r] = spread(marks, 1u << first);
             return;
         }
-        if (o.kind != Kind::REG) return;
         if (on == FULL) {
             R[r] = v, rmarks[r] = marks;
             return;
@@ -231,7 +241,7 @@ struct Warp {
     }
 
     void write_predicate(const Operand& o, uint32_t value) {
-        if (o.reg == PT || !on) return;
+        if (o.reg == PT || !on || (o.kind != Kind::PRED && o.kind != Kind::UPRED)) return;
         if (o.kind == Kind::UPRED) {
             const int first = __builtin_ctz(on);
             UP[o.reg] = value >> first & 1 ? FULL : 0;
@@ -314,7 +324,7 @@ struct Cta {
         return static_cast<int>(rows.size()) - 1;
     }
     void forget_rows() {  // without a trace nothing names them
-        rows.clear(), line.clear(), line_sectors.clear(), known.clear();
+        rows.clear(), line.clear(), line_sectors.clear(), known.clear(), bulk_loads.clear();
         line_start.assign(1, 0);
     }
     int living() const {
@@ -387,9 +397,11 @@ Warp::Warp(Cta& c, int n) : cta(c), number(n) {
     const int64_t threads = static_cast<int64_t>(b[0]) * b[1] * b[2];
     for (int l = 0; l < 32; l++)
         if (n * 32 + l < threads) alive |= 1u << l;
-    local.assign(static_cast<size_t>(c.request.local_bytes) * 32, 0);
+    local.assign(static_cast<size_t>(c.request.local_bytes) * 32 + 4, 0);  // a word may begin at the last byte
     local_data.assign(c.request.local_bytes / 4, 0);
 }
+
+void Warp::refuse(const char* what) const { fail(cta.code[static_cast<size_t>(index)], what); }
 
 void Warp::land(size_t count) {
     for (size_t k = 0; k < count; k++) cta.hazards.shared(copies[k].first, copies[k].second, number, true);
@@ -401,12 +413,13 @@ void Warp::steered() {
 }
 
 uint32_t Warp::constant(const Operand& o, int word) {
-    int64_t offset = o.imm + 4 * word;
+    uint64_t offset = static_cast<uint64_t>(o.imm) + 4 * static_cast<uint64_t>(word);
     const int lane = on ? __builtin_ctz(on) : 0;
     if (o.reg != RZ) offset += R[o.reg][lane], marks |= spread(rmarks[o.reg], on);
     if (o.ureg >= 0) offset += U[o.ureg], marks |= umarks[o.ureg];
     if (o.bank >= 8 || !cta.request.constants[o.bank]) return 0;
-    if (offset < 0 || offset + 4 > cta.request.constant_bytes[o.bank]) return 0;
+    const int64_t last = cta.request.constant_bytes[o.bank] - 4;
+    if (last < 0 || offset > static_cast<uint64_t>(last)) return 0;
     uint32_t value;
     std::memcpy(&value, cta.request.constants[o.bank] + offset, 4);
     return value;
@@ -444,6 +457,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
     std::vector<std::string> parts;
     for (int n = 0; n < count; n++) {
         const char* end = std::strchr(p, '\n');
+        if (!end) throw std::runtime_error("its listing is cut short");
         parts.clear();
         for (const char* from = p;; from = p + 1) {
             p = std::find(from, end, '\t');
@@ -451,6 +465,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
             if (p == end) break;
         }
         p = end + 1;
+        if (parts.size() < 3) throw std::runtime_error("its listing has a line that is no instruction");
         Instruction i = decode(parts[1], parts[2], {parts.begin() + 3, parts.end()});
         i.address = std::strtoll(parts[0].c_str(), nullptr, 10);
         i.target = target[n];
@@ -512,6 +527,8 @@ Cta* sass_emulate(const Request* request) {
     Cta* cta = new Cta(*request);
     try {
         cta->run();
+    } catch (const std::bad_alloc&) {
+        cta->error = "it takes more memory than there is";
     } catch (const std::exception& error) {
         cta->error = error.what();
     }

@@ -198,7 +198,7 @@ void Warp::floats(const Instruction& i) {
         for (const Operand& o : s) read(o, ta);
         depends_on_data();
         const bool half = i.has(MOD_F16) && !i.has(MOD_F32);
-        for (int word = 0; word < (half ? 2 : 4); word++) write(s.at(0), each([&](int) { return half ? HALF_ONES : ONE; }), word);
+        for (int word = 0; word < (half ? 2 : 4); word++) write(at(s, 0, i), each([&](int) { return half ? HALF_ONES : ONE; }), word);
         return;
     }
     default:  // nothing is known of it but that it writes its first register
@@ -231,7 +231,7 @@ void Warp::halves(const Instruction& i) {
     Lanes t[3];
     const Lanes* v[3] = {};
     for (size_t n = 0; n < 3 && first + n < i.s.size(); n++) v[n] = &read(i.s[first + n], t[n]);
-    if (!v[0] || !v[1]) fail(i, "is written in a way that is not known here");
+    if (!v[0] || !v[1] || (i.op == OP_HFMA2 && !v[2])) fail(i, "is written in a way that is not known here");
     if (compares) {
         const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
         for (int part = 0; part < 2 && part < static_cast<int>(i.pd.size()); part++) {
@@ -269,7 +269,7 @@ void Warp::halves(const Instruction& i) {
 void Warp::doubles(const Instruction& i) {
     const bool compares = i.op == OP_DSETP;
     const size_t first = compares ? 0 : 1;
-    double v[3][32];
+    double v[3][32] = {};
     for (size_t n = 0; n < 3 && first + n < i.s.size(); n++) {
         Operand o = i.s[first + n];
         const bool neg = o.neg, abs = o.abs;

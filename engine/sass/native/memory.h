@@ -136,6 +136,17 @@ struct TensorMap {
 };
 constexpr uint64_t TENSOR_MAP_MAGIC = 0x434f48544d41ull;
 
+// A cubin's own constants may hold anything: as CUDA bounds a map, and a box that shared memory takes.
+inline bool is_possible(const TensorMap& map) {
+    if (map.rank < 1 || map.rank > 5 || map.element_bytes < 1 || map.element_bytes > 16) return false;
+    uint64_t bytes = map.element_bytes;
+    for (uint32_t d = 0; d < map.rank; d++) {
+        if (map.box[d] < 1 || map.box[d] > 256) return false;
+        bytes *= map.box[d];
+    }
+    return bytes <= 1u << 18;
+}
+
 // The rows of a box: its bytes in the tensor, and what of memory they touch.
 inline void count_box(Cta& cta, const TensorMap& map, const uint32_t* coordinates, Row& row) {
     const uint64_t row_bytes = static_cast<uint64_t>(map.box[0]) * map.element_bytes;
@@ -378,7 +389,7 @@ int Warp::memory(const Instruction& i) {
             else if (i.has(MOD_AND)) value &= v[l];
             else if (i.has(MOD_OR)) value |= v[l];
             else if (i.has(MOD_XOR)) value ^= v[l];
-            else if (i.has(MOD_CAS)) { Lanes u; const Lanes& compare_to = read(i.s[i.s.size() - 2], u); value = value == compare_to[l] ? v[l] : value; }
+            else if (i.has(MOD_CAS)) { Lanes u; const Lanes& compare_to = read(at(i.s, i.s.size() - 2, i), u); value = value == compare_to[l] ? v[l] : value; }
             else value = v[l];
             std::memcpy(&cta.smem[to], &value, 4);
         }
@@ -464,7 +475,7 @@ int Warp::memory(const Instruction& i) {
         collect(where, loads);
         if (a.n) count_sectors(cta, a, i.width, row, false);
         for (int k = 0; k < into.n; k++) {
-            const uint64_t to = shared_at(cta, i, into.address[k], i.width);
+            const uint64_t to = shared_at(cta, i, into.address[k], std::max(4, i.width));
             const bool loaded = loads >> into.lane[k] & 1;
             cta.hazards.shared(to, i.width, number, true);
             if (cta.hazards.wanted) copies.emplace_back(to, i.width);

@@ -1,0 +1,111 @@
+"""Work in a process with limits: its crash, its greed and its end are one sentence here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.cli import apart
+from engine.cli.apart import run_apart
+from engine.errors import AttuneError, CompileError, UnknownName
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def prints(args: argparse.Namespace) -> int:
+    print("over\rwritten")
+    return int(args.code)
+
+
+def refuses(_: argparse.Namespace) -> int:
+    raise UnknownName("There is no such entry.")
+
+
+def crashes(_: argparse.Namespace) -> int:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return 0
+
+
+def grows(_: argparse.Namespace) -> int:
+    return len(bytes(100 << 30))
+
+
+def waits(_: argparse.Namespace) -> int:
+    time.sleep(60)
+    return 0
+
+
+def test_it_prints_here_and_gives_its_code(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_apart(prints, argparse.Namespace(code=3), "k.cubin") == 3
+    assert capfd.readouterr().out == "over^Mwritten\n"
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "words"),
+    [
+        (refuses, UnknownName, "no such entry"),
+        (crashes, CompileError, "k.cubin ended by SIGSEGV"),
+        pytest.param(grows, CompileError, "more memory", marks=pytest.mark.slow),
+    ],
+)
+def test_its_end_is_one_sentence(work, kind: type[AttuneError], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        run_apart(work, argparse.Namespace(), "k.cubin")
+
+
+@pytest.mark.slow
+def test_it_is_ended_when_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_MOST_TIME_S", 1)
+    with pytest.raises(CompileError, match="took more than"):
+        run_apart(waits, argparse.Namespace(), "k.cubin")
+
+
+PARENT = """
+import sys
+sys.path[:0] = sys.argv[1:]
+if __name__ == "__main__":
+    import argparse, test_apart
+    print("started", flush=True)
+    test_apart.run_apart(test_apart.says_who_it_is, argparse.Namespace(), "k.cubin")
+"""
+
+
+def says_who_it_is(args: argparse.Namespace) -> int:
+    print(os.getpid(), flush=True)
+    return waits(args)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells children of their parent's end")
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(ROOT), str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "started\n"
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait(10)
+    parent.stdout.close()
+    _gone(child)
+
+
+def _gone(process: int) -> None:
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{process}").exists():
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":
+            return
+        assert time.monotonic() < deadline, f"process {process} stayed behind"
+        time.sleep(0.05)
