@@ -42,7 +42,7 @@ class Unseen(Mutation):
     kind: Kind = "mask"
     on: tuple[Problem, ...] = field(default=())
 
-    def is_named(self, text: str, places: tuple[str, ...]) -> bool:
+    def is_named(self, text: str, places: tuple[str, ...]) -> bool:  # noqa: ARG002
         return any(re.search(word, text) for word in self.words)
 
     def problems(self, variant: str) -> tuple[Problem, ...]:
@@ -81,13 +81,6 @@ UNSEEN: tuple[Unseen, ...] = (
     # ---- masks ----
     *_rows(
         "mask",
-        (
-            "mask left out below the diagonal's first row",
-            ("v08", "v10", "v15", "v17"),
-            "min(seqlen_kv, m0 + 1)",
-            "min(seqlen_kv, m0 + 33)",
-            (r"causal mask", r"diagonal"),
-        ),
         (
             "one key too many",
             ("v07", "v14", "v15", "v19"),
@@ -200,7 +193,8 @@ UNSEEN: tuple[Unseen, ...] = (
             "last 16 keys of a tile not multiplied by V",
             ("v08", "v10"),
             "for (int key_step = 0; key_step < KEY_STEPS; key_step++) {\n            const float",
-            "for (int key_step = 0; key_step < KEY_STEPS - 1; key_step++) {\n            const float",
+            "for (int key_step = 0; key_step < KEY_STEPS - 1; key_step++) {\n"
+            "            const float",
             (r"keys .* of (each|every) (key )?tile", r"row sum", r"leav(es|ing) out"),
         ),
     ),
@@ -281,14 +275,6 @@ UNSEEN: tuple[Unseen, ...] = (
             "acc_rmem[i] *= correction[i / 2 % 2];",
             "acc_rmem[i] *= correction[i / 2 % 2] * correction[i / 2 % 2];",
             (r"rescale",),
-        ),
-        ("l begins at 1", ("v01", "v02"), "float l = 0.0f;", "float l = 1.0f;", (r"row sum",)),
-        (
-            "l begins at 1",
-            ("v08", "v14"),
-            "l_rmem[2] = {0.0f, 0.0f}",
-            "l_rmem[2] = {1.0f, 1.0f}",
-            (r"row sum",),
         ),
         (
             "last key of a tile not in l",
@@ -739,7 +725,8 @@ UNSEEN: tuple[Unseen, ...] = (
         (
             "no warp barrier before O takes the ring",
             ("v14",),
-            "    // Every lane has read its last tile: O takes the ring's place.\n    __syncwarp();",
+            "    // Every lane has read its last tile: O takes the ring's place.\n"
+            "    __syncwarp();",
             "",
             (r"__syncwarp",),
         ),
@@ -958,7 +945,8 @@ UNSEEN: tuple[Unseen, ...] = (
         (
             "O and P touched while they are multiplied",
             ("v18",),
-            "        wgmma_wait<0>();\n        if (lane == 0) mbarrier_arrive(v_empty + last_stage);\n"
+            "        wgmma_wait<0>();\n"
+            "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);\n"
             "        rescale_and_pack(correction);",
             "        rescale_and_pack(correction);\n        wgmma_wait<0>();\n"
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);",
@@ -1095,6 +1083,8 @@ UNSEEN: tuple[Unseen, ...] = (
 
 
 # ---- changes that a kernel may have: nothing may be said of these ----
+# Two were meant as bugs and are none: of tiles of 64 keys the mask begins in time, and the first
+# correction, exp(−inf), wipes out what l began with.
 LEGAL: tuple[Unseen, ...] = (
     *_rows(
         "mask",
@@ -1112,10 +1102,25 @@ LEGAL: tuple[Unseen, ...] = (
             "min(seqlen_kv, (split + 1) * chunk_rows)",
             (),
         ),
+        (
+            "mask left out below the diagonal's first row",
+            ("v08", "v10", "v15", "v17"),
+            "min(seqlen_kv, m0 + 1)",
+            "min(seqlen_kv, m0 + 33)",
+            (),
+        ),
         shapes="causal",
     ),
     *_rows(
         "fragments",
+        ("l begins at 1", ("v01", "v02"), "float l = 0.0f;", "float l = 1.0f;", ()),
+        (
+            "l begins at 1",
+            ("v08", "v14"),
+            "l_rmem[2] = {0.0f, 0.0f}",
+            "l_rmem[2] = {1.0f, 1.0f}",
+            (),
+        ),
         ("a smaller swizzle", ("v09", "v10"), "row % 8 : row / 2 % 4", "row % 4 : row / 2 % 4", ()),
         ("rows without padding", ("v08",), "= HEAD_DIM + VECTOR;", "= HEAD_DIM;", ()),
         (
@@ -1158,7 +1163,8 @@ LEGAL: tuple[Unseen, ...] = (
             "every tile of K waited for twice",
             ("v16",),
             "mbarrier_wait(k_full + stage, parity);",
-            "mbarrier_wait(k_full + stage, parity);\n        mbarrier_wait(k_full + stage, parity);",
+            "mbarrier_wait(k_full + stage, parity);\n"
+            "        mbarrier_wait(k_full + stage, parity);",
             (),
         ),
         (
