@@ -32,6 +32,7 @@ _FAR = 160.0
 _HUGE_V = 4096.0
 _HUGE_KEY = 60.0
 _HARSH_SCALE = 32.0
+_STEP_KEYS = 16
 
 MEANINGS: Mapping[str, str] = {
     NORMAL: "N(0, 1)",
@@ -42,8 +43,10 @@ MEANINGS: Mapping[str, str] = {
     "huge_key": f"one key of every head times {_HUGE_KEY:g}, which decides half of the rows",
     "negative_scores": f"every score about −{_FAR:g}: exp of it, without its maximum, is 0",
     "constant_rows": "all K rows of a head equal: softmax is uniform",
-    HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, and spread {_HARSH_SCALE:g} times as "
-    "far, in no order",
+    "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
+    "tile raises the maximum",
+    HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, and "
+    f"spread {_HARSH_SCALE:g} times as far, in no order",
 }
 INPUT_KINDS = tuple(MEANINGS)
 
@@ -120,10 +123,13 @@ def shape_inputs(
             _shift_scores(q, k, np.full(q.shape[:3], -_FAR, np.float32))
         case "constant_rows":
             k[...] = k[:, :, :1].copy()
+        case "climbing":
+            _climb(q, k, np.ones(q.shape[:3], bool))
         case "harsh":
-            which = rng.integers(0, 4, q.shape[:3])
+            which = rng.integers(0, 5, q.shape[:3])
             q[which == 3] *= _HARSH_SCALE
-            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0], np.float32)[which])
+            _climb(q, k, which == 4)
+            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0], np.float32)[which])
 
 
 def _scale(factor: float, q: _Array, k: _Array) -> None:
@@ -137,6 +143,22 @@ def _shift_scores(q: _Array, k: _Array, by: _Array) -> None:
     Softmax does not change by it, and neither does the rounding of its result: the column is the
     same in all keys.
     """
-    column = 2.0 ** round(math.log2(_FAR * math.sqrt(q.shape[3])) / 2)
+    column = _half_of_the_way(q)
     k[..., 0] = column
     q[..., 0] = by * math.sqrt(q.shape[3]) / column
+
+
+def _climb(q: _Array, k: _Array, rows: npt.NDArray[np.bool_]) -> None:
+    """Raise the scores of some rows (`[batch, num_heads, seqlen]`) from key to key, through column
+    1 (which is left out of the others'): a rescale that comes too late, or not, shows there."""
+    if q.shape[3] < 2:
+        return
+    column = _half_of_the_way(q)
+    step = np.arange(k.shape[2]) // _STEP_KEYS
+    k[..., 1] = column * (step / max(1, step[-1]) - 1.0)
+    q[..., 1] = np.where(rows, _FAR * math.sqrt(q.shape[3]) / column, 0.0)
+
+
+def _half_of_the_way(q: _Array) -> float:
+    """An element of K that makes a score of `_FAR` with one of Q of about the same size."""
+    return float(2.0 ** round(math.log2(_FAR * math.sqrt(q.shape[3])) / 2))

@@ -35,7 +35,8 @@ UNIT_ROUNDOFF: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _STANDARD_ERRORS = 8.0
 _LEAST_SLOPE = 0.1  # of the unit roundoff
 _FEWEST_ROWS = 32
-# RMS error against the baseline's from which on suspected bugs are tried.
+# RMS error against the baseline's from which on suspected bugs are tried: of right kernels at most
+# 1.0.
 _TELLING_RMS = 1.5
 # How near to 1 the slope on a bug's effect must be.
 _NEAR_ONE = 0.25
@@ -69,7 +70,7 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
             f"{bug.look_at[0].upper()}{bug.look_at[1:]}."
         )
     if not (biased or uneven):
-        return None
+        return _imprecise(rms, expected)
     if not biased:
         return (
             f"The output passes, but each row is off by a factor of its own, {factor:.3%} in RMS, "
@@ -82,6 +83,18 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
         f"{abs(bias):.2%} on average, where rounding leaves no mean ({significance:.0f} standard "
         "errors): look for weights that are truncated instead of rounded, and for a row sum that "
         f"holds {'more' if bias < 0 else 'less'} than the weights do."
+    )
+
+
+def _imprecise(rms: float, expected: Expected) -> str | None:
+    """A warning where errors have no direction and are larger than rounding the operands gives."""
+    if not rms > _TELLING_RMS * expected.baseline_rms > 0:
+        return None
+    times = rms / expected.baseline_rms
+    return (
+        f"The output passes, but its RMS error is {times:.2g} times that of "
+        f"{expected.baseline_name}: look for lost precision in what is added up, such as O or a "
+        "partial result that is rounded to 16 bits on its way."
     )
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
-from engine.backends.base import Backend, RunOptions, RunResult
+from engine.backends.base import Backend, RunOptions, RunResult, Schedule
 from engine.backends.executed import ExecutedStatements, describe_lines
 from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.evaluation import Correctness, Evaluation, Execution, Latency, Status
@@ -267,10 +267,14 @@ class _Run:
                 if part is None
                 else part.prepare(request.seed, kind)
             )
-            told = "" if kind == NORMAL else f"With {kind} inputs ({meaning(kind)}): "
+            # The second inputs of a thorough check run in another order of threads, too.
+            schedule = request.schedule
+            if judged and request.check and schedule == "in_order" and part is None:
+                schedule = "random"
+            told = _told(kind, "" if schedule == request.schedule else schedule)
             self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}{_inputs_of(kind)}")
             result = (
-                self._run(backend, plan, prepared.inputs, repeat=not judged)
+                self._run(backend, plan, prepared.inputs, schedule, repeat=not judged)
                 if part is None
                 else part.run(prepared.inputs)
             )
@@ -301,6 +305,8 @@ class _Run:
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
             judged.append(correctness)
+        if name == "cpu" and request.check and part is None:
+            judged[0] = self._with_offsets(judged[0])
         unexecuted = describe_lines(self.base.line_coverage)
         reason = " ".join(
             filter(
@@ -327,6 +333,23 @@ class _Run:
         reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
         return replace(passed, passed=verdict.passed, reason=reason)
 
+    def _with_offsets(self, passed: Correctness) -> Correctness:
+        """With what is said of the same kernel where offsets pass 2³¹."""
+        from engine.backends.cpu import CpuBackend
+        from engine.pipeline.large_problem import offset_warning
+
+        self.stage("Executing one CTA of a problem past 2³¹ elements")
+        warning = offset_warning(
+            cast(CpuBackend, self.evaluator.backend("cpu")),
+            self.resolved.variant,
+            self.request.problem,
+            self.resolved.config,
+            self._options(repeat=False),
+        )
+        if warning is None:
+            return passed
+        return replace(passed, warnings=(*passed.warnings, warning))
+
     def _input_kinds(self) -> tuple[InputKind, ...]:
         """The inputs that were asked for, and the harsh ones where the check is thorough."""
         kinds = (
@@ -335,10 +358,17 @@ class _Run:
         return tuple(dict.fromkeys(kinds))
 
     def _run(
-        self, backend: Backend, plan: LaunchPlan, inputs: Inputs, *, repeat: bool
+        self,
+        backend: Backend,
+        plan: LaunchPlan,
+        inputs: Inputs,
+        schedule: Schedule,
+        *,
+        repeat: bool,
     ) -> RunResult:
+        options = replace(self._options(repeat=repeat), schedule=schedule)
         with self._lock(backend.name):
-            return backend.run(plan, inputs, self._options(repeat=repeat))
+            return backend.run(plan, inputs, options)
 
     def _options(self, *, repeat: bool) -> RunOptions:
         request = self.request
@@ -431,6 +461,14 @@ def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:
     """What the request's resolution has to say."""
     chosen = resolved.choice.note() if resolved.choice is not None else ""
     return tuple(filter(None, [chosen, resolved.config_origin.error]))
+
+
+def _told(kind: InputKind, schedule: str) -> str:
+    """What the run was given that is not the usual, before its reason; empty where all is."""
+    if kind == NORMAL:
+        return ""
+    order = f", threads in {schedule} order" if schedule else ""
+    return f"With {kind} inputs ({meaning(kind)}){order}: "
 
 
 def _inputs_of(kind: InputKind) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -59,6 +60,12 @@ class Mutation:
     nth: int | None = None  # which place of several; None: all of them
     header: str = ""  # the file that is changed, if it is not the variant's own
     config: dict[str, int] = field(default_factory=dict)
+
+    def is_named(self, text: str, places: tuple[str, ...]) -> bool:
+        """Whether what is said points at the bug; `places` are the lines that were changed."""
+        return any(word in text for word in self.words) or any(
+            re.search(rf"{re.escape(place)}\b", text) for place in places
+        )
 
     def problems(self, variant: str) -> tuple[Problem, ...]:
         """What it is tried on, one after the other until it is found."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +99,5 @@ def _seen(evaluation: Evaluation, mutation: Mutation, places: tuple[str, ...]) -
     elif correctness is not None:
         said += [f"{f.sentence} ({f.place})" for f in correctness.findings]
     text = " | ".join(said)
-    named = any(word in text for word in mutation.words) or any(
-        re.search(rf"{re.escape(place)}\b", text) for place in places
-    )
+    named = mutation.is_named(text, places)
     return Seen(evaluation.status is not Status.PASSED or warned, named, text, warned)

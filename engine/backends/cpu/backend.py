@@ -145,6 +145,30 @@ class CpuBackend:
             warnings=result.warnings,
         )
 
+    def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
+        """Execute the last CTA of every pass, on zeros and on buffers that may exceed memory.
+
+        Returns:
+            No output: only whether its accesses are inside of the buffers.
+        """
+        library = _build(plan, options)
+        if isinstance(library, RunResult):
+            return library
+        buffers = tuple(
+            Buffer(
+                name,
+                size_bytes=size,
+                fill="zero",
+                pieces=(),
+                opens_itself=True,
+                read_only=name in ("q", "k", "v"),
+            )
+            for name, size in plan.buffer_bytes.items()
+        )
+        launches = tuple(_launch(p, (prod(p.grid) - 1,)) for p in plan.passes)
+        result = self._client.run(Job(library, buffers, launches), options.timeout_s)
+        return RunResult(result.status, with_names(result.reason, plan.source), result.log)
+
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""
         self._client.close()

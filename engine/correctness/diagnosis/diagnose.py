@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
+from engine.correctness.diagnosis.limits import wrong_limits
 from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
 from engine.correctness.diagnosis.places import place_of
@@ -111,6 +112,7 @@ def _cause_of(cases: list[Case]) -> Match | None:
         best_match(cases)
         or moved_columns(cases)
         or moved_rows(cases)
+        or wrong_limits(cases)
         or _in_wrong_columns(cases)
         or wrong_weights(cases)
     )
@@ -171,8 +173,10 @@ def _nan_hint(region: Region, tiles: Tiles) -> str:
         )
     if region.all_rows:
         return (
-            "something is read before it is written (shared memory starts as NaN), or the row sum "
-            "is 0 because no key is visited" + _of_scratch(tiles)
+            "something is read before it is written (shared memory starts as NaN), the row sum is "
+            "0 because no key is visited or a running maximum is never kept, or a rescale "
+            "overflows, as exp(m_new − m_old) does in the place of exp(m_old − m_new)"
+            + _of_scratch(tiles)
         )
     return "a row without a visible key divides 0 by 0" + _of_scratch(tiles)
 

@@ -43,6 +43,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     "head_stride": (r"\b\w*head\w*\s*=",),
     "operand": (r"\(k_smem\b.*\bk\b", r"\bk\s*\+"),
     "mma_fragment": (r"^\s*mma\w*\s*\(|ldmatrix\w*\s*\(", r"\bmma"),
+    "swizzle": (r"\bswizzled\s*\(", r"\^", r"wgmma_descriptor"),
     "score_columns": (r"^\s*mma\w*\s*\(", r"score\s*\+="),
     "columns_of_d": _STORE,
     "unwritten": _STORE,

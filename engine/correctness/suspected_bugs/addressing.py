@@ -47,6 +47,7 @@ def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
         yield from _lengths(case)
         yield from _heads()
     yield from _offsets(case)
+    yield from _zero_filled(case)
     yield from _exchanged(case)
 
 
@@ -149,6 +150,34 @@ def _offsets(case: Case) -> Iterator[SuspectedBug]:
     for rows, name in ((1, "one row"), (tiles.block_n, "one key tile")):
         for step, word in ((rows, "too far on"), (-rows, "too early")):
             yield from _elsewhere(f"{name} {word}", partial(_moved, step * p.head_dim))
+
+
+def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
+    """Rows of K and V read too far on where what lies outside of a head is zeros, as TMA fills."""
+    for operands in ("kv", "k", "v"):
+        names = " and ".join(operands.upper())
+        for rows, name in ((1, "one row"), (case.tiles.block_n, "one key tile")):
+            for step, word in ((rows, "too far on"), (-rows, "too early")):
+                yield SuspectedBug(
+                    "head_stride",
+                    f"{names} of a head read {name} {word}, with zeros outside of it",
+                    f"look at the row that {names} is copied from: a coordinate of TMA, or a load "
+                    "that is guarded",
+                    partial(_read_shifted, operands, step),
+                )
+
+
+def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:
+    count = case.problem.num_keys
+    if abs(by) >= count:
+        return None
+    rows = case.keys + by
+    inside = ((rows >= 0) & (rows < count))[:, None]
+    k, v = (
+        np.where(inside, x[np.clip(rows, 0, count - 1)], 0.0) if name in operands else x
+        for name, x in (("k", case.k), ("v", case.v))
+    )
+    return attend(case.problem.softmax_scale * case.q[case.rows] @ k.T, case.visible, v)
 
 
 def _groups() -> Iterator[SuspectedBug]:

@@ -20,3 +20,5 @@ class SuspectedBug:
     what: str  # completes "The output matches …"
     look_at: str  # where to look, a whole clause
     predict: Prediction
+    # What it must explain of the squared error at least, where another bug looks alike.
+    min_explained: float = 0.0

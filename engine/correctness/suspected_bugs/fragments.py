@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.reference import Float64Array
+from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import Case, attend
 
@@ -51,6 +51,19 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
         ("of K used for the 8 keys after them too", _doubled_rows, None, "look at ldmatrix of K"),
         ("of V off the diagonal swapped", None, _swapped_off_diagonal, registers),
         ("of the first 8 of 16 keys swapped in K", _swapped_in_first, None, registers),
+        ("of the last 8 of 16 keys swapped in K", _swapped_in_last, None, registers),
+        (
+            "of K (16 × 16) transposed",
+            _transposed_16,
+            None,
+            "look at how K's fragment is loaded: by columns, as its rows are the columns of Kᵀ",
+        ),
+        (
+            "of V (16 × 16) transposed",
+            None,
+            _transposed_16,
+            "look at how V's fragment is loaded: by rows",
+        ),
     ):
         yield SuspectedBug(
             "mma_fragment",
@@ -58,6 +71,37 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             look_at,
             partial(_moved, of_k, of_v),
         )
+    for what, move in (
+        ("off the diagonal of 16 × 16 of Q exchanged", _swapped_off_diagonal),
+        ("that are neighbours in a column of Q exchanged", _swapped_rows),
+    ):
+        yield SuspectedBug(
+            "mma_fragment",
+            f"mma fragments (8 × 8 pieces) {what}",
+            registers,
+            partial(_moved_q, move),
+        )
+    for what, move in (
+        ("off the diagonal of 16 × 16 of P exchanged", _swapped_off_diagonal),
+        ("that are neighbours in a column of P exchanged: rows 8 apart", _swapped_rows),
+        ("that are neighbours in a row of P exchanged: keys 8 apart", _swapped_columns),
+    ):
+        yield SuspectedBug(
+            "mma_fragment",
+            f"mma fragments (8 × 8 pieces) {what}",
+            registers,
+            partial(_moved_p, move),
+        )
+    yield from _swizzles()
+    for count in (1, 2, 4, 8, 16, 32):
+        for side in ("last", "first"):
+            if count < case.problem.head_dim:
+                yield SuspectedBug(
+                    "score_columns",
+                    f"scores that leave out the {side} {count} columns of Q and K",
+                    "look at the loop or the instructions that sum Q·Kᵀ over d",
+                    partial(_columns_cut, count, side == "last"),
+                )
     for bit in range(2, (case.problem.head_dim - 1).bit_length()):
         for is_set in (True, False):
             which = f"those of d whose bit {bit} is {'set' if is_set else 'clear'}"
@@ -79,6 +123,90 @@ def _moved(of_k: Move | None, of_v: Move | None, case: Case) -> Float64Array:
     return attend(case.problem.softmax_scale * case.q[case.rows] @ k.T, case.visible, v)
 
 
+def _swizzles() -> Iterator[SuspectedBug]:
+    """A swizzle that one side of a tile's way through shared memory has and the other has not."""
+    look_at = "look at the swizzle (or the layout of the descriptor): writer and reader must agree"
+    for name, of_q, of_k, of_v in (
+        ("Q", True, False, False),
+        ("K", False, True, False),
+        ("V", False, False, True),
+        ("K and V", False, True, True),
+        ("Q, K and V", True, True, True),
+    ):
+        yield SuspectedBug(
+            "swizzle",
+            f"a swizzle of {name} on one side alone: chunks of 8 columns in the places of others, "
+            "by their row",
+            look_at,
+            partial(_swizzled_inputs, of_q, of_k, of_v),
+        )
+    yield SuspectedBug(
+        "swizzle",
+        "a swizzle of O on one side alone: chunks of 8 columns in the places of others, by their "
+        "row",
+        look_at,
+        _swizzled_output,
+    )
+
+
+def _unswizzled(x: Float64Array, rows: IntArray) -> Float64Array:
+    """Row r with its chunks of 8 columns in each other's places, as an XOR by r puts them."""
+    wide = x.shape[1] % 64 == 0
+    spread = rows % 8 if wide else rows // 2 % 4
+    columns = np.arange(x.shape[1])[None, :] ^ (spread * _PIECE)[:, None]
+    return np.take_along_axis(x, columns, axis=1)
+
+
+def _swizzled_inputs(of_q: bool, of_k: bool, of_v: bool, case: Case) -> Float64Array:
+    q = case.q[case.rows]
+    q = _unswizzled(q, case.rows) if of_q else q
+    k = _unswizzled(case.k, case.keys) if of_k else case.k
+    v = _unswizzled(case.v, case.keys) if of_v else case.v
+    return attend(case.problem.softmax_scale * q @ k.T, case.visible, v)
+
+
+def _swizzled_output(case: Case) -> Float64Array:
+    return _unswizzled(case.reference, case.rows)
+
+
+def _moved_q(move: Move, case: Case) -> Float64Array:
+    padded = np.pad(case.q, ((0, -case.problem.seqlen % _STEP), (0, 0)))
+    q = move(padded)[case.rows]
+    return attend(case.problem.softmax_scale * q @ case.k.T, case.visible, case.v)
+
+
+def _moved_p(move: Move, case: Case) -> Float64Array:
+    """P · V with pieces of P exchanged, after P was worked out tile by tile with its own maxima."""
+    problem, block_n = case.problem, case.tiles.block_n
+    if problem.num_keys % _STEP and block_n % _STEP:
+        return np.full_like(case.reference, np.nan)
+    blocks = np.unique(case.rows // _STEP)
+    rows = (blocks[:, None] * _STEP + np.arange(_STEP)).ravel()
+    inside = rows < problem.seqlen
+    scores = np.full((len(rows), problem.num_keys), -np.inf)
+    scores[inside] = problem.softmax_scale * case.q[rows[inside]] @ case.k.T
+    if problem.causal:
+        scores[case.keys > rows[:, None]] = -np.inf
+    starts = np.arange(0, problem.num_keys, block_n)
+    running = np.maximum.accumulate(np.maximum.reduceat(scores, starts, axis=1), axis=1)
+    running = np.repeat(np.where(np.isfinite(running), running, 0.0), block_n, axis=1)
+    running = running[:, : problem.num_keys]
+    p = np.exp(scores - running)
+    shrinks = np.exp(running - running[:, -1:])
+    total = (p * shrinks).sum(axis=1, keepdims=True)
+    padded = np.pad(p, ((0, 0), (0, -problem.num_keys % _STEP)))
+    moved = move(padded)[:, : problem.num_keys]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        out = (moved * shrinks) @ case.v / total
+    return np.asarray(out[np.searchsorted(rows, case.rows)])
+
+
+def _columns_cut(count: int, last: bool, case: Case) -> Float64Array:
+    kept = slice(0, -count) if last else slice(count, None)
+    scores = case.problem.softmax_scale * case.q[case.rows][:, kept] @ case.k[:, kept].T
+    return attend(scores, case.visible, case.v)
+
+
 def _columns_left_out(bit: int, is_set: bool, case: Case) -> Float64Array:
     kept = (np.arange(case.problem.head_dim) >> bit & 1) != is_set
     scores = case.problem.softmax_scale * case.q[case.rows][:, kept] @ case.k[:, kept].T
@@ -87,6 +215,11 @@ def _columns_left_out(bit: int, is_set: bool, case: Case) -> Float64Array:
 
 def _transposed(x: Float64Array) -> Float64Array:
     pieces = x.reshape(x.shape[0] // _PIECE, _PIECE, x.shape[1] // _PIECE, _PIECE)
+    return np.asarray(pieces.transpose(0, 3, 2, 1).reshape(x.shape))
+
+
+def _transposed_16(x: Float64Array) -> Float64Array:
+    pieces = x.reshape(x.shape[0] // _STEP, _STEP, x.shape[1] // _STEP, _STEP)
     return np.asarray(pieces.transpose(0, 3, 2, 1).reshape(x.shape))
 
 
@@ -115,3 +248,8 @@ def _swapped_off_diagonal(x: Float64Array) -> Float64Array:
 def _swapped_in_first(x: Float64Array) -> Float64Array:
     first = (np.arange(x.shape[0]) & _PIECE == 0)[:, None]
     return np.where(first, _swapped_columns(x), x)
+
+
+def _swapped_in_last(x: Float64Array) -> Float64Array:
+    last = (np.arange(x.shape[0]) & _PIECE != 0)[:, None]
+    return np.where(last, _swapped_columns(x), x)

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import (
@@ -29,6 +30,8 @@ def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
         yield from _fusion(case)
         yield from _whole_segments(case, tiles.chunk_rows, tiles.chunk_name, "split_missing")
         yield from _seams(case, tiles.chunk_rows, tiles.chunk_name, "kv_split_seam")
+    if tiles.block_n >= 16:
+        yield from _parts_of_tiles(case)
     if 1 < tiles.num_key_tiles <= _MAX_TILES:
         yield from _every_second(case)
         yield from _whole_segments(case, tiles.block_n, "key tile", "key_tile")
@@ -122,6 +125,39 @@ def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[
                 f"look at the loop over the {name}s in the fusion",
                 partial(_only, inside),
             )
+
+
+def _parts_of_tiles(case: Case) -> Iterator[SuspectedBug]:
+    """Some keys of every tile that count in the row sum but not in P·V, or in neither."""
+    block_n = case.tiles.block_n
+    in_tile = case.keys % block_n
+    for count in (1, 2, 4, 8, 16, block_n // 2):
+        for what, keys in (
+            ("last", in_tile >= block_n - count),
+            ("first", in_tile < count),
+        ):
+            which = f"the {what} key" if count == 1 else f"the {what} {count} keys"
+            for where, in_sum in (
+                ("P·V but not of the row sum", True),
+                ("the row sum alone", False),
+            ):
+                yield SuspectedBug(
+                    "key_tile",
+                    f"leaving {which} of every key tile out of {where}",
+                    "look at the loop over the keys of a tile where P is "
+                    + ("multiplied by V" if in_sum else "added to l"),
+                    partial(_partly_counted, keys, in_sum),
+                )
+
+
+def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
+    """Keys that count in the row sum alone, or in P·V alone."""
+    scores = np.where(case.visible, case.scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    rest = np.where(keys, 0.0, weights)
+    in_l, in_o = (weights, rest) if in_sum else (rest, weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(in_o @ case.v / in_l.sum(axis=1, keepdims=True))
 
 
 def _every_second(case: Case) -> Iterator[SuspectedBug]:

@@ -15,6 +15,7 @@ from engine.correctness.suspected_bugs.case import Case
 from engine.correctness.suspected_bugs.fragments import fragment_bugs
 from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
+from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled_scores
 from engine.correctness.suspected_bugs.softmax import precision_bugs, softmax_bugs
 
 # How much of the squared error a bug must account for. The rest is what 16-bit rounding and the
@@ -52,7 +53,16 @@ def small_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 def best_match(cases: Sequence[Case]) -> Match | None:
     """The bug that explains the wrong rows of all cases, or None where none does."""
-    return _best_of(_FAMILIES, cases)
+    best = _best_of(_FAMILIES, cases)
+    if (best is not None and best.explained >= EXPLAINED_BY_FACTOR) or not cases:
+        return best
+    scaled = scaled_scores(cases[0])
+    if scaled is None:
+        return best
+    match = _fit(scaled, cases)
+    if match.explained < EXPLAINED_BY_FACTOR:
+        return best
+    return match if best is None or match.explained > best.explained + _SAME / 2 else best
 
 
 def lost_precision(cases: Sequence[Case]) -> Match | None:
@@ -70,7 +80,7 @@ def _best_of(
         if not any(_fit(bug, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
             continue
         match = _fit(bug, cases)
-        if match.explained >= MIN_EXPLAINED and (
+        if match.explained >= max(MIN_EXPLAINED, bug.min_explained) and (
             best is None or match.explained > best.explained + _SAME
         ):
             best = match

@@ -11,7 +11,10 @@ import numpy as np
 from engine.correctness.reference import Float64Array
 from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import Case, attend, finite_or_zero, merge
+from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled
 from engine.tensors import decode, encode
+
+_LARGEST = 80.0  # exp of more is infinite in float32
 
 
 def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
@@ -45,7 +48,8 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
                 "softmax_scale",
                 what,
                 "look at softmax_scale and the base of the exponential",
-                partial(_scaled, factor),
+                partial(scaled, factor),
+                EXPLAINED_BY_FACTOR,
             )
     yield SuspectedBug(
         "not_normalised",
@@ -58,13 +62,24 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
             ("an online softmax without the rescale of O and l by exp(m_old − m_new)", 0, 0),
             ("an online softmax that rescales l but not O by exp(m_old − m_new)", 0, 1),
             ("an online softmax that rescales O but not l by exp(m_old − m_new)", 1, 0),
+            ("an online softmax that rescales O twice by exp(m_old − m_new)", 2, 1),
+            ("an online softmax that rescales l twice by exp(m_old − m_new)", 1, 2),
+            ("an online softmax that rescales O and l twice by exp(m_old − m_new)", 2, 2),
+            ("an online softmax that rescales O and l by exp(m_new − m_old), upside down", -1, -1),
         ):
             yield SuspectedBug(
                 "online_rescale",
                 what,
                 "look at the correction when the running maximum grows",
-                partial(_online, bool(acc), bool(row_sum)),
+                partial(_online, acc, row_sum),
             )
+        yield SuspectedBug(
+            "row_maximum",
+            "the last key tile alone, as a running maximum gives that is not kept from one tile to "
+            "the next (or a key loop that begins there)",
+            "look at where m takes the value of m_new, and at the first key of the loop",
+            _last_tile_alone,
+        )
 
 
 def precision_bugs(case: Case) -> Iterator[SuspectedBug]:
@@ -87,17 +102,25 @@ def _rounded_scores(scale: float, case: Case) -> Float64Array | None:
     return attend(rounded * np.float64(scale), case.visible, case.v)
 
 
-def _scaled(factor: float, case: Case) -> Float64Array:
-    return attend(case.scores * factor, case.visible, case.v)
-
-
 def _not_normalised(case: Case) -> Float64Array:
     masked = np.where(case.visible, case.scores, -np.inf)
     return np.asarray(np.exp(masked - masked.max(axis=1, keepdims=True)) @ case.v)
 
 
-def _online(rescale_acc: bool, rescale_l: bool, case: Case) -> Float64Array:
-    """Tiles in order within each chunk, without one or both rescales; chunks fused rightly."""
+def _last_tile_alone(case: Case) -> Float64Array | None:
+    """Of each row the last tile that its query tile visits; NaN where it sees nothing there."""
+    tiles, problem = case.tiles, case.problem
+    if tiles.num_chunks > 1:
+        return None
+    end = np.full(len(case.rows), problem.num_keys)
+    if problem.causal:
+        end = np.minimum(end, (case.rows // tiles.block_m + 1) * tiles.block_m)
+    first = (end - 1) // tiles.block_n * tiles.block_n
+    return attend(case.scores, case.visible & (case.keys >= first[:, None]), case.v)
+
+
+def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
+    """Tiles in order within each chunk, O and l rescaled so many times; chunks fused rightly."""
     states = case.tile_states
     chunk_of = states.starts // case.tiles.chunk_rows
     m, l_, acc = [], [], []
@@ -105,11 +128,13 @@ def _online(rescale_acc: bool, rescale_l: bool, case: Case) -> Float64Array:
         inside = chunk_of == chunk
         running = np.maximum.accumulate(states.m[inside], axis=0)
         top = running[-1]
-        rescaled = np.exp(states.m[inside] - finite_or_zero(top))
         # What a tile keeps when nothing later shrinks it: the maximum up to it, not the last one.
-        kept = np.exp(states.m[inside] - finite_or_zero(running))
+        kept = states.m[inside] - finite_or_zero(running)
+        shrinks = finite_or_zero(running) - finite_or_zero(top)
+        weight_l, weight_acc = (
+            np.exp(np.minimum(kept + times * shrinks, _LARGEST)) for times in (l_times, acc_times)
+        )
         m.append(top)
-        l_.append(((rescaled if rescale_l else kept) * states.l[inside]).sum(axis=0))
-        weight = rescaled if rescale_acc else kept
-        acc.append((weight[..., None] * states.acc[inside]).sum(axis=0))
+        l_.append((weight_l * states.l[inside]).sum(axis=0))
+        acc.append((weight_acc[..., None] * states.acc[inside]).sum(axis=0))
     return merge(np.array(m), np.array(l_), np.array(acc))

@@ -1,12 +1,34 @@
 // bar.sync, bar.arrive and __syncthreads.
 namespace coh {
 
+// Behind a barrier of all threads, another group may take a named one.
+static void forget_users(Worker *w) {
+    for (Barrier &barrier : w->barriers) {
+        if (!barrier.num_users) continue;
+        barrier.users.reset();
+        barrier.num_users = 0;
+    }
+}
+
+// A barrier that more threads use than it counts is one of two groups: whoever comes first from
+// each of them release one another.
+static void note_user(Barrier &barrier, int id, int threads, Site site) {
+    const unsigned me = self->linear;
+    if (barrier.users.test(me)) return;
+    barrier.users.set(me);
+    if (++barrier.num_users != threads + 1) return;
+    warn("barrier of two groups", site, "barrier %d counts %d threads, and more than those use it "
+         "between two barriers of the CTA: where groups share a barrier, arrivals of one release "
+         "the other. Give each its own number", id, threads);
+}
+
 inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {
     if (w->settings->check) {
         // __syncthreads() orders everybody; threads that returned count as having arrived. At a
         // named barrier, one that merely arrived is ordered after nobody.
         if (!barrier.expected || barrier.waiting.size() == w->num_threads) {
             order_whole_cta(w);
+            forget_users(w);
             for (Fiber *f : barrier.waiting) take_over_order(w, barrier.handover, f->linear);
         } else {
             for (Fiber *f : barrier.waiting) take_over(w, barrier.handover, f->linear);
@@ -59,7 +81,8 @@ static inline void arrive(int id, int threads, Site site, bool wait) {
     } else if (threads == 0 && barrier.site != site) {
         fail_at_two("divergent barrier", site, barrier.site,
                     "this thread is at __syncthreads() while %d other thread(s) of its CTA wait at "
-                    "the one in {other}",
+                    "the one in {other}: one of the two stands in a branch or a loop that not all "
+                    "threads take",
                     barrier.arrived);
     } else if (barrier.expected != threads) {
         fail_at_two("divergent barrier", site, barrier.site,
@@ -69,6 +92,7 @@ static inline void arrive(int id, int threads, Site site, bool wait) {
     if (w->settings->check) {
         if (threads) {
             hand_over(w, barrier.handover, me->linear);
+            note_user(barrier, id, threads, site);
         } else {
             hand_over_order(w, barrier.handover, me->linear);  // the floor stands for the clocks
         }

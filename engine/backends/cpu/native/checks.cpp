@@ -83,6 +83,8 @@ void start_cta_checks(Worker *w) {
     for (Barrier &barrier : w->barriers) reset(w, barrier.handover);
     if (w->uses_fences) w->orders.assign(w->num_threads, MemoryOrder());
     w->uses_fences = false;
+    w->is_copying = false;
+    w->running_products = 0;
 }
 
 static bool is_atomic(AccessKind kind) {
@@ -112,16 +114,40 @@ static const char *verb(AccessKind kind) {
                     verb(kind), where, earlier_verb, thread.x, thread.y, thread.z, other->rank);
     }
     const uint3 &other = w->fibers[earlier.thread()].thread_idx;
+    char waits[900];
+    if (earlier.is(Access::async) && describe_missed_wait(pointer, waits, sizeof waits)) {
+        fail_at_two("shared memory race", place, earlier.place,
+                    "%s of %s is not ordered with the copy into it at {other}: %s", verb(kind),
+                    where, waits);
+    }
+    if (w->is_copying) {
+        describe_last_wait(waits, sizeof waits);
+        fail_at_two("shared memory race", place, earlier.place,
+                    "the copy overwrites %s and is not ordered with the earlier %s by thread "
+                    "(%u,%u,%u) at {other}: that thread has to arrive on an mbarrier behind its "
+                    "last %s, and the one that asks for the copy to wait for that phase; %s",
+                    where, earlier_verb, other.x, other.y, other.z, earlier_verb, waits);
+    }
+    const bool has_mbarriers = w->hopper && !w->hopper->mbarriers.empty();
     fail_at_two("shared memory race", place, earlier.place,
-                "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: a "
-                "__syncthreads() or __syncwarp() is missing",
-                verb(kind), where, earlier_verb, other.x, other.y, other.z);
+                "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: %s",
+                verb(kind), where, earlier_verb, other.x, other.y, other.z,
+                has_mbarriers ? "a barrier between the two (a named one, an mbarrier or a "
+                                "__syncthreads()) is missing, or one of them uses memory that is "
+                                "another group's"
+                              : "a __syncthreads() or __syncwarp() is missing");
 }
 
 [[noreturn]] static void not_initialised(const SharedShadow &shadow, const void *pointer,
                                          Place place) {
     char where[160];
     describe_shared(pointer, where, sizeof where);
+    char waits[900];
+    if (shadow.initialised_by == COPY_PENDING &&
+        describe_missed_wait(pointer, waits, sizeof waits)) {
+        fail_at_two("asynchronous copy not complete", place, shadow.write.place,
+                    "%s is read before the copy into it at {other} is complete: %s", where, waits);
+    }
     if (shadow.initialised_by == COPY_PENDING) {
         fail_at_two("asynchronous copy not complete", place, shadow.write.place,
                     "%s is read before anybody waited for the copy into it at {other}: the wait or "
@@ -129,7 +155,8 @@ static const char *verb(AccessKind kind) {
     }
     fail_at("uninitialised shared memory", place,
             "%s is read, which no thread of this CTA has written yet: a barrier is missing before "
-            "this read, or nothing ever writes it",
+            "this read (a __syncwarp() where lanes of this warp write it, else a __syncthreads()), "
+            "or nothing ever writes it",
             where);
 }
 
@@ -351,6 +378,9 @@ static bool conflict(Worker *w, const GlobalAccess &earlier, const GlobalAccess 
     } else if (knows(mine.observed, earlier)) {
         missing = "the reader needs a __threadfence() between the atomic that told it and this "
                   "access";
+    } else if (find_cta(mine.heard, earlier.cta) && !knows(mine.heard, earlier)) {
+        missing = "nothing orders that access before the atomic by which another thread of its CTA "
+                  "told of it: a __syncthreads() is missing before the arrival";
     } else if (find_cta(mine.observed, earlier.cta) || find_cta(mine.acquired, earlier.cta)) {
         missing = "that thread executed no __threadfence() between its access and the atomic "
                   "that told of it";
@@ -463,7 +493,10 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
 
     if (is_in_window(w, address)) return check_shared(w, w, address, bytes, kind, place);
     const uintptr_t stack = (uintptr_t)w->stacks + self->linear * FIBER_STACK_BYTES;
-    if (address - stack < FIBER_STACK_BYTES) return;
+    if (address - stack < FIBER_STACK_BYTES) {
+        if (w->running_products) check_product_registers(address, bytes, verb(kind), place);
+        return;
+    }
     if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before
         Buffer &b = buffers[w->last_buffer];
         if (address - (uintptr_t)b.mapping < b.mapping_size) {

@@ -80,12 +80,44 @@ struct Warpgroup {
     bool fenced_since_wait[WARPGROUP];
 };
 
+// What setmaxnreg hands round among the warpgroups of a CTA.
+struct RegisterPool {
+    struct Waiting {
+        size_t group;
+        int count;  // a thread
+        Site site;
+        std::vector<Fiber *> fibers;
+    };
+    std::vector<int> held;  // by each thread of a warpgroup; empty until one asks
+    std::vector<bool> has_asked;
+    long long free = 0;
+    std::vector<Waiting> waiting;
+};
+
+// The last wait of a thread for an mbarrier: it knows that phase to be complete. The one before the
+// first is number -1.
+struct LastWait {
+    uint32_t offset;  // of the mbarrier
+    long long phase;
+    Site site;
+};
+// Where a copy has come to lie, and the phase of the mbarrier that it counts in.
+struct LandedTile {
+    const char *begin;
+    size_t bytes;
+    uint32_t offset;
+    long long phase;
+};
+
 struct HopperState {
     std::vector<Mbarrier> mbarriers;
     std::vector<std::vector<PendingTile>> stores;         // of each thread, oldest first
     std::vector<std::vector<size_t>> store_group_sizes;   // of each thread
     std::vector<Warpgroup> warpgroups;
-    std::vector<int> registers;  // of each warp's threads, by setmaxnreg; 0 where it asked for none
+    RegisterPool registers;
+    // Check build, of each thread: see mbarrier_waits.cpp.
+    std::vector<LastWait> last_waits;
+    std::vector<LandedTile> landed;
 };
 
 inline HopperState &hopper_of(Worker *w) {
@@ -96,6 +128,13 @@ inline HopperState &hopper() { return hopper_of(worker); }
 
 // tma.cpp
 void land_tiles(Mbarrier &mbarrier);
+// mbarrier_waits.cpp
+void note_wait(const Mbarrier &mbarrier, const Fiber *fiber, Site site);
+void note_landed(const Mbarrier &mbarrier, const PendingTile &tile, long long bytes);
+bool describe_missed_wait(const void *pointer, char *text, size_t size);
+void describe_last_wait(char *text, size_t size);
+// wgmma.cpp
+void check_product_registers(uintptr_t address, size_t bytes, const char *verb, Place place);
 // mbarrier.cpp
 void complete_phase_if_due(Mbarrier &mbarrier);
 void check_mbarrier_fence(const Mbarrier &mbarrier, Site site);

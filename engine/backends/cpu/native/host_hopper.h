@@ -57,8 +57,9 @@ void wgmma_fence(Site site);
 void wgmma_commit(Site site);
 void wgmma_wait(int pending_groups, Site site);
 
-// setmaxnreg: the registers of each of this warp's threads from here on.
-void set_max_registers(int count, Site site);
+// setmaxnreg, by all four warps of a warpgroup: the registers of each of its threads from here on.
+enum class RegisterChange { inc, dec };
+void set_max_registers(int count, RegisterChange change, Site site);
 
 }  // namespace coh
 #pragma GCC visibility pop

@@ -144,6 +144,8 @@ static void start_cta(Worker *w, uint64_t index) {
     for (Barrier &barrier : w->barriers) {
         barrier.arrived = barrier.expected = 0;
         barrier.waiting.clear();
+        barrier.users.reset();
+        barrier.num_users = 0;
         barrier.reducing = false;
     }
     for (size_t warp = 0; warp < w->warp_operations_in_use.size(); warp++) {
@@ -250,7 +252,10 @@ static void run_cluster(Worker *w, uint64_t index) {
     self = nullptr;
     if (w->cluster) finish_cluster(w);
     if (launch.aborted.load()) return;
-    if (w->settings->check) each_of_cluster(w, warn_of_open_barriers);
+    if (w->settings->check) {
+        each_of_cluster(w, warn_of_open_barriers);
+        each_of_cluster(w, warn_of_open_phases);
+    }
     if (!w->settings->dynamic_smem_bytes) return;
     each_of_cluster(w, [](Worker *of) { check_dynamic_smem_end(of, of->cta); });
 }

@@ -8,7 +8,9 @@ void reset_hopper(Worker *w) {
     state.stores.clear();
     state.store_group_sizes.clear();
     state.warpgroups.clear();
-    state.registers.clear();
+    state.registers = RegisterPool();
+    state.last_waits.clear();
+    state.landed.clear();
 }
 
 static void check_mbarrier_address(const void *pointer, Site site) {
@@ -101,6 +103,7 @@ void complete_phase_if_due(Mbarrier &mbarrier) {
         if (waiter.parity == mbarrier.phase) return true;
         if (w->settings->check) {
             take_over(w, mbarrier.phase_handover, waiter.fiber->linear);
+            note_wait(mbarrier, waiter.fiber, waiter.site);
         }
         *waiter.completed = true;
         make_ready(w, waiter.fiber);
@@ -206,6 +209,7 @@ bool mbarrier_try_wait(void *pointer, int parity, Site site) {
     if (is_complete(mbarrier, parity)) {
         if (w->settings->check) {
             take_over(w, mbarrier.phase_handover, me->linear);
+            note_wait(mbarrier, me, site);
         }
         return true;
     }
@@ -248,6 +252,20 @@ bool land_waited_copies(Worker *w) {
         any = any || mbarrier.owner->num_ready > 0;
     });
     return any;
+}
+
+// A CTA has ended. A phase that some have arrived in, and that never completes, is one arrival short
+// of what the mbarrier was initialised for.
+void warn_of_open_phases(Worker *w) {
+    if (!w->hopper) return;
+    for (const Mbarrier &m : w->hopper->mbarriers) {
+        if (m.arrivals_missing == m.arrivals || m.arrivals_missing <= 0) continue;
+        warn("mbarrier phase never complete", m.last_arrival.site, "at the end of CTA %u %d of the "
+             "%d arrivals of phase %llu of the mbarrier of %s:%d have come, the last of them here: "
+             "it is initialised for more than arrive, or an arrival is missing", w->cta,
+             m.arrivals - m.arrivals_missing, m.arrivals, (unsigned long long)m.completed,
+             m.site.file, m.site.line);
+    }
 }
 
 // Where a thread waits; nowhere, if it can run or has returned.

@@ -66,6 +66,7 @@ void MemoryOrder::join(const MemoryOrder &other) {
     observed_in_cta = joined(observed_in_cta, other.observed_in_cta);
     fenced = joined(fenced, other.fenced);
     fenced_in_cta = joined(fenced_in_cta, other.fenced_in_cta);
+    heard = joined(heard, other.heard);
 }
 
 // ---- barriers ----
@@ -119,8 +120,8 @@ static KnownCtas known_clock(Worker *w) {
     return only;
 }
 
-static void note_for_release(Worker *w, Scope scope) {
-    MemoryOrder &mine = w->orders[self->linear];
+// What this thread knows of its own CTA.
+static KnownCtas known_of_own_cta(Worker *w) {
     auto own = std::make_shared<CtaClocks>();
     own->floor = w->floor_clock;
     const uint32_t *clocks = released_clocks(w, self->linear);
@@ -129,7 +130,12 @@ static void note_for_release(Worker *w, Scope scope) {
     }
     auto only = std::make_shared<std::vector<std::pair<uint32_t, CtaClocksPointer>>>();
     only->push_back({w->cta, own});
-    const KnownCtas now = joined(mine.acquired, only);
+    return only;
+}
+
+static void note_for_release(Worker *w, Scope scope) {
+    MemoryOrder &mine = w->orders[self->linear];
+    const KnownCtas now = joined(mine.acquired, known_of_own_cta(w));
     mine.fenced_in_cta = joined(mine.fenced_in_cta, now);
     if (scope != Scope::cta) mine.fenced = joined(mine.fenced, now);
     advance_clock(w, self->linear);
@@ -161,6 +167,7 @@ static void order_at(Worker *w, SyncLocation &here, AccessKind kind, Order order
     const bool wide = scope != Scope::cta;
     if (kind != AccessKind::atomic_write) {
         if (wide) mine.observed = joined(mine.observed, here.released);
+        mine.heard = joined(mine.heard, here.before);
         auto in_cta = here.released_in_cta.find(w->cta);
         if (in_cta != here.released_in_cta.end()) {
             mine.observed_in_cta = joined(mine.observed_in_cta, in_cta->second);
@@ -171,11 +178,12 @@ static void order_at(Worker *w, SyncLocation &here, AccessKind kind, Order order
     if (kind == AccessKind::atomic_read) return;
     here.changes++;
     if (kind == AccessKind::atomic_write) {  // a store hides what earlier atomics left
-        here.released = nullptr;
+        here.released = here.before = nullptr;
         here.released_in_cta.clear();
     }
     if (!w->uses_fences) return;
     if (wide) here.released = joined(here.released, mine.fenced);
+    here.before = joined(here.before, known_of_own_cta(w));
     KnownCtas &in_cta = here.released_in_cta[w->cta];
     in_cta = joined(in_cta, mine.fenced_in_cta);
 }

@@ -30,6 +30,7 @@ struct MemoryOrder {
     KnownCtas observed_in_cta;  // the same, where a fence of CTA scope will do
     KnownCtas fenced;           // what its fences of GPU scope have made ready to be released
     KnownCtas fenced_in_cta;    // its fences of any scope
+    KnownCtas heard;            // what was before the atomics that it read, fences or none
 
     void join(const MemoryOrder &other);
 };
@@ -37,6 +38,7 @@ struct MemoryOrder {
 struct SyncLocation {
     uint64_t changes = 0;  // atomics that wrote here
     KnownCtas released;
+    KnownCtas before;  // what happened before the atomics, whether fences release it or not
     std::unordered_map<uint32_t, KnownCtas> released_in_cta;  // CTA -> for its threads alone
 };
 

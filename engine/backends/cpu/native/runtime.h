@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <chrono>
 #include <csetjmp>
 #include <csignal>
@@ -196,6 +197,9 @@ struct Barrier {
     Site site{};
     std::vector<Fiber *> waiting;
     Handover handover;  // of the arrivals (check build)
+    // Of a named one, the threads that came since the last barrier of the whole CTA (check build).
+    std::bitset<MAX_THREADS_PER_CTA> users;
+    int num_users = 0;
     int reduced = 0;
     bool reducing = false;
 };
@@ -267,6 +271,8 @@ struct Worker {
     uint32_t floor_clock = 0;      // everything up to here happened before everything from now on
     uint32_t top_clock = 0;        // no thread's clock is larger
     uint32_t cta_serial = 0;
+    bool is_copying = false;        // the access that is checked is that of a copy
+    unsigned running_products = 0;  // accumulators that a wgmma is still to write
     size_t last_buffer = 0;
     bool uses_fences = false;  // this CTA did, so `orders` say something
     std::vector<MemoryOrder> orders;  // of each thread
@@ -394,6 +400,9 @@ void reset_hopper(Worker *w);
 bool land_waited_copies(Worker *w);  // true when something landed and a thread became ready
 bool end_try_waits(Worker *w);       // the same when threads that wait for an mbarrier poll again
 size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first);
+void warn_of_open_phases(Worker *w);
 void finish_hopper(Fiber *fiber);  // when a thread returns
+void change_registers_of_group(void **threads, uint32_t);  // a Collective: warp_registers.cpp
+size_t describe_register_waits(Worker *w, char *text, size_t size, Site &first);
 
 }  // namespace coh

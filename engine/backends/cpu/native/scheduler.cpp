@@ -73,9 +73,12 @@ static size_t describe_waiting(Worker *w, char *text, size_t size, Site &first) 
     for (const GroupOperation &op : w->group_operations) {
         if (!op.in_use) continue;
         if (!first.file) first = op.site;
-        note(" %d of %d threads wait in a warpgroup operation (%s:%d);", op.arrived, op.expected,
-             op.site.file, op.site.line);
+        const bool is_setmaxnreg = op.operation == change_registers_of_group;
+        note(" %d of %d threads wait %s (%s:%d);", op.arrived, op.expected,
+             is_setmaxnreg ? "at setmaxnreg, which all warps of a warpgroup execute together"
+                           : "in a warpgroup operation", op.site.file, op.site.line);
     }
+    if (used < size) used += describe_register_waits(w, text + used, size - used, first);
     if (used < size) used += describe_mbarriers(w, text + used, size - used, first);
     return std::min(used, size);
 }
@@ -93,7 +96,8 @@ static size_t describe_waiting(Worker *w, char *text, size_t size, Site &first) 
     if (used < sizeof text) used += describe_cluster_barrier(w, text + used, sizeof text - used);
     if (!first.file && w->cluster) first = w->cluster->site;
     if (used && used < sizeof text) text[used - 1] = 0;  // the last semicolon
-    fail_at("deadlock", first, "no thread of the %s can run:%s", w->cluster ? "cluster" : "CTA", text);
+    const bool for_registers = w->hopper && !w->hopper->registers.waiting.empty();
+    fail_at(for_registers ? "setmaxnreg waits for ever" : "deadlock", first, "no thread of the %s can run:%s", w->cluster ? "cluster" : "CTA", text);
 }
 
 // In a cluster, the next CTA that can run when this one cannot; in random order, any of them.

@@ -122,7 +122,9 @@ static void load_tile(void *destination, const TensorMapOnHost &known, void *mba
         check_mbarrier_fence(barrier, site);
         if (barrier.owner == w) check_pending_products(destination, tile_bytes(known), site);
         if (barrier.owner != w) tile.known = known_clock(w);
+        w->is_copying = true;
         check_access(destination, (size_t)tile_bytes(known), AccessKind::write, site);
+        w->is_copying = false;
         mark_copy_pending(destination, (size_t)tile_bytes(known));
     }
     barrier.tiles.push_back(tile);
@@ -189,6 +191,7 @@ void land_tiles(Mbarrier &mbarrier) {
             memcpy(shared, chunk, 16);
             if (checking()) record_async_write(shared, 16, tile.thread, tile.clock, tile.site);
         });
+        if (checking()) note_landed(mbarrier, tile, tile_bytes(tile.map));
         mbarrier.bytes_missing -= tile_bytes(tile.map);
         if (checking() && tile.known) {
             KnownCtas &known = mbarrier.handover.order.acquired;

@@ -65,7 +65,7 @@ static void issue_for_group(void **threads, uint32_t) {
     }
     operation.accumulator =
         find_or_start_accumulator(group, threads, first.n, first.operands->accumulate);
-    group.accumulators[operation.accumulator].pending++;
+    if (!group.accumulators[operation.accumulator].pending++) worker->running_products++;
     group.operations.push_back(operation);
 }
 
@@ -202,6 +202,7 @@ static void execute(Warpgroup &group, const WgmmaOperation &operation) {
         }
     }
     if (--accumulator.pending) return;
+    worker->running_products--;
     for (int row = 0; row < M; row++) {
         for (int column = 0; column < n; column++) {
             accumulator.registers[accumulator_thread(row, column)]
@@ -215,6 +216,24 @@ static void execute(Warpgroup &group, const WgmmaOperation &operation) {
     for (int t = 0; t < WARPGROUP; t++) {
         memcpy(&accumulator.seen[t * registers], accumulator.registers[t],
                registers * sizeof(float));
+    }
+}
+
+// Until a wgmma is waited for, nobody may look at its accumulators or write them (check build).
+void check_product_registers(uintptr_t address, size_t bytes, const char *verb, Place place) {
+    const HopperState &state = hopper();
+    const size_t index = self->linear / WARPGROUP;
+    if (index >= state.warpgroups.size()) return;
+    const Warpgroup &group = state.warpgroups[index];
+    for (const WgmmaOperation &operation : group.operations) {
+        const Accumulator &accumulator = group.accumulators[operation.accumulator];
+        const uintptr_t begin = (uintptr_t)accumulator.registers[self->linear % WARPGROUP];
+        if (address + bytes <= begin || address >= begin + accumulator.n / 2 * sizeof(float)) {
+            continue;
+        }
+        fail_at_two("registers of a running wgmma", place, operation.site, "%s of accumulators "
+                    "that the wgmma at {other} is still to add to: nobody has waited for it "
+                    "(wgmma.wait_group)", verb);
     }
 }
 

@@ -10,4 +10,5 @@
 #include "../cluster.cpp"
 #include "../mbarrier.cpp"
 #include "../tma.cpp"
+#include "../mbarrier_waits.cpp"
 #include "../sanitizer_hooks.cpp"

@@ -1,0 +1,101 @@
+"""Plants the bugs of tests/planted_bugs/unseen.py; prints found and named by cause, by kind.
+
+    python tests/bench/bench_unseen.py                       # all bugs, by one --check each
+    python tests/bench/bench_unseen.py --kinds mbarrier wgmma -v
+    python tests/bench/bench_unseen.py --legal               # legal changes: nothing may be said
+
+A bug is found when the check fails or warns, and named when what is said matches one of the words
+that were written down for its cause; the changed line alone names nothing. A change that the
+compiler refuses counts as neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from planted_bugs import Seen, look
+from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
+
+from engine.pipeline.evaluate import Evaluator
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--kinds", nargs="*", default=[])
+    p.add_argument("--variants", nargs="*", default=[])
+    p.add_argument("--only", default="", help="only changes whose name holds this")
+    p.add_argument("--legal", action="store_true", help="the legal changes in place of the bugs")
+    p.add_argument("--part", default="1/1", help="K/N: every N-th case from the K-th on")
+    p.add_argument("-v", "--verbose", action="store_true", help="print all that is said")
+    p.add_argument("--jsonl", type=Path, help="append one line a case")
+    args = p.parse_args()
+    part, parts = map(int, args.part.split("/"))
+    chosen = [
+        mutation
+        for mutation in (LEGAL if args.legal else UNSEEN)
+        if args.only in mutation.name
+        and (not args.kinds or mutation.kind in args.kinds)
+        and (not args.variants or mutation.variants[0] in args.variants)
+    ][part - 1 :: parts]
+    results: list[tuple[Unseen, Seen]] = []
+    with Evaluator() as evaluator:
+        for mutation in chosen:
+            begin = time.perf_counter()
+            with tempfile.TemporaryDirectory(prefix="attune-unseen-") as folder:
+                seen = look(evaluator, mutation, mutation.variants[0], "check", Path(folder))
+            results.append((mutation, seen))
+            _print(mutation, seen, time.perf_counter() - begin, args.verbose)
+            if args.jsonl:
+                line = {"kind": mutation.kind, "variant": mutation.variants[0]}
+                line |= {"name": mutation.name, "found": seen.found, "named": seen.named}
+                line |= {"warned": seen.warned, "text": seen.text}
+                with args.jsonl.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    if args.legal:
+        alarms = sum(seen.found for _, seen in results)
+        print(f"{len(results)} legal changes, {alarms} alarms")
+        sys.exit(1 if alarms else 0)
+    _summary(results)
+
+
+def _print(mutation: Unseen, seen: Seen, took_s: float, verbose: bool) -> None:
+    state = "named" if seen.named else "found" if seen.found else "NOT FOUND"
+    if seen.warned:
+        state += " (warning)"
+    print(f"{mutation.variants[0]} {mutation.kind}: {mutation.name}: {state}, {took_s:.1f} s")
+    if verbose or (seen.found and not seen.named):
+        for sentence in seen.text.split(" | "):
+            print(f"    {sentence}")
+    sys.stdout.flush()
+
+
+def _summary(results: list[tuple[Unseen, Seen]]) -> None:
+    by_kind: dict[str, list[Seen]] = defaultdict(list)
+    for mutation, seen in results:
+        by_kind[mutation.kind].append(seen)
+        by_kind["all"].append(seen)
+    all_of_them = by_kind.pop("all", [])
+    print("| kind | bugs | found | named by cause |")
+    print("| --- | --- | --- | --- |")
+    for kind, seen in [*by_kind.items(), ("all", all_of_them)]:
+        found = sum(s.found for s in seen)
+        named = sum(s.found and s.named for s in seen)
+        print(f"| {kind} | {len(seen)} | {found} | {named} |")
+    if all_of_them:
+        total = len(all_of_them)
+        found = sum(s.found for s in all_of_them)
+        named = sum(s.found and s.named for s in all_of_them)
+        print(f"found {found / total:.1%}, named by cause {named / total:.1%}")
+
+
+if __name__ == "__main__":
+    main()
