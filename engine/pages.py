@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SPARE_PAGES = 1  # that belong to no sequence: whoever reads them gets NaN
 _SEED = 21
-_NAN_BITS = np.uint16(0x7FC1)  # in FP16 and in BF16
+_NAN_BITS = (np.uint16(0x7FC1), np.uint32(0x7FC10001))  # in FP16 and in BF16; in FP32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Pages:
     @property
     def kv_bytes(self) -> int:
         count, heads, rows, head_dim = self.shape
-        return BYTES_PER_ELEMENT * count * heads * rows * head_dim
+        return BYTES_PER_ELEMENT[self.problem.dtype] * count * heads * rows * head_dim
 
     @property
     def table_bytes(self) -> int:
@@ -59,7 +59,7 @@ class Pages:
     def extra_bytes(self) -> int:
         """The table, and what no key fills of K and V."""
         p = self.problem
-        keys_bytes = BYTES_PER_ELEMENT * p.batch * p.kv_heads * p.num_keys * p.head_dim
+        keys_bytes = BYTES_PER_ELEMENT[p.dtype] * p.batch * p.kv_heads * p.num_keys * p.head_dim
         return self.table_bytes + 2 * (self.kv_bytes - keys_bytes)
 
     def table(self) -> npt.NDArray[np.int32]:
@@ -71,11 +71,10 @@ class Pages:
     def scatter(self, tensor: RawArray) -> RawArray:
         """K or V, `[batch, num_heads_kv, seqlen_kv, head_dim]`, as pages."""
         batch, heads, keys, head_dim = tensor.shape
-        padded = np.full(
-            (batch, heads, self.per_sequence * self.rows, head_dim), _NAN_BITS, np.uint16
-        )
-        padded[:, :, :keys] = tensor.view(np.uint16)
+        nan = _NAN_BITS[tensor.itemsize == 4]
+        padded = np.full((batch, heads, self.per_sequence * self.rows, head_dim), nan)
+        padded[:, :, :keys] = tensor.view(nan.dtype)
         split = padded.reshape(batch, heads, self.per_sequence, self.rows, head_dim)
-        pages = np.full(self.shape, _NAN_BITS, np.uint16)
+        pages = np.full(self.shape, nan)
         pages[self.table()] = split.transpose(0, 2, 1, 3, 4)
         return cast("RawArray", pages.view(tensor.dtype))

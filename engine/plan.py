@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.arguments import (
     Argument,
@@ -19,14 +23,15 @@ from engine.arguments import (
 )
 from engine.errors import InvalidProblem
 from engine.pages import Pages
-from engine.problem import BYTES_PER_ELEMENT, Problem
-from kernels.arguments import BLOCK_TABLE
+from engine.problem import Problem
+from kernels.arguments import BLOCK_TABLE, PACKED
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
     Layout,
     Lse,
     NullPointer,
+    OutFill,
     Scalar,
     ScratchFill,
     ScratchType,
@@ -42,16 +47,37 @@ WARPGROUP = 128  # threads
 MAX_CTA_REGISTERS = 65536
 
 
+# Little-endian.
+_MINUS_INFINITY: Mapping[ScratchType, bytes] = {
+    "float16": b"\0\xfc",
+    "bfloat16": b"\x80\xff",
+    "float32": struct.pack("<f", -math.inf),
+    "float64": struct.pack("<d", -math.inf),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ScratchBuffer:
     name: str
     dtype: ScratchType
     shape: tuple[int, ...]
     fill: ScratchFill
+    element_bytes: int = 4
+    each_launch: bool = False  # filled again before each launch
 
     @property
     def size_bytes(self) -> int:
-        return 4 * prod(self.shape)
+        return self.element_bytes * prod(self.shape)
+
+    @property
+    def initial(self) -> npt.NDArray[np.uint8] | None:
+        """Its bytes before the first launch; None where they are poison."""
+        if self.fill == "poison":
+            return None
+        if self.fill == "zero":
+            return np.zeros(self.size_bytes, np.uint8)
+        element = np.frombuffer(_MINUS_INFINITY[self.dtype], np.uint8)
+        return np.tile(element, prod(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +119,9 @@ class LaunchPlan:
     lse: Lse | None = None  # how `lse` is written, where it is
     pages: Pages | None = None  # where K and V lie in pages
     include_folders: tuple[Path, ...] = ()
+    tf32: bool = False  # multiplies FP32 numbers in TF32, and says so
+    out_fill: OutFill = "poison"
+    packed: bool = False  # Q, K and V are one tensor, `qkv`
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -111,11 +140,39 @@ class LaunchPlan:
         if self.pages is not None:
             kv = self.pages.kv_bytes
         sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
+        if self.packed:
+            sizes = {PACKED: 3 * tensor, "out": tensor}
         if self.pages is not None:
             sizes[BLOCK_TABLE] = self.pages.table_bytes
         if self.lse is not None:
             sizes["lse"] = self.lse_bytes
         return sizes | {scratch.name: scratch.size_bytes for scratch in self.scratch}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The buffers that a kernel only reads."""
+        tensors = (PACKED,) if self.packed else ("q", "k", "v")
+        return tensors if self.pages is None else (*tensors, BLOCK_TABLE)
+
+    @property
+    def inside(self) -> dict[str, tuple[str, int]]:
+        """Pointers that lead into a buffer of another name, (buffer, byte): packed Q, K and V."""
+        p = self.problem
+        step = p.num_heads * p.head_dim * p.element_bytes
+        return {name: (PACKED, n * step) for n, name in enumerate("qkv")} if self.packed else {}
+
+    def addresses(self, of_buffers: Mapping[str, int]) -> dict[str, int]:
+        """Where every pointer leads, given the buffers' addresses."""
+        inside = {name: of_buffers[of] + byte for name, (of, byte) in self.inside.items()}
+        return {**of_buffers, **inside}
+
+    @property
+    def refilled(self) -> dict[str, npt.NDArray[np.uint8]]:
+        """The bytes of the buffers that are filled before each launch, by name."""
+        fills = {s.name: s.initial for s in self.scratch if s.each_launch}
+        if self.out_fill == "zero":
+            fills["out"] = np.zeros(self.problem.tensor_bytes, np.uint8)
+        return {name: values for name, values in fills.items() if values is not None}
 
     @property
     def device_bytes(self) -> int:
@@ -133,7 +190,10 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
     if (why := variant.unsupported(problem, config)) is not None:
         raise InvalidProblem(why)
     scratch = tuple(
-        ScratchBuffer(s.name, s.dtype, s.shape(problem, config), s.fill) for s in variant.scratch
+        ScratchBuffer(
+            s.name, s.dtype, s.shape(problem, config), s.fill, s.element_bytes, s.each_launch
+        )
+        for s in variant.scratch
     )
     passes = tuple(
         PassLaunch(
@@ -187,6 +247,9 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
             else Pages(problem, variant.page_rows(problem, config))
         ),
         include_folders=variant.include_folders,
+        tf32=variant.tf32,
+        out_fill=variant.out_fill,
+        packed=variant.packed,
     )
 
 
@@ -250,10 +313,10 @@ def _tensor_map(
         described.name,
         described.tensor,
         dims=described.sizes(problem, config),
-        strides_bytes=tuple(BYTES_PER_ELEMENT * s for s in described.strides(problem, config)),
+        strides_bytes=tuple(problem.element_bytes * s for s in described.strides(problem, config)),
         box=described.box(problem, config),
         swizzle_bytes=described.swizzle_bytes(problem, config),
-        element_bytes=BYTES_PER_ELEMENT,
+        element_bytes=problem.element_bytes,
     )
     if (why := argument.mistake) is not None:
         raise InvalidProblem(

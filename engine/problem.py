@@ -17,7 +17,9 @@ MAX_HEADS = 1 << 12
 MAX_SEQLEN = 1 << 22
 MAX_HEAD_DIM = 1 << 10
 
-BYTES_PER_ELEMENT = 2  # FP16 and BF16 alike
+BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
+# As tables name them.
+SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 # Sizes of K and V that may differ from those of Q.
 _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
@@ -25,7 +27,7 @@ _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
 
 @dataclass(frozen=True, slots=True)
 class Problem(Stored):
-    """Q and O are `[batch, num_heads, seqlen, head_dim]`, contiguous, FP16 or BF16.
+    """Q and O are `[batch, num_heads, seqlen, head_dim]`, contiguous, FP16, BF16 or FP32.
 
     K and V have the same shape, or `seqlen_kv` rows where that is given (few queries against a long
     KV cache, as in decoding), and `num_heads_kv` heads where that is given: grouped-query attention
@@ -70,7 +72,7 @@ class Problem(Stored):
             raise InvalidProblem(f"causal must be true or false, not {self.causal!r}.")
         if self.dtype not in get_args(Dtype):
             raise InvalidProblem(
-                f"dtype must be {' or '.join(get_args(Dtype))}, not {self.dtype!r}."
+                f"dtype must be one of {', '.join(get_args(Dtype))}, not {self.dtype!r}."
             )
         if self.seqlen_kv == self.seqlen:
             object.__setattr__(self, "seqlen_kv", None)
@@ -119,14 +121,19 @@ class Problem(Stored):
         return self.batch * self.num_heads * self.seqlen * self.head_dim
 
     @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of Q, K, V or O."""
+        return BYTES_PER_ELEMENT[self.dtype]
+
+    @property
     def tensor_bytes(self) -> int:
         """Bytes of Q, and of O."""
-        return self.elements * BYTES_PER_ELEMENT
+        return self.elements * self.element_bytes
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of K, and of V."""
-        return self.batch * self.kv_heads * self.num_keys * self.head_dim * BYTES_PER_ELEMENT
+        return self.batch * self.kv_heads * self.num_keys * self.head_dim * self.element_bytes
 
     @property
     def io_bytes(self) -> int:
@@ -147,7 +154,7 @@ class Problem(Stored):
 
     def label(self) -> str:
         """`B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
-        dtype = "fp16" if self.dtype == "float16" else "bf16"
+        dtype = SHORT_DTYPES[self.dtype]
         mask = " causal" if self.causal else ""
         return f"B{self.batch} {self.heads()} {self.lengths()} D{self.head_dim} {dtype}{mask}"
 

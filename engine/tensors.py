@@ -1,7 +1,8 @@
-"""Input tensors and the two 16-bit formats on the host.
+"""Input tensors and their formats on the host.
 
-NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16 and `numpy.uint16` (the bit
-patterns) for BF16. `encode` and `decode` translate to and from float32.
+NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16, `numpy.uint16` (the bit
+patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` translate to and from
+float32.
 """
 
 from __future__ import annotations
@@ -17,19 +18,38 @@ import numpy.typing as npt
 from engine.input_kinds import NORMAL, InputKind, shape_inputs
 from engine.pages import Pages
 from engine.problem import Problem
-from kernels.arguments import BLOCK_TABLE
+from kernels.arguments import BLOCK_TABLE, PACKED
 from kernels.variant import Dtype, Layout, Lse
 
-RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16]
+RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.float32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
-# A NaN in FP16 (0x7C00 exponent) and in BF16 (0x7F80 exponent) alike, with a payload no kernel
-# produces: an output element that still holds these bits was never written.
+# A NaN in FP16 (0x7C00 exponent) and in BF16 (0x7F80 exponent) alike, twice one in FP32, with a
+# payload no kernel produces: an output element that still holds these bits was never written.
 POISON_BITS = np.uint16(0x7FA5)
+_POISON_BITS_OF_FP32 = np.uint32(0x7FA57FA5)
+
+_STORED_AS: Mapping[Dtype, type[np.generic]] = {
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+    "float32": np.float32,
+}
+
+
+def bits_of(raw: RawArray) -> npt.NDArray[np.uint16] | npt.NDArray[np.uint32]:
+    """The elements' bit patterns, same shape."""
+    return raw.view(np.uint32) if raw.itemsize == 4 else raw.view(np.uint16)
+
+
+def poison_of(dtype: Dtype) -> np.uint16 | np.uint32:
+    """The bit pattern of an element that was never written."""
+    return _POISON_BITS_OF_FP32 if dtype == "float32" else POISON_BITS
 
 
 def encode(values: npt.NDArray[np.float32], dtype: Dtype) -> RawArray:
     """float32 → raw, round to nearest even."""
+    if dtype == "float32":
+        return values.astype(np.float32)
     if dtype == "float16":
         return values.astype(np.float16)
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
@@ -40,7 +60,7 @@ def encode(values: npt.NDArray[np.float32], dtype: Dtype) -> RawArray:
 
 def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
     """raw → float32, exact."""
-    if dtype == "float16":
+    if dtype != "bfloat16":
         return raw.astype(np.float32)
     return (raw.astype(np.uint32) << 16).view(np.float32)
 
@@ -55,12 +75,19 @@ class Inputs:
     v: RawArray
 
     def in_layouts(
-        self, layouts: Mapping[str, Layout], pages: Pages | None = None
+        self,
+        layouts: Mapping[str, Layout],
+        pages: Pages | None = None,
+        *,
+        packed: bool = False,
     ) -> dict[str, RawArray | npt.NDArray[np.int32]]:
         """Q, K and V by name, contiguous in the order of dimensions that a kernel reads.
 
-        In pages, K and V come with the table that finds them.
+        In pages, K and V come with the table that finds them; packed, the three are one.
         """
+        if packed:
+            by_row = [x.transpose(0, 2, 1, 3) for x in (self.q, self.k, self.v)]
+            return {PACKED: cast(RawArray, np.stack(by_row, axis=2))}
         tensors = {"q": self.q, "k": self.k, "v": self.v}
         ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
         if pages is None:
@@ -77,7 +104,7 @@ def _reordered(tensor: RawArray, layout: Layout) -> RawArray:
 
 def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> RawArray:
     """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that a kernel wrote."""
-    words = cast(RawArray, raw.view(np.float16 if problem.dtype == "float16" else np.uint16))
+    words = cast(RawArray, raw.view(_STORED_AS[problem.dtype]))
     if layout == "bhsd":
         return words.reshape(problem.shape)
     batch, heads, rows, head_dim = problem.shape

@@ -6,12 +6,12 @@
             {name = "mask", ctype = "null"},                                  # a null pointer
             {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
 
-Known names: `q k v out`, `lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V
-lie in pages), the scratch buffers, the tensor maps; of the problem `batch
-num_heads num_heads_kv seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and
-`softmax_scale_log2`; and the strides of each tensor in elements, `q_stride_batch q_stride_head
-q_stride_row` and so on for k, v and out, as its layout has them. Whole numbers are int32 and
-fractions float32 where nothing is said.
+Known names: `q k v out`, `qkv` where they are packed in one tensor (`q k v` then point into it),
+`lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V lie in pages), the
+scratch buffers, the tensor maps; of the problem `batch num_heads num_heads_kv seqlen seqlen_kv
+head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides of each tensor in
+elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out, as its layout has
+them. Whole numbers are int32 and fractions float32 where nothing is said.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from kernels.variant import (
 )
 
 TENSORS: Final = ("q", "k", "v", "out")
+PACKED: Final = "qkv"
 LSE: Final = "lse"
 BLOCK_TABLE: Final = "block_table"
 NUMBERS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
@@ -46,16 +47,22 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def stride_formulas(
-    layouts: Mapping[str, Layout], keys: str = "seqlen_kv"
+    layouts: Mapping[str, Layout], keys: str = "seqlen_kv", *, packed: bool = False
 ) -> Iterator[tuple[str, str]]:
     """(name, formula) of every tensor's strides, in elements.
 
     Args:
         keys: formula of the keys that lie together: all, or those of a page (whose stride then is
             that of the batch).
+        packed: Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim].
     """
     for tensor in TENSORS:
         heads, rows = ("num_heads_kv", f"({keys})") if tensor in "kv" else ("num_heads", "seqlen")
+        if packed and tensor != "out":
+            yield f"{tensor}_stride_batch", "3 * seqlen * num_heads * head_dim"
+            yield f"{tensor}_stride_head", "head_dim"
+            yield f"{tensor}_stride_row", "3 * num_heads * head_dim"
+            continue
         by_row = layouts.get(tensor, "bhsd") == "bshd"
         yield f"{tensor}_stride_batch", f"{heads} * {rows} * head_dim"
         yield f"{tensor}_stride_head", "head_dim" if by_row else f"{rows} * head_dim"

@@ -9,6 +9,8 @@ same TOML in a file beside it, `my_kernel.attune.toml`.
     let.block_m = 64                                   # a name for formulas, to say a thing once
     constraints = [{condition = "seqlen <= 4096", sentence = "v30 ends at 4,096, not {seqlen:,}."}]
     scratch.partial = {dtype = "float32", shape = ["batch", "seqlen"], fill = "zero"}
+                                                       # or "-inf", or poison; each_launch = true:
+                                                       # again before each launch, as -inf is
 
     [[passes]]
     entry = "attention_forward"                        # or "flash::fwd<{head_dim}, {causal}>"
@@ -33,12 +35,17 @@ What may be added:
 
     tunables.num_ctas.per_sm = 2                       # persistent CTAs: as many on each SM is the
                                                        # default of a GPU, and any number is offered
-    dtypes = ["float16"]                               # both where it is left out
+    dtypes = ["float16"]                               # and bfloat16 where it is left out; or
+                                                       # float32
+    tf32 = true                                        # multiplies FP32 in TF32: judged by that
     causal = [false]                                   # masks that it computes; both
     gqa = true                                         # query heads may share K/V heads; for an
                                                        # own kernel: whether num_heads_kv is told
     arch_specific = true                               # needs sm_90a or the like; false
-    layout = "bshd"                                    # of all tensors, or {q = "bshd"}; bhsd
+    layout = "bshd"                                    # of all tensors, or {q = "bshd"}; bhsd;
+                                                       # "bs3hd": Q, K, V in one tensor `qkv`, O
+                                                       # bshd, or {qkv = "bs3hd", out = "bhsd"}
+    out_fill = "zero"                                  # of O before each launch; poison
     page_rows = "page_size"                            # K and V lie in pages of so many keys,
                                                        # [pages, num_heads_kv, page_rows, head_dim],
                                                        # found through the argument `block_table`
@@ -70,6 +77,7 @@ from kernels.arguments import (
     BLOCK_TABLE,
     KNOWN,
     LSE,
+    PACKED,
     TENSORS,
     ArgumentReader,
     pointers_of,
@@ -87,6 +95,7 @@ from kernels.variant import (
     LseBase,
     LseLayout,
     MathUnit,
+    OutFill,
     Pass,
     Schedule,
     Scratch,
@@ -111,6 +120,8 @@ _LADDER_NAME = re.compile(r"(?P<id>v\d\d)_\w+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ENTRY = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[^;\"\n]*>)?")
 _MACRO = re.compile(r"[A-Za-z_]\w*")
+_PACKED_LAYOUT: Final = "bs3hd"  # Q, K and V as one tensor, O as bshd
+_FP8 = re.compile(r"fp8|float8|e4m3|e5m2", re.IGNORECASE)
 _STEM = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _USES_TENSOR_CORES = re.compile(r"\bmma\b|\bwgmma\b|\bwmma\b|\bldmatrix\b|\btcgen05\b")
 
@@ -227,8 +238,8 @@ class _Reader:
         path, block = self.path, self.block
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
-            "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tunables", "let",
-            "constraints", "scratch", "tensor_maps", "passes", "work",
+            "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tf32", "out_fill",
+            "tunables", "let", "constraints", "scratch", "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -240,11 +251,12 @@ class _Reader:
         tunables = tuple(_tunable(table, name) for table, name in self._named("tunables"))
         self.scope = Scope(path.name, {t.name: t.values for t in tunables})
         layouts = _layouts(block)
+        packed = layouts.pop(PACKED, None) is not None
         page_rows = self._expression(block, "page_rows") if "page_rows" in block.values else None
         if page_rows is not None and not layouts.keys().isdisjoint("kv"):
             block.error("layout", "K and V in pages are bhsd, page by page")
         keys = "seqlen_kv" if page_rows is None else page_rows.text
-        for name, formula in stride_formulas(layouts, keys):
+        for name, formula in stride_formulas(layouts, keys, packed=packed):
             self.scope.define(name, self.scope.number(formula))
         self.scope.used.clear()
         for table, name in self._named("let", taken={t.name for t in tunables}):
@@ -256,6 +268,7 @@ class _Reader:
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
         macros = self._macros()
         pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
+        pointers += (PACKED,) if packed else ()
         arguments = ArgumentReader(self.scope, pointers, self.tensor_maps)
         grids = []
         passes = []
@@ -271,6 +284,8 @@ class _Reader:
             if name not in arguments.taken:
                 block.table("tensor_maps").error(name, "no pass takes this map")
         told = self.scope.used | arguments.taken
+        if packed:  # one tensor has one length and one number of heads
+            told -= {"seqlen_kv", "num_heads_kv"}
         if macros is None:
             told |= {"causal", ELEMENT_TYPE}
         return Variant(
@@ -299,6 +314,9 @@ class _Reader:
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
             include_folders=_include_folders(block, path),
+            out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
+            packed=packed,
+            tf32=block.get("tf32", bool, "true or false", False),
         )
 
     def _named(self, key: str, taken: Collection[str] = ()) -> Iterator[tuple[Table, str]]:
@@ -338,19 +356,28 @@ class _Reader:
         return Constraint(self.scope.function(condition), self.scope.function(sentence))
 
     def _scratch(self, table: Table, name: str) -> Scratch:
-        table.allow("dtype", "shape", "fill")
+        table.allow("dtype", "shape", "fill", "each_launch")
+        dtype = table.choice("dtype", get_args(ScratchType), "float32")
+        fill = table.choice("fill", get_args(ScratchFill), "poison")
+        if fill == "-inf" and "float" not in dtype:
+            table.error("fill", f"{dtype} has no infinity: take a float type, or fill it with zero")
         return Scratch(
             name,
-            table.choice("dtype", get_args(ScratchType), "float32"),
+            dtype,
             self.scope.tuple_function(self._expressions(table, "shape", "a list of formulas")),
-            table.choice("fill", get_args(ScratchFill), "poison"),
+            fill,
+            # Nobody counts down to −∞: what a maximum grows from is written before each launch.
+            table.get("each_launch", bool, "true or false", fill == "-inf"),
         )
 
     def _grid(self, table: Table) -> list[Expression]:
-        grid = self._expressions(table, "grid", "a list of three formulas: x, y, z")
-        if len(grid) != 3:
-            table.error("grid", f"it has three sizes (x, y, z), not {len(grid)}")
-        return grid
+        if not isinstance(table.values.get("grid"), list):
+            grid = [self._expression(table, "grid")]
+        else:
+            grid = self._expressions(table, "grid", "a list of formulas: x, y, z")
+        if not 1 <= len(grid) <= 3:
+            table.error("grid", f"it has up to three sizes (x, y, z), not {len(grid)}")
+        return grid + [self.scope.number(1)] * (3 - len(grid))
 
     def _pass(self, table: Table, grid: list[Expression], arguments: ArgumentReader) -> Pass:
         table.allow(
@@ -418,7 +445,7 @@ class _Reader:
         """The buffers that the passes take."""
         used = {name for launch in passes for name in pointers_of(launch.args)}
         for name in TENSORS:
-            if name not in used:
+            if name not in used and not (PACKED in used and name != "out"):
                 self.block.error("passes", f"no pass takes the argument `{name}`")
         for name in self.buffers:
             if name not in used:
@@ -509,10 +536,18 @@ def _tunable(group: Table, name: str) -> Tunable:
 
 def _dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:
     known: tuple[Dtype, ...] = get_args(Dtype)
-    default = list(known) if is_told else ["float16"]
-    values = block.items("dtypes", f"a list of {' and '.join(known)}", default)
+    names = f"a list of {', '.join(known[:-1])} and {known[-1]}"
+    # What a kernel of 16-bit tensors takes: one of float tensors says so.
+    default = [dtype for dtype in known if dtype != "float32"] if is_told else ["float16"]
+    values = block.items("dtypes", names, default)
+    if any(isinstance(v, str) and _FP8.search(v) for v in values):
+        block.error(
+            "dtypes",
+            "there are no FP8 inputs yet, as a reference for them needs scales of their own: give "
+            f"the kernel 16-bit tensors, {names}",
+        )
     if not values or not all(v in known for v in values) or len(set(values)) < len(values):
-        block.error("dtypes", f"it is a list of {' and '.join(known)}, not {shown(values)}")
+        block.error("dtypes", f"it is {names}, not {shown(values)}")
     return tuple(values)
 
 
@@ -524,14 +559,24 @@ def _masks(block: Table, is_told: bool) -> tuple[bool, ...]:
 
 
 def _layouts(block: Table) -> dict[str, Layout]:
-    """The layout of each tensor that is not bhsd."""
+    """The layout of each tensor that is not bhsd, and of `qkv` where the three are one."""
+    if (layout := block.values.get("layout")) == _PACKED_LAYOUT:
+        return dict.fromkeys((*TENSORS, PACKED), "bshd")
+    if isinstance(layout, dict) and PACKED in layout:
+        table = block.table("layout")
+        table.allow(PACKED, "out")
+        table.choice(PACKED, (_PACKED_LAYOUT,))
+        out = table.choice("out", get_args(Layout), "bhsd")
+        of_q: dict[str, Layout] = dict.fromkeys((*"qkv", PACKED), "bshd")
+        return of_q | ({"out": out} if out != "bhsd" else {})
     table = block
     keys: Mapping[str, str] = dict.fromkeys(TENSORS, "layout")
     if isinstance(block.values.get("layout"), dict):
         table = block.table("layout")
         table.allow(*TENSORS)
         keys = {name: name for name in TENSORS}
-    chosen = {name: table.choice(key, get_args(Layout), "bhsd") for name, key in keys.items()}
+    known = (*get_args(Layout), *((_PACKED_LAYOUT,) if table is block else ()))
+    chosen = {name: table.choice(key, known, "bhsd") for name, key in keys.items()}
     return {name: layout for name, layout in chosen.items() if layout != "bhsd"}
 
 

@@ -32,7 +32,8 @@ PROBLEM_NAMES: Final[Mapping[str, str]] = {
     "head_dim": "head_dim",
     "causal": "causal",
 }
-CONSTANTS: Final[Mapping[str, int]] = {"element_bytes": 2}  # FP16 and BF16
+ELEMENT_BYTES: Final = "element_bytes"  # of Q, K, V and O
+_ELEMENT_BYTES: Final = "4 if problem.dtype == 'float32' else 2"
 FUNCTIONS: Final[Mapping[str, range]] = {  # and how many arguments each takes
     "ceil_div": range(2, 3),
     "round_up": range(2, 3),
@@ -46,8 +47,10 @@ FRACTIONS: Final[Mapping[str, str]] = {  # and the Python of each
 }
 # In C++ text alone: the type of Q, K, V and O.
 ELEMENT_TYPE: Final = "element_type"
-_ELEMENT_TYPES: Final = "'__nv_bfloat16' if problem.dtype == 'bfloat16' else '__half'"
-RESERVED: Final = frozenset({*PROBLEM_NAMES, *CONSTANTS, *FUNCTIONS, *FRACTIONS, ELEMENT_TYPE})
+_ELEMENT_TYPES: Final = (
+    "{'bfloat16': '__nv_bfloat16', 'float32': 'float'}.get(problem.dtype, '__half')"
+)
+RESERVED: Final = frozenset({*PROBLEM_NAMES, *FUNCTIONS, *FRACTIONS, ELEMENT_BYTES, ELEMENT_TYPE})
 
 MAX_TEXT = 400  # characters of one formula
 MAX_NODES = 300  # of its syntax tree, derived names written out
@@ -88,10 +91,9 @@ class Scope:
         self._fractions = False  # whether they are allowed in what is being read
         self.used: set[str] = set()  # names in what was read so far
         self._names = {name: _of_problem(name) for name in PROBLEM_NAMES}
-        self._names |= {
-            name: Expression(ast.Constant(value), is_positive=value > 0)
-            for name, value in CONSTANTS.items()
-        }
+        self._names[ELEMENT_BYTES] = Expression(
+            ast.parse(_ELEMENT_BYTES, mode="eval").body, is_positive=True
+        )
         self._names |= {name: _of_config(name, values) for name, values in tunables.items()}
 
     def define(self, name: str, expression: Expression) -> None:

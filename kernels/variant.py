@@ -11,6 +11,7 @@ Macros given to a kernel by `-D`, unless its block has `defines` of its own: `HE
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ AUTO: Final = "auto"  # stands for the variant that is chosen for a problem; no 
 KERNELS_DIR = Path(__file__).resolve().parent
 MAX_PERSISTENT_CTAS = 65_535
 
-Dtype: TypeAlias = Literal["float16", "bfloat16"]
+Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
 MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
 # The order of a tensor's dimensions in memory: batch, head, sequence, head_dim.
@@ -29,9 +30,13 @@ Layout: TypeAlias = Literal["bhsd", "bshd"]
 TensorDim: TypeAlias = Literal["head_dim", "row", "head", "batch"]
 LseLayout: TypeAlias = Literal["bhs", "bsh"]
 LseBase: TypeAlias = Literal["e", "2"]
-ScratchType: TypeAlias = Literal["float32", "int32"]
+ScratchType: TypeAlias = Literal[
+    "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16",
+    "int32", "uint32", "int64", "uint64",
+]  # fmt: skip
 Shares: TypeAlias = Literal["query tiles", "key tiles"]
-ScratchFill: TypeAlias = Literal["poison", "zero"]
+ScratchFill: TypeAlias = Literal["poison", "zero", "-inf"]
+OutFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
 
 
@@ -121,8 +126,14 @@ class Scratch:
     dtype: ScratchType
     shape: ShapeFormula
     # "poison": every word a NaN pattern, so that reading an unwritten element shows up as NaN.
-    # "zero": cleared once before the first launch (self-resetting counters), never in between.
+    # "zero" and "-inf": filled once before the first launch (self-resetting counters), never in
+    # between, unless `each_launch` says so, as where host code calls cudaMemset.
     fill: ScratchFill = "poison"
+    each_launch: bool = False
+
+    @property
+    def element_bytes(self) -> int:
+        return int(re.sub(r"\D", "", self.dtype)) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +265,9 @@ class Variant:
     page_rows: IntFormula | None = None  # keys of a page, where K and V lie in pages
     macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
     include_folders: tuple[Path, ...] = ()  # besides the source's own
+    out_fill: OutFill = "poison"  # "zero" before each launch, for kernels that add to O
+    packed: bool = False  # Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim]
+    tf32: bool = False  # multiplies FP32 numbers in TF32, and is judged by that
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:
         """Of a GPU with so many SMs; None: of no GPU in particular."""

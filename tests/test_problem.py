@@ -37,7 +37,7 @@ def test_limits_are_inclusive(name: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("causal", 1), ("causal", "yes"), ("dtype", "float32"), ("dtype", None)]
+    ("field", "value"), [("causal", 1), ("causal", "yes"), ("dtype", "float64"), ("dtype", None)]
 )
 def test_other_fields_are_checked(field: str, value: Any) -> None:
     with pytest.raises(InvalidProblem, match=field):

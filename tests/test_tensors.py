@@ -1,4 +1,4 @@
-"""The two 16-bit formats on the host, and inputs that are the same everywhere."""
+"""The formats on the host, and inputs that are the same everywhere."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ import pytest
 from engine.errors import InvalidProblem
 from engine.input_kinds import INPUT_KINDS, InputKind, check_input_kind
 from engine.problem import Problem
-from engine.tensors import POISON_BITS, decode, encode, make_inputs
+from engine.tensors import bits_of, decode, encode, make_inputs, poison_of
 from kernels.variant import Dtype
 
 ALL_BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 
 
+STORED_AS = {"float16": np.float16, "bfloat16": np.uint16, "float32": np.float32}
+
+
 def raw(bits: Any, dtype: Dtype) -> Any:
-    return bits.view(np.float16) if dtype == "float16" else bits
+    return bits.view(STORED_AS[dtype])
 
 
-@pytest.mark.parametrize("dtype", get_args(Dtype))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_pattern_survives_the_round_trip(dtype: Dtype) -> None:
     values = decode(raw(ALL_BITS, dtype), dtype)
     back = encode(values, dtype).view(np.uint16)
     numbers = ~np.isnan(values)
     np.testing.assert_array_equal(back[numbers], ALL_BITS[numbers])
     assert np.isnan(decode(raw(back, dtype), dtype))[~numbers].all()
+
+
+def test_fp32_stays_as_it_is() -> None:
+    values = np.array([0.1, -np.inf, 1e-45, 3.4e38], np.float32)
+    assert encode(values, "float32").tobytes() == values.tobytes()
+    assert decode(values, "float32").tobytes() == values.tobytes()
 
 
 def test_bf16_agrees_with_torch() -> None:
@@ -43,10 +52,12 @@ def test_bf16_agrees_with_torch() -> None:
 
 @pytest.mark.parametrize("dtype", get_args(Dtype))
 def test_poison_is_a_nan_that_encode_never_makes(dtype: Dtype) -> None:
-    poison = raw(np.array([POISON_BITS]), dtype)
+    poison = raw(np.array([poison_of(dtype)]), dtype)
     assert np.isnan(decode(poison, dtype)).all()
     nans = np.array([np.nan, -np.nan, np.inf - np.inf], dtype=np.float32)
-    assert POISON_BITS not in encode(nans, dtype).view(np.uint16)
+    assert poison_of(dtype) not in bits_of(encode(nans, dtype))
+    # Buffers are filled 16 bits at a time.
+    assert set(np.array([poison_of(dtype)]).view(np.uint16)) == {0x7FA5}
 
 
 @pytest.mark.parametrize("kind", [*INPUT_KINDS, "scaled:0.5"])
@@ -57,7 +68,7 @@ def test_inputs_are_repeatable_and_depend_on_the_seed(dtype: Dtype, kind: InputK
     for name in ("q", "k", "v"):
         x = getattr(a, name)
         assert x.shape == problem.shape
-        assert x.dtype == (np.float16 if dtype == "float16" else np.uint16)
+        assert x.dtype == STORED_AS[dtype]
         np.testing.assert_array_equal(x, getattr(b, name))
         assert np.isfinite(decode(x, dtype)).all()
     assert not np.array_equal(a.q, other.q)

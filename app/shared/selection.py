@@ -30,7 +30,7 @@ STOPS = {
     "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
 }
 SCHEDULES = ("in_order", "random", "reverse")
-FORMATS = {"float16": "FP16", "bfloat16": "BF16"}
+FORMATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 DTYPES = tuple(FORMATS)
 
 

@@ -165,7 +165,7 @@ def _reason(row: Row, table: Table, variant: Variant, problem: Problem, device: 
     where = row.label()
     if not (row.is_of(problem) and table.gpu == device.name):
         where = f"the nearest row, {where} on {table.gpu}"
-    if problem.dtype != "float16":
+    if problem.dtype == "bfloat16":
         where += " in FP16"
     sentences = [f"{variant.idea} Simulated {format_us(row.us)} for {where}{_beside(row)}."]
     if table.sources.get(variant.id) != code_digest(variant):

@@ -30,7 +30,7 @@ BACKENDS = {
 def sdpa_same_dtype(
     inputs: Inputs, device: Literal["cpu", "cuda"] = "cpu"
 ) -> tuple[FloatArray, str]:
-    """PyTorch's default attention on the inputs in their own 16-bit dtype.
+    """PyTorch's default attention on the inputs in their own dtype.
 
     Returns:
         The output as float32, `[batch, num_heads, seqlen, head_dim]`, and a name that says what

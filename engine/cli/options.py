@@ -22,7 +22,9 @@ DTYPES: dict[str, Dtype] = {
     "bf16": "bfloat16",
     "bfloat16": "bfloat16",
     "float16": "float16",
+    "float32": "float32",
     "fp16": "float16",
+    "fp32": "float32",
 }
 # The options of `[shared.problem]`.
 PROBLEM = (
@@ -46,7 +48,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
         "seqlen": args.seqlen,
         "head_dim": args.head_dim,
         "causal": args.causal,
-        "dtype": DTYPES[args.dtype] if args.dtype else None,
+        "dtype": DTYPES[args.dtype] if args.dtype else _only_dtype(args),
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
     }
@@ -57,6 +59,18 @@ def problem_from(args: argparse.Namespace) -> Problem:
         name: getattr(base, name) if value is None else value for name, value in given.items()
     }
     return Problem(**merged)
+
+
+def _only_dtype(args: argparse.Namespace) -> Dtype | None:
+    """What the variant takes where that is one format; None where there is a choice, or no name."""
+    name = getattr(args, "variant", None)
+    if not isinstance(name, str) or name == AUTO:
+        return None
+    try:
+        dtypes = find_variant(name).dtypes
+    except UnknownName:
+        return None  # said where the variant is looked up
+    return dtypes[0] if len(dtypes) == 1 else None
 
 
 def kernel(text: str) -> str:

@@ -12,7 +12,7 @@ from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
-from engine.problem import Problem
+from engine.problem import SHORT_DTYPES, Problem
 from engine.sessions.counters import METRICS, counters_table
 from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
@@ -54,7 +54,7 @@ def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> s
         "--seqlen": problem.seqlen,
         "--seqlen-kv": problem.seqlen_kv,
         "--head-dim": problem.head_dim,
-        "--dtype": "bf16" if problem.dtype == "bfloat16" else "fp16",
+        "--dtype": SHORT_DTYPES[problem.dtype],
     }
     evaluate = ["python", "-m", "engine", "evaluate", variant.id]
     evaluate += [f"{name}={value}" for name, value in given.items() if value is not None]

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.correctness.reference import Coverage, Float64Array
-from engine.tensors import POISON_BITS, RawArray, decode
+from engine.tensors import RawArray, bits_of, decode, poison_of
 from kernels.variant import Dtype
 
 BoolArray = npt.NDArray[np.bool_]
 
-_EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80}
+_EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ class BrokenElements:
 
     @classmethod
     def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
-        unwritten = np.asarray(raw.view(np.uint16) == POISON_BITS)
+        unwritten = np.asarray(bits_of(raw) == poison_of(dtype))
         return cls(unwritten, nonfinite(raw, dtype) & ~unwritten)
 
     def first_index(self) -> tuple[int, int, int, int] | None:
@@ -92,5 +92,6 @@ class BrokenElements:
 
 def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
     """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
-    exponent = np.uint16(_EXPONENT_BITS[dtype])
-    return np.asarray((raw.view(np.uint16) & exponent) == exponent)
+    bits = bits_of(raw)
+    exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
+    return np.asarray((bits & exponent) == exponent)

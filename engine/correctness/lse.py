@@ -22,7 +22,7 @@ from engine.correctness.reference import (
     slice_groups,
     slice_qkv,
 )
-from engine.correctness.systematic import UNIT_ROUNDOFF
+from engine.correctness.roundoff import NOISE
 from engine.tensors import FloatArray, Inputs
 
 _RELATIVE: Final = 1e-3
@@ -65,7 +65,7 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
     covered = lse.reshape(-1, problem.seqlen)[coverage.slices[:, None], coverage.rows[None, :]]
     error = np.abs(covered - ref)
     worst = float(error.max())
-    allowed = UNIT_ROUNDOFF[problem.dtype] + _RELATIVE * max(1.0, float(np.abs(ref).max()))
+    allowed = NOISE[problem.dtype] + _RELATIVE * max(1.0, float(np.abs(ref).max()))
     if worst <= allowed:
         return LseVerdict(
             True, f"The largest error of LSE is {worst:.3g}; {allowed:.3g} is allowed."

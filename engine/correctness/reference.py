@@ -1,7 +1,7 @@
 """Attention in float64: the maths that outputs are judged against.
 
-The inputs are 16-bit and exact in float64, so the reference is wrong only by float64's own
-rounding, 12 digits below anything a kernel can show. Work goes through BLAS, one block of query
+The inputs are exact in float64, so the reference is wrong only by float64's own
+rounding, far below anything a kernel can show. Work goes through BLAS, one block of query
 rows at a time, so memory stays bounded whatever the sequence length. Problems too large to
 recompute whole are sampled; a `Coverage` says what was looked at.
 """

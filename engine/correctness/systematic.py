@@ -26,12 +26,11 @@ import numpy as np
 from engine.correctness.compared_output import ComparedOutput
 from engine.correctness.expected import Expected
 from engine.correctness.reference import Float64Array
+from engine.correctness.roundoff import NOISE
 from engine.correctness.row_factors import row_factor_rms
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
 from engine.correctness.tiles import Tiles
-from kernels.variant import Dtype
 
-UNIT_ROUNDOFF: dict[Dtype, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _STANDARD_ERRORS = 8.0
 _LEAST_SLOPE = 0.1  # of the unit roundoff
 _FEWEST_ROWS = 32
@@ -53,7 +52,7 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
     if compared.error.shape[0] * compared.error.shape[1] < _FEWEST_ROWS:
         return None
     bias, significance = slopes[0][0], min(significance for _, significance in slopes)
-    roundoff = UNIT_ROUNDOFF[inputs.problem.dtype]
+    roundoff = NOISE[inputs.problem.dtype]
     least = _LEAST_SLOPE * roundoff
     biased = significance > _STANDARD_ERRORS and abs(bias) > least
     rms = float(np.sqrt(np.square(compared.error).mean()))

@@ -57,7 +57,13 @@ class DeviceSpec:
         return f"{self.memory_gb} GB" if is_nominal else f"{self.memory_gb} GB ({usable})"
 
     def tensor_tflops(self, dtype: str) -> float | None:
-        """The tensor cores' peak in the format: what % of peak refers to, whatever unit is used."""
+        """The tensor cores' peak in the format: what % of peak refers to, whatever unit is used.
+
+        Of FP32 numbers they multiply the TF32 part, at half the rate of BF16, and only where they
+        have BF16 (NVIDIA's architecture papers, Ampere to Blackwell).
+        """
+        if dtype == "float32":
+            return None if self.bf16_tensor_tflops is None else self.bf16_tensor_tflops / 2
         return self.bf16_tensor_tflops if dtype == "bfloat16" else self.fp16_tensor_tflops
 
     @property

@@ -17,7 +17,7 @@ kernels FlashAttention-2 on an H200 is (42 of 42 recorded times inside the 90 % 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,7 +28,6 @@ from engine.devices.spec import DeviceSpec
 from engine.errors import InvalidProblem
 from engine.model.launches import Launches
 from engine.model.occupancy import WARP_SIZE, IntArray
-from engine.problem import BYTES_PER_ELEMENT
 from kernels.variant import Dtype, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -190,6 +189,10 @@ class Machine:
         return _L2_SHARED_EFFICIENCY * port * self.num_sms
 
 
+# What tensor cores multiply where Q, K and V are of a dtype: they have no FP32.
+TENSOR_FORMATS: Mapping[Dtype, str] = {"float16": "FP16", "bfloat16": "BF16", "float32": "TF32"}
+
+
 def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
     """The device's rates.
 
@@ -199,8 +202,7 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
     if variant.work.math_unit == "fma":
         peak, peak_name = device.fp32_tflops, "FP32 peak"
     else:
-        name = "BF16" if dtype == "bfloat16" else "FP16"
-        peak, peak_name = device.tensor_tflops(dtype), f"{name} tensor peak"
+        peak, peak_name = device.tensor_tflops(dtype), f"{TENSOR_FORMATS[dtype]} tensor peak"
     figures = {
         "number of SMs": device.num_sms,
         "clock": device.boost_clock_mhz,
@@ -377,13 +379,13 @@ class L2Traffic:
 def l2_traffic(launches: Launches) -> L2Traffic:
     """What each CTA reads and writes; nothing is kept on the SM from one CTA for the next."""
     keys = visited_share(launches) * np.minimum(launches.kv_rows, launches.num_keys)
-    row_bytes = 2 * BYTES_PER_ELEMENT * launches.head_dim  # of Q and O, or of K and V
+    row_bytes = 2 * launches.element_bytes * launches.head_dim  # of Q and O, or of K and V
     cta_bytes = row_bytes * (launches.query_rows + keys)
     return L2Traffic(
         cta_bytes=cta_bytes,
         main_bytes=launches.useful_ctas * cta_bytes + launches.scratch_bytes,
         kv_bytes=launches.useful_ctas * row_bytes * keys,
-        fuse_bytes=launches.scratch_bytes + BYTES_PER_ELEMENT * launches.elements,
+        fuse_bytes=launches.scratch_bytes + launches.element_bytes * launches.elements,
     )
 
 

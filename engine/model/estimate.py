@@ -18,7 +18,14 @@ from engine.devices.spec import DeviceSpec, limits_for
 from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport, Resources
 from engine.model.clusters import FIRST_CAPABILITY, max_active_clusters, no_clusters
-from engine.model.equations import Calibration, CtaCurve, Terms, machine, predict_arrays
+from engine.model.equations import (
+    TENSOR_FORMATS,
+    Calibration,
+    CtaCurve,
+    Terms,
+    machine,
+    predict_arrays,
+)
 from engine.model.launches import Launches, collect
 from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
 from engine.model.shared_memory import named_obstacle
@@ -60,10 +67,11 @@ def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str
             f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
             "choose another variant or GPU."
         )
-    if dtype == "bfloat16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
+    if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
         return (
             f"{variant.id} multiplies on tensor cores, and those of {device.name} "
-            f"({device.arch}) have no BF16: choose FP16, or a variant without tensor cores."
+            f"({device.arch}) have no {TENSOR_FORMATS[dtype]}: choose FP16, or a variant without "
+            "tensor cores."
         )
     return None
 

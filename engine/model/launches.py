@@ -36,6 +36,7 @@ class Launches:
     num_keys: IntArray
     head_dim: IntArray
     causal: npt.NDArray[np.bool_]
+    element_bytes: IntArray  # of Q, K, V and O
     ctas: IntArray  # [passes, n]
     useful_ctas: IntArray  # of the main pass: those that have keys to visit
     threads: IntArray  # [passes, n]
@@ -68,7 +69,7 @@ class Launches:
     def device_bytes(self) -> IntArray:
         """Global memory of the call: Q, K, V, O, block table and scratch."""
         rows = self.num_heads * self.seqlen + self.kv_heads * self.num_keys
-        tensors = 2 * BYTES_PER_ELEMENT * self.batch * rows * self.head_dim
+        tensors = 2 * self.element_bytes * self.batch * rows * self.head_dim
         return tensors + self.page_bytes + self.scratch_bytes
 
     @property
@@ -133,17 +134,19 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """One problem's fourteen figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """One problem's fifteen figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
+    element_bytes = BYTES_PER_ELEMENT[p.dtype]
     if work.conflict_ways is None:
-        ways = unpadded_conflict_ways(p.head_dim, math_threads, query_rows)
+        ways = unpadded_conflict_ways(element_bytes * p.head_dim, math_threads, query_rows)
     else:
         ways = work.conflict_ways(p, config)
     return (
         *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
-        sum(4 * prod(s.shape(p, config)) for s in variant.scratch),
+        element_bytes,
+        sum(s.element_bytes * prod(s.shape(p, config)) for s in variant.scratch),
         0 if variant.page_rows is None else Pages(p, variant.page_rows(p, config)).extra_bytes,
         *(query_rows, work.kv_rows(p, config), math_threads, ways, config.get("num_splits", 1)),
         *(prod(x.grid(p, config)) for x in variant.passes),
@@ -153,10 +156,10 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[14 + 3 · passes, n]`, in the order of `_figures`."""
+    """`columns` is `[15 + 3 · passes, n]`, in the order of `_figures`."""
     batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
-    scratch, pages, rows, kv, math, ways, splits = columns[7:14]
-    ctas, threads, smem = columns[14:].reshape(3, num_passes, -1)
+    element_bytes, scratch, pages, rows, kv, math, ways, splits = columns[7:15]
+    ctas, threads, smem = columns[15:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
@@ -165,6 +168,7 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         num_keys=num_keys,
         head_dim=head_dim,
         causal=causal.astype(bool),
+        element_bytes=element_bytes,
         ctas=ctas,
         useful_ctas=_useful_ctas(
             ctas[0], splits, batch * num_heads, -(-seqlen // rows), num_keys, rows, kv, causal
@@ -209,13 +213,13 @@ def _useful_ctas(
     return np.where(per_split == ctas, useful, ctas)
 
 
-def unpadded_conflict_ways(head_dim: int, math_threads: int, query_rows: int) -> int:
+def unpadded_conflict_ways(row_bytes: int, math_threads: int, query_rows: int) -> int:
     """Ways of the bank conflict when the lanes of a warp read neighbouring query rows.
 
-    Assumes a row-major tile of 16-bit elements without padding, and threads of one row together
+    Assumes a row-major tile without padding, and threads of one row together
     reading one address: rows whose distance is a multiple of 128 bytes fall into one bank.
     """
     rows_per_warp = max(1, WARP_SIZE * min(query_rows, math_threads) // math_threads)
-    stride_banks = max(1, head_dim * BYTES_PER_ELEMENT // _BANK_BYTES)
+    stride_banks = max(1, row_bytes // _BANK_BYTES)
     banks_hit = _NUM_BANKS // gcd(stride_banks, _NUM_BANKS)
     return -(-rows_per_warp // banks_hit)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, get_args
 
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Origin
-from engine.model.equations import bytes_beyond_l2, l2_traffic, machine
+from engine.model.equations import TENSOR_FORMATS, bytes_beyond_l2, l2_traffic, machine
 from engine.model.launches import collect
 from engine.model.traffic import traffic_by_order
 from engine.plan import LaunchPlan
@@ -60,7 +60,7 @@ def roofs_of(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Roofs:
         InvalidProblem: the GPU's row lacks a figure; the text names it.
     """
     m = machine(device, variant, dtype)
-    name = "FP16 tensor cores" if dtype == "float16" else "BF16 tensor cores"
+    name = f"{TENSOR_FORMATS[dtype]} tensor cores"
     return Roofs(
         device=device.name,
         math_name="FP32 FMA" if variant.work.math_unit == "fma" else name,

@@ -17,7 +17,7 @@ from engine.own_kernels.signature import Signature
 from engine.plan import LaunchPlan, PassLaunch
 from engine.problem import Problem
 from engine.units import format_bytes
-from kernels.arguments import BLOCK_TABLE
+from kernels.arguments import BLOCK_TABLE, PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,15 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
         return f"{_shape((problem.batch, pages.per_sequence))} int32, pages of K and V"
     if pages is not None and name in ("k", "v"):
         return f"{_shape(pages.shape)} {problem.dtype}, in pages"
+    if plan.packed and name in (PACKED, *"qkv"):
+        shape = (problem.batch, problem.seqlen, 3, problem.num_heads, problem.head_dim)
+        part = "" if name == PACKED else f", from {name.upper()} on"
+        return f"{_shape(shape)} {problem.dtype}{part}"
     scratch = {s.name: s for s in plan.scratch}
     if name in scratch:
         buffer = scratch[name]
-        return f"{_shape(buffer.shape)} {buffer.dtype}, scratch, {buffer.fill}"
+        again = " before each launch" if buffer.each_launch else ""
+        return f"{_shape(buffer.shape)} {buffer.dtype}, scratch, {buffer.fill}{again}"
     if name == "lse" and plan.lse is not None:
         b, h, s, _ = problem.shape
         shape = (b, h, s) if plan.lse.layout == "bhs" else (b, s, h)

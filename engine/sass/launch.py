@@ -44,7 +44,7 @@ def buffer_address(number: int) -> int:
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     """The launch of the plan's pass `number`; one buffer has one address in all passes."""
     launch = plan.passes[number]
-    addresses = {name: buffer_address(n) for n, name in enumerate(plan.buffer_bytes)}
+    addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
     arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
     known = (0, b"")
     if plan.pages is not None:

@@ -125,6 +125,11 @@ class TestAbsoluteTolerance:
         worst = np.abs(rounded - values).max()
         assert 0.9 < worst / absolute_tolerance(np.abs(values).max(), dtype) <= 1.001
 
+    def test_in_fp32_it_grows_with_the_terms_of_a_sum(self) -> None:
+        assert absolute_tolerance(1.0, "float32") == 2.0**-24
+        assert absolute_tolerance(1.0, "float32", 1024) == 32 * 2.0**-24
+        assert absolute_tolerance(1.0, "float16", 1024) == 2.0**-11
+
     def test_is_needed_where_sdpa_happens_to_be_exact(self) -> None:
         """S = 2 with a result halfway between two FP16 numbers: either neighbour is right."""
         problem = Problem(1, 1, 2, 32)
@@ -143,7 +148,7 @@ class TestAbsoluteTolerance:
 
 
 def test_the_fixed_bound_stands_beside_the_rule() -> None:
-    assert FIXED_BOUNDS == {"float16": 0.002, "bfloat16": 0.016}
+    assert FIXED_BOUNDS == {"float16": 0.002, "bfloat16": 0.016, "float32": 1e-5}
     inputs = make_inputs(Problem(1, 1, 256, 64))
     out = reference(inputs)
     out[0, 0, 0, 0] += 0.0015

@@ -343,7 +343,7 @@ def test_spills_are_mentioned() -> None:
     ],
 )
 def test_bank_conflicts(head_dim: int, math_threads: int, rows: int, ways: int) -> None:
-    assert unpadded_conflict_ways(head_dim, math_threads, rows) == ways
+    assert unpadded_conflict_ways(2 * head_dim, math_threads, rows) == ways
     # Counted the long way: distinct words per bank over the rows that a warp's lanes read.
     lanes_per_row = max(1, math_threads // rows)
     words = {(lane // lanes_per_row) * head_dim * 2 // 4 for lane in range(32)}

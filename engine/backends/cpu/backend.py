@@ -193,19 +193,38 @@ def with_names(reason: str, source: Path) -> str:
 
 
 def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
-    tensors = inputs.in_layouts(plan.layouts, plan.pages)
+    tensors = inputs.in_layouts(plan.layouts, plan.pages, packed=plan.packed)
     outputs = [name for name in ("out", "lse") if name in plan.buffer_bytes]
     return Job(
         library=library,
         buffers=(
             *(Buffer(name, data=data, read_only=True) for name, data in tensors.items()),
-            *(Buffer(n, size_bytes=plan.buffer_bytes[n], returned=True) for n in outputs),
-            *(Buffer(s.name, size_bytes=s.size_bytes, fill=s.fill) for s in plan.scratch),
+            *(
+                Buffer(
+                    n,
+                    data=plan.refilled.get(n),
+                    size_bytes=plan.buffer_bytes[n],
+                    returned=True,
+                    each_launch=n in plan.refilled,
+                )
+                for n in outputs
+            ),
+            *(
+                Buffer(
+                    s.name,
+                    data=s.initial if s.each_launch or s.fill == "-inf" else None,
+                    size_bytes=s.size_bytes,
+                    fill="zero" if s.fill == "zero" else "poison",
+                    each_launch=s.each_launch,
+                )
+                for s in plan.scratch
+            ),
         ),
         launches=tuple(map(_launch, plan.passes)),
         schedule=options.schedule,
         seed=options.seed,
         repeat=options.repeat,
+        inside=plan.inside,
     )
 
 
@@ -255,7 +274,7 @@ def _partial_job(
     own |= dict.fromkeys(("k", "v"), pieces(part.kv_slices, kv_bytes))
     tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
     sizes = plan.buffer_bytes
-    fills = {scratch.name: scratch.fill for scratch in plan.scratch}
+    zeroed = {scratch.name for scratch in plan.scratch if scratch.fill == "zero"}
     others = [name for name in sizes if name not in own]
     return Job(
         library,
@@ -269,7 +288,7 @@ def _partial_job(
                 Buffer(
                     n,
                     size_bytes=sizes[n],
-                    fill=fills.get(n, "poison"),
+                    fill="zero" if n in zeroed else "poison",
                     pieces=(),
                     opens_itself=True,
                 )

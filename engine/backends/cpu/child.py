@@ -147,6 +147,8 @@ class _Child:
                 ctypes.memmove(address, shared + buffer["offset"], size)
             elif buffer["fill"] == "zero":
                 ctypes.memset(address, 0, size)
+        for name, (of, offset) in request["inside"].items():
+            addresses[name] = addresses[of] + offset
         launches = [_PreparedLaunch(library, launch, addresses) for launch in request["launches"]]
 
         if request["probe"]:
@@ -162,6 +164,10 @@ class _Child:
         def run(repetition: int, finite_locals: int) -> float:
             if not runtime.start_run(request["check"]):
                 raise MemoryError
+            for buffer in refilled:
+                ctypes.memmove(
+                    addresses[buffer["name"]], shared + buffer["offset"], buffer["bytes"]
+                )
             begin = time.perf_counter()
             for launch in launches:
                 launch.run(runtime, request, self._workers, repetition, finite_locals)
@@ -175,6 +181,7 @@ class _Child:
                 for buffer in returned
             )
 
+        refilled = [b for b in request["buffers"] if b["each_launch"]]
         returned = [b for b in request["buffers"] if b["return_offset"] is not None]
         execution_ms = run(0, 0)
         for buffer in returned:

@@ -339,13 +339,14 @@ def _encode_job(
             returns[buffer.name] = (return_offset, buffer.bytes)
         buffers.append(
             _told(buffer, "name", "bytes", "size_bytes", "pieces", "opens_itself", "read_only")
+            | _told(buffer, "each_launch")
             | {
                 "fill": buffer.fill if buffer.data is None else "data",
                 "offset": offset,
                 "return_offset": return_offset,
             }
         )
-    request = _told(job, "schedule", "seed", "repeat", "probe", "slack_bytes") | {
+    request = _told(job, "schedule", "seed", "repeat", "probe", "slack_bytes", "inside") | {
         "runtime": str(job.library.runtime),
         "library": str(job.library.path),
         "check": job.library.check,

@@ -41,6 +41,7 @@ class Buffer:
     # A buffer of a partial run: `size_bytes` of addresses, of which these pieces, (offset, bytes),
     # are accessible; `data` and what comes back are the pieces one after the other.
     pieces: tuple[tuple[int, int], ...] | None = None
+    each_launch: bool = False  # `data` is copied in again before each run of all launches
     opens_itself: bool = False  # without pieces: what is touched becomes accessible
 
     @property
@@ -73,6 +74,7 @@ class Job:
     seed: int = 0
     repeat: bool = False  # run everything twice and compare the returned buffers
     slack_bytes: int = DEFAULT_SLACK_BYTES
+    inside: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # pointers into buffers
     # Run each CTA of the one launch until it touches a closed part of a buffer, and say where.
     probe: bool = False
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from engine.backends.base import Part
 from engine.plan import LaunchPlan, PassLaunch
-from engine.problem import BYTES_PER_ELEMENT, Problem
+from engine.problem import Problem
 
 # (buffer, byte) that each CTA of a pass first touched of Q or O; None where it ended without.
 Probe: TypeAlias = Callable[[PassLaunch, Sequence[int]], Sequence[tuple[str, int] | None]]
@@ -72,6 +72,8 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
         raise PartialRunError("its tensors are not [batch, num_heads, seqlen, head_dim]")
     if plan.pages is not None:
         raise PartialRunError("its K and V lie in pages")
+    if plan.refilled or any(s.fill == "-inf" for s in plan.scratch):
+        raise PartialRunError("its output or scratch is filled before each launch")
     if problem.head_group > MAX_GROUP:
         raise PartialRunError(f"more than {MAX_GROUP} query heads share a K/V head")
     maps = [_CtaMap.of(p, problem, probe) for p in plan.passes]
@@ -204,7 +206,7 @@ class _Look:
         if None in touched:
             return None
         bytes_at = np.array([place[1] for place in touched if place is not None], np.int64)
-        rows = bytes_at // (self._problem.head_dim * BYTES_PER_ELEMENT)
+        rows = bytes_at // (self._problem.head_dim * self._problem.element_bytes)
         return rows // self._problem.seqlen, rows % self._problem.seqlen
 
     def along_axes(self) -> tuple[Axes, Axes] | None:

@@ -16,7 +16,6 @@ from engine.backends.cuda.calls import GpuCalls, KernelArgument
 from engine.plan import LaunchPlan, PassLaunch
 from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of, output_of
 from engine.units import format_bytes
-from kernels.arguments import BLOCK_TABLE
 
 GUARD_BYTES = 64 * 1024
 
@@ -80,29 +79,35 @@ class Buffers:
         self._calls.fill(base, size + 2 * GUARD_BYTES, POISON_BITS)
 
     def upload(self, inputs: Inputs) -> None:
-        """Inputs, and zeros in the scratch that starts with zeros."""
-        for name, values in inputs.in_layouts(self._plan.layouts, self._plan.pages).items():
+        """Inputs, and what scratch and output start with."""
+        for name, values in inputs.in_layouts(
+            self._plan.layouts, self._plan.pages, packed=self._plan.packed
+        ).items():
             self._calls.write(self._by_name[name].address, values)
         for scratch in self._plan.scratch:
-            if scratch.fill == "zero":
-                buffer = self._by_name[scratch.name]
-                self._calls.fill(buffer.address, buffer.size, np.uint16(0))
+            if (initial := scratch.initial) is not None:
+                self._calls.write(self._by_name[scratch.name].address, initial)
+        self._refill()
 
     def poison(self) -> None:
         """Make output and poisoned scratch unwritten again; counters keep their values."""
         names = [*self._outputs, *(s.name for s in self._plan.scratch if s.fill == "poison")]
         for buffer in (self._by_name[name] for name in names):
             self._calls.fill(buffer.address, buffer.size, POISON_BITS)
+        self._refill()
+
+    def _refill(self) -> None:
+        for name, values in self._plan.refilled.items():
+            self._calls.write(self._by_name[name].address, values)
 
     def arguments(self, launch: PassLaunch) -> tuple[KernelArgument, ...]:
         """The kernel's arguments by value, in order."""
-        addresses = {n: b.address for n, b in self._by_name.items()}
+        addresses = self._plan.addresses({n: b.address for n, b in self._by_name.items()})
         return kernel_arguments(self._calls, launch, addresses)
 
     def inputs_fingerprint(self) -> tuple[int, ...]:
         """Changes when Q, K, V or the block table on the device change."""
-        table = () if self._plan.pages is None else (BLOCK_TABLE,)
-        return tuple(self._fingerprints("q", "k", "v", *table))
+        return tuple(self._fingerprints(*self._plan.inputs))
 
     def output_fingerprint(self) -> tuple[int, ...]:
         """Changes when O or LSE on the device change."""

@@ -58,6 +58,8 @@ class DeviceTimer:
             self._offsets[name] = self._copy_bytes
             self._copy_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._copies: list[int] = []
+        # (address, bytes) of what is copied before each launch, by the buffer's name.
+        self._fills: dict[str, tuple[int, int]] = {}
         self._graphs: list[_Captured] = []
         self._replayed = 1  # so many copies, from the first, hold an output
         self._flush_area: int | None = None
@@ -171,17 +173,27 @@ class DeviceTimer:
 
     def _upload(self) -> None:
         first, inputs = self._copies[0], self._inputs
-        for name, values in inputs.in_layouts(self._plan.layouts, self._plan.pages).items():
+        for name, values in inputs.in_layouts(
+            self._plan.layouts, self._plan.pages, packed=self._plan.packed
+        ).items():
             self._calls.write(first + self._offsets[name], values)
         for scratch in self._plan.scratch:
-            fill = np.uint16(0) if scratch.fill == "zero" else POISON_BITS
-            self._calls.fill(first + self._offsets[scratch.name], scratch.size_bytes, fill)
+            address = first + self._offsets[scratch.name]
+            if (initial := scratch.initial) is None:
+                self._calls.fill(address, scratch.size_bytes, POISON_BITS)
+            else:
+                self._calls.write(address, initial)
+        for name, filled in self._plan.refilled.items():
+            self._fills[name] = self._alloc(filled.nbytes), filled.nbytes
+            self._calls.write(self._fills[name][0], filled)
         # What the kernel leaves unwritten is the same in every launch.
         self._poison_outputs(0, 1)
 
     def _queue(self, copy: int) -> Callable[[], None]:
         """A function that queues all passes of one launch on this copy."""
-        addresses = {name: self._copies[copy] + offset for name, offset in self._offsets.items()}
+        addresses = self._plan.addresses(
+            {name: self._copies[copy] + offset for name, offset in self._offsets.items()}
+        )
         launches = [
             (
                 self._kernels[p.entry],
@@ -195,6 +207,9 @@ class DeviceTimer:
         ]
 
         def queue() -> None:
+            # Part of the call, and of its time.
+            for name, (filled, size) in self._fills.items():
+                self._calls.copy(addresses[name], filled, size)
             for launch in launches:
                 self._calls.launch(*launch)
 

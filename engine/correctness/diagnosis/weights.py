@@ -18,8 +18,8 @@ import numpy as np
 
 from engine.correctness.diagnosis.regions import span
 from engine.correctness.reference import Float64Array, IntArray
+from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
-from engine.correctness.systematic import UNIT_ROUNDOFF
 
 _MAX_ROWS = 48
 # Unknowns for each equation of a row's group of columns: more would fit anything.
@@ -77,7 +77,7 @@ def _bug(
         look_at += "; the threads that own the columns do not agree on it"
     if cut.pattern == "row_factor":
         what += f" ({low:.3g} to {high:.3g})"
-        limit = _ROUNDED * UNIT_ROUNDOFF[case.problem.dtype]
+        limit = _ROUNDED * NOISE[case.problem.dtype]
         if 1 - limit < low < 1 < high < 1 + limit:
             look_at = (
                 "look for lost precision in the row sum l: factors on both sides of 1 and so near "
@@ -207,7 +207,7 @@ def _explained(
     before = after = 0.0
     factors: list[Float64Array] = []
     for case, wrong in zip(cases, rows, strict=True):
-        half_step = UNIT_ROUNDOFF[case.problem.dtype]
+        half_step = NOISE[case.problem.dtype]
         parts = _parts(case, wrong, cut.segment_of_key)
         for columns in groups:
             basis = parts[:, :, columns].transpose(1, 2, 0)  # [rows, columns, segments]

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array
+from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs.addressing import addressing_bugs
 from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import Case
@@ -18,7 +19,7 @@ from engine.correctness.suspected_bugs.masks import mask_bugs
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled_scores
 from engine.correctness.suspected_bugs.softmax import precision_bugs, softmax_bugs
 
-# How much of the squared error a bug must account for. The rest is what 16-bit rounding and the
+# How much of the squared error a bug must account for. The rest is what rounding and the
 # order of sums leave; a bug that only looks alike reaches 0.9 at times.
 MIN_EXPLAINED = 0.97
 _WORTH_A_SECOND_LOOK = 0.9
@@ -111,5 +112,4 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
 
 def _rounding(case: Case, told: BoolArray) -> Float64Array:
     """About what rounding to the dtype adds to each element."""
-    half_step = 2.0**-11 if case.problem.dtype == "float16" else 2.0**-8
-    return half_step * np.abs(case.out[told])
+    return NOISE[case.problem.dtype] * np.abs(case.out[told])

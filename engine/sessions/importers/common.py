@@ -52,6 +52,10 @@ _DTYPES: dict[str, Dtype] = {
     "f16": "float16",
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
+    "float32": "float32",
+    "fp32": "float32",
+    "float": "float32",
+    "f32": "float32",
 }
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

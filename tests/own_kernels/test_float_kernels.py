@@ -1,0 +1,140 @@
+"""Kernels of float tensors, and buffers that begin as host code leaves them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.cli import main
+from engine.evaluation import Evaluation, Status
+from engine.own_kernels.explain import explain
+from engine.own_kernels.registry import VARIABLE
+from engine.own_kernels.signature import kernels_of
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.description import read_own
+
+DATA = Path(__file__).with_name("kernels")
+
+
+def evaluated(name: str, problem: Problem, **options: object) -> Evaluation:
+    request = EvaluationRequest(name, problem, {}, gpu="L4", backend="cpu", **options)  # type: ignore[arg-type]
+    with Evaluator() as evaluator:
+        return evaluator.evaluate(request).evaluation
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    for name in ("float_rows.cu", "packed_running.cu"):
+        shutil.copy(DATA / name, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("check", [False, True])
+def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
+    problem = Problem(1, 2, 203, 64, causal=check, dtype="float32")
+    evaluation = evaluated("float_rows", problem, check=check)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    assert "SDPA, float32 on the CPU, and the rounding of a sum of 203 terms" in evaluation.reason
+    assert evaluation.correctness is not None
+    assert 0 < evaluation.correctness.tolerance < 5e-6
+    assert not evaluation.correctness.warnings
+    assert evaluation.latency is not None
+    assert evaluation.latency.origin == "predicted"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.slow
+def test_a_long_sum_one_term_after_another_is_right() -> None:
+    """SDPA sums in blocks and errs less than half as much."""
+    for seqlen in (1, 8, 1024):
+        evaluation = evaluated("float_rows", Problem(1, 2, seqlen, 64, dtype="float32"))
+        assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+def test_products_in_tf32_are_said_for_what_they_are(folder: Path) -> None:
+    source = folder / "float_rows.cu"
+    text = source.read_text(encoding="utf-8")
+    rounded = "__int_as_float(__float_as_int(x) & 0xffffe000)"
+    product = (
+        f"static __device__ float tf32(float x) {{ return {rounded}; }}\n"
+        "#define PRODUCT(a, b) (tf32(a) * tf32(b))\n#if !defined(PRODUCT)"
+    )
+    source.write_text(text.replace("#if !defined(PRODUCT)", product), encoding="utf-8")
+    problem = Problem(1, 1, 77, 64, dtype="float32")
+    evaluation = evaluated("float_rows", problem)
+    assert evaluation.status is Status.INCORRECT
+    assert evaluation.correctness is not None
+    (finding,) = evaluation.correctness.findings
+    assert finding.pattern == "tf32"
+    assert "tf32 = true" in finding.sentence
+    declared = source.read_text(encoding="utf-8").replace("[[passes]]", "tf32 = true\n[[passes]]")
+    source.write_text(declared, encoding="utf-8")
+    evaluation = evaluated("float_rows", problem)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    assert "an emulation of attention in TF32" in evaluation.reason
+
+
+def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
+    source = folder / "float_rows.cu"
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace("l = l * c + p", "l = l + p"), encoding="utf-8")
+    evaluation = evaluated("float_rows", Problem(1, 1, 77, 64, dtype="float32"))
+    assert evaluation.status is Status.INCORRECT
+    assert evaluation.correctness is not None
+    patterns = [finding.pattern for finding in evaluation.correctness.findings]
+    assert patterns
+    assert "tf32" not in patterns
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
+    """The second run of all launches finds the fills again, or it would not repeat."""
+    problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")
+    evaluation = evaluated("packed_running", problem, check=causal)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+def test_a_fill_that_is_not_there_is_noticed(folder: Path) -> None:
+    source = folder / "packed_running.cu"
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace('fill = "-inf"', 'fill = "poison"'), encoding="utf-8")
+    evaluation = evaluated("packed_running", Problem(1, 1, 9, 64, dtype="float32"))
+    assert evaluation.status is Status.INCORRECT
+
+
+def test_a_packed_tensor_lies_as_it_is_described() -> None:
+    variant = read_own(DATA / "packed_running.cu")
+    problem = Problem(2, 3, 5, 64, dtype="float32")
+    plan = make_plan(variant, problem, {})
+    inputs = make_inputs(problem)
+    packed = inputs.in_layouts(plan.layouts, packed=plan.packed)["qkv"]
+    assert packed.shape == (2, 5, 3, 3, 64)
+    np.testing.assert_array_equal(packed[1, 4, 2, 1], inputs.v[1, 1, 4])
+    assert plan.buffer_bytes["qkv"] == packed.nbytes
+    assert plan.addresses({"qkv": 1000})["k"] == 1000 + 3 * 64 * 4
+    assert plan.refilled["highest"].view(np.float32).tolist() == [-np.inf] * 30
+    assert plan.refilled["out"].nbytes == problem.tensor_bytes
+    assert {s.name: s.size_bytes for s in plan.scratch} == {"highest": 120, "sums": 240}
+    rows = explain(plan, kernels_of(variant.source.read_text(encoding="utf-8")))
+    values = {row.given: row.value for row in rows}
+    assert values["k"] == "[2, 5, 3, 3, 64] float32, from K on"
+    assert values["sums"] == "[2, 3, 5] float64, scratch, zero before each launch"
+    other = Problem(2, 3, 5, 64, dtype="float32", seqlen_kv=7)
+    assert "is not told the number of keys" in (variant.unsupported(other, {}) or "")
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_only_format_of_a_kernel_needs_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["occupancy", "float_rows", "--seqlen", "64", "--gpu", "L4"]) == 0
+    assert "fp32" in capsys.readouterr().out
+    assert main(["occupancy", "float_rows", "--seqlen", "64", "--gpu", "L4", "--dtype=bf16"]) != 0
