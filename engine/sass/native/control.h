@@ -271,6 +271,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         total[2] += r.wavefronts, total[3] += r.ideal_wavefronts, total[4] += r.sectors, total[5] += r.ideal_sectors;
         total[6] += r.size_bytes;
         total[7]++;
+        if (cta.request.probe_site && cta.probed(here, row)) throw std::runtime_error("PROBED");
     }
     if (cta.request.keep_trace) {
         trace.instruction.push_back(here);

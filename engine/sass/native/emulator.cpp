@@ -86,6 +86,9 @@ struct Request {
     uint64_t known_at;            // words of global memory that are read as they are: a table
     const uint8_t* known;
     uint32_t known_bytes;
+    const int32_t* probe_site;    // [n] of the instructions whose first address is asked for, else -1
+    uint64_t* probe_out;          // [sites] the lowest sector of the first access, 0: not reached
+    int32_t probe_sites;          // the CTA is left when all have one
 };
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {
@@ -290,6 +293,7 @@ struct Cta {
     std::vector<uint8_t> data_branch, data_address, stand_in;
     uint8_t control_axes = 0;     // axes of blockIdx on which control flow or predicates depend
     int64_t steps = 0;
+    int32_t probes_done = 0;
     Hazards hazards;
     std::string error;
     struct Expectation {
@@ -316,6 +320,21 @@ struct Cta {
         rows.push_back(row);
         line_start.push_back(static_cast<int64_t>(line.size()));
         return static_cast<int>(rows.size()) - 1;
+    }
+    // Whether all instructions that are asked about have executed once.
+    bool probed(int here, int row) {
+        const int32_t site = request.probe_site[here];
+        if (site < 0 || request.probe_out[site]) return false;
+        const size_t r = static_cast<size_t>(row);
+        uint64_t lowest = 0;
+        for (int64_t k = line_start[r]; k < line_start[r + 1]; k++) {
+            const size_t n = static_cast<size_t>(k);
+            const uint64_t sector = line[n] / 32 + static_cast<uint64_t>(__builtin_ctz(line_sectors[n] | 8));
+            if (!lowest || sector < lowest) lowest = sector;
+        }
+        if (!lowest) return false;
+        request.probe_out[site] = lowest;
+        return ++probes_done == request.probe_sites;
     }
     void forget_rows() {  // without a trace nothing names them
         rows.clear(), line.clear(), line_sectors.clear(), known.clear(), bulk_loads.clear();
