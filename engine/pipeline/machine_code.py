@@ -16,7 +16,7 @@ from engine.plan import LaunchPlan
 from engine.sass.advice import Advice, Rerun, advise
 from engine.sass.analysis import Analysis
 from engine.sass.emulation import Emulator
-from engine.sass.footprint import SharedBytes, shared_bytes, touched_bytes
+from engine.sass.footprint import SharedBytes, shared_bytes, staying_touch, touched_bytes
 from engine.sass.timing.constants import kept_l2_bytes
 from engine.sass.timing.simulate import (
     CtaClass,
@@ -24,7 +24,7 @@ from engine.sass.timing.simulate import (
     SimulatedLaunch,
     simulate_launch,
 )
-from engine.sass.timing.traffic import launch_traffic
+from engine.sass.timing.traffic import launch_traffic, staying_traffic
 from engine.sass.trace import CtaTrace
 from kernels.variant import Variant
 
@@ -62,15 +62,22 @@ def time_launch(
     classes = _classes(analysis, emulator)
     groups = shared_bytes(emulator, max((c.trace for c in classes), key=_length))
     resident = _resident(analysis, device)
+    touched = touched_bytes(groups, launch.grid)
     traffic = None
     if device.l2_bytes is not None and device.num_sms is not None:
         running = resident * device.num_sms
         kept = kept_l2_bytes(device.arch, device.l2_bytes)
         traffic = launch_traffic(groups, launch.grid, running, kept)
+        if traffic.dram_bytes and moved_bytes is None and launch.ctas <= running:
+            # CTAs that stay take tiles that others took before: nothing but a run shows it.
+            together = staying_touch(emulator, analysis.counts.executed)
+            if together is not None:
+                touched = together.touched_bytes
+                traffic = staying_traffic(together, kept)
         if traffic.dram_bytes and moved_bytes is not None:
             traffic = replace(traffic, dram_bytes=moved_bytes)
     simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)
-    return TimedLaunch(simulated, touched_bytes(groups, launch.grid), groups)
+    return TimedLaunch(simulated, touched, groups)
 
 
 def time_passes(

@@ -1,17 +1,23 @@
-"""A kernel's arguments as people write them: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`."""
+"""A kernel's arguments as people write them: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`, and
+a TMA tensor map, innermost dimension first: `tensormap:f16[4096,4096]box[64,128]swizzle128`."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import struct
 from collections.abc import Sequence
 
+from engine.arguments import TensorMapArg, encode_argument
 from engine.errors import InvalidProblem
 from engine.sass.launch import buffer_address
 
 _USAGE = (
     "arguments are written ptr, i8:, u8:, i16:, u16:, i32:, u32:, i64:, u64: with a whole number, "
-    "f32: or f64: with a number, or bytes: with hexadecimal digits in which @ptr stands for an "
-    "address"
+    "f32: or f64: with a number, bytes: with hexadecimal digits in which @ptr stands for an "
+    "address, or tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension first; the "
+    "swizzle may be left out)"
 )
 _INTEGERS = {
     "i8": "b",
@@ -25,6 +31,15 @@ _INTEGERS = {
 }
 _FLOATS = {"f32": "f", "f64": "d"}
 _POINTER = "@ptr"
+_TENSOR_MAP = re.compile(r"([a-z]\w*)\[([\d,\s]+)\]box\[([\d,\s]+)\](?:swizzle(\d+))?")
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("i8", "u8", "e4m3", "e5m2"), 1),
+    **dict.fromkeys(("f16", "bf16", "i16", "u16"), 2),
+    **dict.fromkeys(("f32", "tf32", "i32", "u32"), 4),
+    **dict.fromkeys(("f64", "i64", "u64"), 8),
+}
+_MOST_DIMENSIONS = 5
+_MOST_BYTES = 1 << 32  # what lies between two made-up buffers
 
 
 def parse_arguments(texts: Sequence[str]) -> tuple[bytes, ...]:
@@ -56,11 +71,44 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, int]:
             return struct.pack("<" + _FLOATS[kind], float(value)), 0
         if kind == "bytes":
             return _bytes(value, first_buffer)
+        if kind == "tensormap":
+            return _tensor_map(text, value, first_buffer), 1
     except (ValueError, OverflowError):
         raise _mistake(text) from None
     except struct.error:
         raise InvalidProblem(f"{value} does not fit into {kind} (argument {text!r}).") from None
     raise _mistake(text)
+
+
+def _tensor_map(text: str, value: str, buffer: int) -> bytes:
+    """Of a dense tensor."""
+    match = _TENSOR_MAP.fullmatch(value)
+    if match is None:
+        raise _mistake(text)
+    element_bytes = _ELEMENT_BYTES.get(match[1])
+    if element_bytes is None:
+        raise InvalidProblem(
+            f"{match[1]} is no type of a tensor map's elements (argument {text!r}): write one of "
+            f"{', '.join(_ELEMENT_BYTES)}."
+        )
+    dims, box = (tuple(int(n) for n in part.split(",")) for part in (match[2], match[3]))
+    if len(dims) != len(box) or len(dims) > _MOST_DIMENSIONS:
+        raise InvalidProblem(
+            f"A tensor map has one to {_MOST_DIMENSIONS} dimensions, and its box as many, not "
+            f"{len(dims)} and {len(box)} (argument {text!r})."
+        )
+    if not 1 <= min(dims) <= max(dims) < 1 << 32 or math.prod(dims) * element_bytes > _MOST_BYTES:
+        raise InvalidProblem(
+            f"A dimension of a tensor map has 1 to 2^32 - 1 elements, and the tensor at most 4 GiB "
+            f"here (argument {text!r})."
+        )
+    row_bytes = itertools.accumulate(dims[:-1], lambda a, b: a * b)
+    strides = tuple(n * element_bytes for n in row_bytes)
+    swizzle = int(match[4] or 0)
+    arg = TensorMapArg("map", "buffer", dims, strides, box, swizzle, element_bytes)
+    if (why := arg.mistake) is not None:
+        raise InvalidProblem(f"A driver refuses the tensor map {text!r}: {why}.")
+    return encode_argument(arg).with_addresses({"buffer": buffer_address(buffer)})
 
 
 def _bytes(text: str, first_buffer: int) -> tuple[bytes, int]:

@@ -69,6 +69,9 @@ class _Request(ctypes.Structure):
         ("known_at", ctypes.c_uint64),
         ("known", ctypes.c_char_p),
         ("known_bytes", ctypes.c_uint32),
+        ("probe_site", ctypes.c_void_p),
+        ("probe_out", ctypes.c_void_p),
+        ("probe_sites", ctypes.c_int32),
     )
 
 
@@ -135,6 +138,31 @@ class Emulator:
             return self._trace(handle, cta, totals), totals
         finally:
             self._library.sass_free(handle)
+
+    def first_sectors(
+        self, sites: NDArray[np.int32], cta: tuple[int, int, int], max_steps: int
+    ) -> NDArray[np.uint64]:
+        """The lowest sector that each of some instructions touches when it first executes, 0 where
+        the CTA does not come to it within `max_steps` warp instructions.
+
+        Args:
+            sites: indices of instructions, each once.
+        """
+        site_of = np.full(len(self.program.instructions), -1, np.int32)
+        site_of[sites] = np.arange(len(sites), dtype=np.int32)
+        found = np.zeros(len(sites), np.uint64)
+        request = self._request
+        request.probe_site, request.probe_out = site_of.ctypes.data, found.ctypes.data
+        request.probe_sites, request.max_steps = len(sites), max_steps
+        request.cta[:] = cta
+        request.keep_trace = request.find_hazards = False
+        try:
+            handle = ctypes.c_void_p(self._library.sass_emulate(ctypes.byref(request)))
+            self._library.sass_free(handle)
+        finally:
+            request.probe_site = request.probe_out = None
+            request.max_steps = MAX_STEPS
+        return found
 
     def idle_barriers(
         self, wanted: NDArray[np.bool_], cta: tuple[int, int, int] = (0, 0, 0)

@@ -83,3 +83,30 @@ def test_a_launch_that_cuda_refuses(
     program = Program("k", "sm_80", (), 8, 0, "")
     with pytest.raises(InvalidProblem, match=sentence):
         Emulator(program, entry, Launch(grid, block, 0, ()))
+
+
+def test_a_tensor_map_is_read_innermost_dimension_first() -> None:
+    before, tensor_map = parse_arguments(["ptr", "tensormap:f16[4096,512]box[64,128]swizzle128"])
+    base, rank, element_bytes = struct.unpack_from("<QII", tensor_map, 8)
+    assert (len(tensor_map), rank, element_bytes) == (128, 2, 2)
+    assert base == struct.unpack("<Q", before)[0] + (1 << 32)  # a buffer of its own
+    assert struct.unpack_from("<2I", tensor_map, 28) == (64, 128)
+    assert struct.unpack_from("<2I", tensor_map, 48) == (4096, 512)
+    assert struct.unpack_from("<Q", tensor_map, 72)[0] == 2 * 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tensormap:f16[4096]", "is not an argument"),
+        ("tensormap:f16[4096,,]box[64]", "is not an argument"),
+        ("tensormap:half[4096]box[64]", "half is no type"),
+        ("tensormap:f16[4096,4096]box[64]", "its box as many, not 2 and 1"),
+        ("tensormap:f16[0]box[64]", "1 to 2\\^32 - 1 elements"),
+        ("tensormap:f16[4096,4096]box[128,64]swizzle128", "exceed the swizzle of 128 bytes"),
+        ("tensormap:f16[4096,4096]box[64,0]", "exceeds 1 to 256"),
+    ],
+)
+def test_what_is_no_tensor_map_is_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(InvalidProblem, match=says):
+        parse_arguments([text])

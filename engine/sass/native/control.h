@@ -102,10 +102,17 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         row.kind = MBARRIER_ARRIVE;
         row.amount = i.has(MOD_A0T1) ? 0 : __builtin_popcount(on);
         if (expects) row.size_bytes = read(i.s.back(), t)[first] & 0xfffff;
-        if (row.size_bytes) cta.expected_bytes[address].push_back(row.size_bytes);
+        // The token: the parity of the phase that this arrival belongs to, as PHASECHK reads it.
+        const uint32_t token = static_cast<uint32_t>(bar.phase & 1) << 31;
+        if (i.s.size() > 1 && i.s[0].kind == Kind::REG) {
+            write(i.s[0], Lanes{});
+            if (i.s[0].reg != RZ) write(i.s[0], each([&](int) { return token; }), 1);
+        }
         if (row.amount) cta.arrive(bar, row.amount);
-        if (i.s.size() > 1 && i.s[0].kind == Kind::REG) write(i.s[0], Lanes{});
-        return cta.add(row);
+        if (!row.size_bytes) return cta.add(row);
+        const int own_row = cta.push(row);
+        cta.expected_bytes[address].push_back({row.size_bytes, own_row});
+        return own_row;
     }
     case OP_UTMALDG: case OP_UBLKCP: {
         cta.hazards.unclear = true;
@@ -115,13 +122,12 @@ int Warp::barriers(const Instruction& i, bool& moves) {
             row.address = U[o.ureg + 1] & (SHARED_WINDOW - 1);
             cta.begin_bulk_load(row.address);
         }
-        // The size of a bulk copy is given in units of 16 bytes. A multicast says which CTAs of the
-        // cluster get one: above the size, or where a tensor map has it, in its place. What this
-        // CTA brings to others, others bring to it.
+        // The size of a bulk copy is given in units of 16 bytes. A multicast says in the upper half
+        // which CTAs of the cluster get one. What this CTA brings to others, others bring to it.
         const uint32_t last = i.s.size() > 2 ? number(2, 0) : 0;
         const bool multicast = i.has(MOD_MULTICAST);
         if (i.op == OP_UBLKCP) row.size_bytes = (last & (multicast ? 0xffff : 0xfffff)) * 16;
-        if (multicast) row.amount = __builtin_popcount(i.op == OP_UBLKCP ? last >> 16 : last & 0xffff);
+        if (multicast) row.amount = __builtin_popcount(last >> 16);
         row.amount = std::max(1, row.amount);
         if (i.op == OP_UTMALDG && o.ureg >= 0) touch_box(i, row, U + o.ureg + 2);
         return cta.push(row);
@@ -272,6 +278,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         total[2] += r.wavefronts, total[3] += r.ideal_wavefronts, total[4] += r.sectors, total[5] += r.ideal_sectors;
         total[6] += r.size_bytes;
         total[7]++;
+        if (cta.request.probe_site && cta.probed(here, row)) throw std::runtime_error("PROBED");
     }
     if (cta.request.keep_trace) {
         trace.instruction.push_back(here);

@@ -86,6 +86,9 @@ struct Request {
     uint64_t known_at;            // words of global memory that are read as they are: a table
     const uint8_t* known;
     uint32_t known_bytes;
+    const int32_t* probe_site;    // [n] of the instructions whose first address is asked for, else -1
+    uint64_t* probe_out;          // [sites] the lowest sector of the first access, 0: not reached
+    int32_t probe_sites;          // the CTA is left when all have one
 };
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {
@@ -111,9 +114,8 @@ struct Warp {
     uint32_t B[16] = {};        // lanes that a convergence barrier waits for
     uint32_t at_sync[16] = {};  // and those that arrived
     uint32_t at_bar[16] = {};   // lanes waiting at a CTA barrier
-    uint64_t mbar_address[32];
-    int mbar_parity[32];
     uint32_t at_mbar = 0;
+    std::map<uint64_t, int> polled;  // by mbarrier: the phase that this warp arrived at or read
     int bar_result = 0;
     std::vector<uint8_t> local;
     std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
@@ -263,7 +265,8 @@ struct Warp {
     void floats(const Instruction& i);
     void halves(const Instruction& i);
     void doubles(const Instruction& i);
-    int memory(const Instruction& i);  // row, -1: none
+    int memory(const Instruction& i);  // row, -1: none, -2: it waits
+    int poll(uint64_t mbarrier, const Instruction& i);
     int barriers(const Instruction& i, bool& moves);
     void copies_land(int32_t open_groups) {  // what cp.async wrote is there: a write of now
         const size_t open = static_cast<size_t>(std::max(0, open_groups));
@@ -300,9 +303,14 @@ struct Cta {
     std::vector<uint8_t> data_branch, data_address, stand_in;
     uint8_t control_axes = 0;     // axes of blockIdx on which control flow or predicates depend
     int64_t steps = 0;
+    int32_t probes_done = 0;
     Hazards hazards;
     std::string error;
-    std::map<uint64_t, std::vector<uint32_t>> expected_bytes;  // by mbarrier, one after the other
+    struct Expectation {
+        uint32_t bytes;
+        int row;  // of the arrival
+    };
+    std::map<uint64_t, std::vector<Expectation>> expected_bytes;  // by mbarrier, one after the other
     std::map<uint64_t, bool> copies_first;  // whether an mbarrier's copies begin before they are expected
     struct BulkLoad {
         int row;
@@ -323,9 +331,26 @@ struct Cta {
         line_start.push_back(static_cast<int64_t>(line.size()));
         return static_cast<int>(rows.size()) - 1;
     }
+    // Whether all instructions that are asked about have executed once.
+    bool probed(int here, int row) {
+        const int32_t site = request.probe_site[here];
+        if (site < 0 || request.probe_out[site]) return false;
+        const size_t r = static_cast<size_t>(row);
+        uint64_t lowest = 0;
+        for (int64_t k = line_start[r]; k < line_start[r + 1]; k++) {
+            const size_t n = static_cast<size_t>(k);
+            const uint64_t sector = line[n] / 32 + static_cast<uint64_t>(__builtin_ctz(line_sectors[n] | 8));
+            if (!lowest || sector < lowest) lowest = sector;
+        }
+        if (!lowest) return false;
+        request.probe_out[site] = lowest;
+        return ++probes_done == request.probe_sites;
+    }
     void forget_rows() {  // without a trace nothing names them
         rows.clear(), line.clear(), line_sectors.clear(), known.clear(), bulk_loads.clear();
         line_start.assign(1, 0);
+        for (auto& [address, expected] : expected_bytes)
+            for (Expectation& each : expected) each.row = -1;
     }
     int living() const {
         int n = 0;
@@ -372,17 +397,39 @@ struct Cta {
         const bool ahead = copies_first.try_emplace(mbarrier, so_far == 0).first->second;
         bulk_loads.push_back({static_cast<int>(rows.size()), {mbarrier, ahead ? so_far : so_far - 1}});
     }
-    void share_bulk_bytes() {  // a driver's tensor map hides a copy's size: the barrier expects the sum
-        std::map<std::pair<uint64_t, size_t>, uint32_t> copies;
+    // A driver's tensor map hides a copy's size: the barrier expects the sum. And where CTAs of a
+    // cluster do not all bring the same, what this one neither brings nor is brought in exchange
+    // comes from others while it waits anyway: nobody expects it here.
+    void share_bulk_bytes() {
+        std::map<std::pair<uint64_t, size_t>, std::vector<Row*>> copies;
         for (const BulkLoad& load : bulk_loads)
-            copies[load.expectation] += static_cast<uint32_t>(rows[static_cast<size_t>(load.row)].amount);
-        for (const BulkLoad& load : bulk_loads) {
-            Row& r = rows[static_cast<size_t>(load.row)];
-            const auto& expected = expected_bytes[load.expectation.first];
-            if (!r.size_bytes && load.expectation.second < expected.size())
-                r.size_bytes = expected[load.expectation.second] / copies[load.expectation];
-            if (!r.sectors) r.sectors = r.ideal_sectors = static_cast<uint16_t>(std::min(65535u, r.size_bytes / 32));
+            copies[load.expectation].push_back(&rows[static_cast<size_t>(load.row)]);
+        for (auto& [expectation, loads] : copies) {
+            const auto& expected = expected_bytes[expectation.first];
+            const bool is_known = expectation.second < expected.size();
+            uint32_t arrivals = 0;
+            for (const Row* r : loads) arrivals += static_cast<uint32_t>(r->amount);
+            uint64_t once = 0, exchanged = 0;
+            for (Row* r : loads) {
+                if (!r->size_bytes && is_known)
+                    r->size_bytes = expected[expectation.second].bytes / std::max(1u, arrivals);
+                if (!r->sectors) r->sectors = r->ideal_sectors = static_cast<uint16_t>(std::min(65535u, r->size_bytes / 32));
+                once += r->size_bytes;
+                exchanged += static_cast<uint64_t>(r->size_bytes) * static_cast<uint64_t>(r->amount);
+            }
+            if (is_known && once < exchanged && exchanged > expected[expectation.second].bytes)
+                for (Row* r : loads) r->amount = 1;
         }
+        for (const auto& [address, expected] : expected_bytes)
+            for (size_t n = 0; n < expected.size(); n++) {
+                const auto it = copies.find({address, n});
+                uint64_t brought = 0;
+                if (it != copies.end())
+                    for (const Row* r : it->second) brought += static_cast<uint64_t>(r->size_bytes) * static_cast<uint64_t>(r->amount);
+                if (expected[n].row < 0) continue;
+                Row& r = rows[static_cast<size_t>(expected[n].row)];
+                r.size_bytes = static_cast<uint32_t>(std::min<uint64_t>(r.size_bytes, brought));
+            }
     }
     void run();
 };

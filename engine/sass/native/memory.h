@@ -197,6 +197,24 @@ inline uint64_t shared_at(const Cta& cta, const Instruction& i, uint64_t address
     return offset;
 }
 
+// A load of an mbarrier's upper word, whose highest bit is the phase's parity. On sm_80 waiting is
+// a loop around it: what would read the same phase again waits for the next one.
+int Warp::poll(uint64_t mbarrier, const Instruction& i) {
+    const MBarrier& bar = cta.mbarriers[mbarrier];
+    const auto [seen, fresh] = polled.try_emplace(mbarrier, bar.phase);
+    if (!fresh && seen->second == bar.phase) {
+        at_mbar |= on, blocked |= on;
+        return -2;
+    }
+    seen->second = bar.phase;
+    const uint32_t word = static_cast<uint32_t>(bar.phase & 1) << 31;
+    marks = NO_MARKS;
+    write(at(i.s, 0, i), each([&](int) { return word; }));
+    Row row;
+    row.kind = MBARRIER_WAIT, row.address = mbarrier, row.amount = bar.phase - 1;
+    return cta.add(row);
+}
+
 int Warp::memory(const Instruction& i) {
     Row row;
     Wide where;
@@ -306,6 +324,7 @@ int Warp::memory(const Instruction& i) {
     switch (op) {
     case OP_LDS: {
         locate(address_of(i), generic);
+        if (a.n && cta.request.arch < 90 && cta.mbarriers.count(a.address[0] - 4)) return poll(a.address[0] - 4, i);
         count_wavefronts(a, i.width, true, row);
         const Marks of_address = marks;
         uint64_t from[32];
@@ -354,16 +373,31 @@ int Warp::memory(const Instruction& i) {
             }
         }
         row.kind = SHARED_STORE;
+        if (a.n == 1 && i.width == 8 && cta.request.arch < 90) {  // mbarrier.init of sm_80?
+            uint32_t low, high;
+            std::memcpy(&low, &cta.smem[to[0]], 4);
+            std::memcpy(&high, &cta.smem[to[0] + 4], 4);
+            const uint32_t needed = 0x80000000u - high;
+            if (needed - 1 < 0xfffff && low == 0x40000000u - needed) {
+                cta.hazards.unclear = true;
+                MBarrier& bar = cta.mbarriers[to[0]] = MBarrier();
+                bar.needed = bar.pending = static_cast<int>(needed);
+                row.kind = MBARRIER_INIT, row.address = to[0], row.amount = bar.needed;
+            }
+        }
         return cta.add(row);
     }
     case OP_ATOMS: {
         if (i.has(MOD_ARRIVE)) {  // mbarrier of sm_80
             cta.hazards.unclear = true;
             locate(address_of(i), false);
-            MBarrier& bar = cta.mbarriers[shared_at(cta, i, a.address[0], 8)];
-            row.kind = MBARRIER_ARRIVE, row.address = a.address[0], row.amount = a.n;
+            const uint64_t address = shared_at(cta, i, a.address[0], 8);
+            MBarrier& bar = cta.mbarriers[address];
+            row.kind = MBARRIER_ARRIVE, row.address = address, row.amount = a.n, row.size_bytes = 0;
+            const uint32_t token = static_cast<uint32_t>(bar.phase & 1) << 31;
             write(at(i.s, 0, i), each([&](int) { return 0u; }));
-            write(i.s[0], each([&](int) { return static_cast<uint32_t>(bar.phase & 1) << 31; }), 1);
+            write(i.s[0], each([&](int) { return token; }), 1);
+            polled[address] = bar.phase;
             cta.arrive(bar, a.n);
             return cta.add(row);
         }

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.sass.footprint import SharedBytes, touched_bytes
+from engine.sass.footprint import SharedBytes, StayingTouch, touched_bytes
 
 # The grid's axes, the one that changes fastest between CTAs first: 0 is blockIdx.x.
 AxisOrder: TypeAlias = tuple[int, int, int]
@@ -76,6 +76,27 @@ class KvOrder:
         return np.asarray((z * along_y + y) * along_x + x, np.int64)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _ListedOrder:
+    """The same where a list says which unit each CTA reads."""
+
+    units: NDArray[np.int64]  # [ctas], in the order of starting
+
+    @property
+    def num_ctas(self) -> int:
+        return len(self.units)
+
+    @property
+    def num_heads(self) -> int:
+        return int(self.units.max()) + 1
+
+    def first(self, count: int) -> NDArray[np.int64]:
+        return self.units[:count]
+
+
+_Order: TypeAlias = KvOrder | _ListedOrder
+
+
 @lru_cache(maxsize=256)  # a page asks for the same ones again as its sliders move
 def traffic(
     order: KvOrder,
@@ -108,7 +129,7 @@ class _Reads:
 
 
 def _reads(
-    groups: Sequence[tuple[KvOrder, float]], running: int, kept_bytes: int
+    groups: Sequence[tuple[_Order, float]], running: int, kept_bytes: int
 ) -> tuple[_Reads, ...]:
     """What each of several groups, (order, bytes of a unit) each, brings from DRAM."""
     waves = -(-groups[0][0].num_ctas // running)
@@ -157,17 +178,30 @@ def launch_traffic(
     touched = touched_bytes(groups, grid)
     if touched <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
-    x, y, z = axes
-    width = grid[x], grid[y], grid[z]
-    orders = [
-        (KvOrder(width, (g.shares[x], g.shares[y], g.shares[z])), float(g.unit_bytes))
-        for g in groups
-    ]
+    orders = [(_order(group, grid, axes), float(group.unit_bytes)) for group in groups]
     reads = _reads(orders, running, kept_bytes)
     sizes = [g.unit_bytes for g in groups]
     missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
     moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
     return Traffic(moved, moved / touched, missing / sum(sizes))
+
+
+def _order(group: SharedBytes, grid: tuple[int, int, int], axes: AxisOrder) -> _Order:
+    x, y, z = axes
+    if group.owners is None:
+        shares = group.shares[x], group.shares[y], group.shares[z]
+        return KvOrder((grid[x], grid[y], grid[z]), shares)
+    placed = group.owners.reshape(grid[::-1])  # [z, y, x]
+    return _ListedOrder(placed.transpose(2 - z, 2 - y, 2 - x).reshape(-1))
+
+
+def staying_traffic(touch: StayingTouch, kept_bytes: int) -> Traffic:
+    """Bytes from and to DRAM of one warm launch whose CTAs all run at once."""
+    if touch.touched_bytes <= kept_bytes:
+        return Traffic(0.0, 0.0, 0.0)
+    moved = touch.moved_bytes(kept_bytes)
+    used = touch.touched_bytes + sum(size for size, _ in touch.again)
+    return Traffic(float(moved), moved / touch.touched_bytes, moved / used)
 
 
 def best_order(

@@ -165,6 +165,14 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
         backend.choose_part(grouped, OPTIONS, 1e9)
 
 
+def test_few_ctas_that_stay_are_no_wrong_offset(backend):
+    """More of them than heads, and fewer than query tiles."""
+    plan = plan_of("v19", Problem(1, 16, 16384, 128))
+    assert 16 < plan.passes[0].ctas < 16 * 128
+    with pytest.raises(PartialRunError, match="work on several heads each"):
+        backend.choose_part(plan, OPTIONS, 1e9)
+
+
 def test_an_evaluation_says_that_it_is_partial():
     request = EvaluationRequest("v06", LARGE, backend="cpu")
     with Evaluator() as evaluator:

@@ -1,0 +1,72 @@
+"""What a launch touches, whichever CTA makes which tile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.compile import compile_kernel
+from engine.devices import find_device
+from engine.pipeline.machine_code import TimedLaunch, time_launch
+from engine.sass.analysis import analyse
+from engine.sass.arguments import parse_arguments
+from engine.sass.footprint import SharedBytes, StayingTouch
+from engine.sass.launch import Launch
+from engine.sass.timing.traffic import launch_traffic, staying_traffic
+
+KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
+TWO_AXES, ROWS, GROUPED, STAYING = range(4)
+GPU = "A10"  # 6 MiB of L2
+
+
+def timed(order: int, size: int) -> TimedLaunch:
+    device = find_device(GPU)
+    cubin = compile_kernel(KERNEL, (("ORDER", str(order)),), device.arch, ("gemm",)).cubin
+    tiles = size // 64
+    grid = {TWO_AXES: (tiles, tiles, 1), STAYING: (device.num_sms or 1, 1, 1)}
+    arguments = parse_arguments(["ptr", "ptr", "ptr", f"i32:{size}"])
+    launch = Launch(grid.get(order, (tiles * tiles, 1, 1)), (256, 1, 1), 0, arguments)
+    return time_launch(analyse(cubin, None, launch), device, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("order", "size"),
+    [
+        (ROWS, 768),
+        pytest.param(GROUPED, 1024, marks=pytest.mark.slow),
+        pytest.param(STAYING, 768, marks=pytest.mark.slow),
+    ],
+)
+def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size: int) -> None:
+    plain, mapped = timed(TWO_AXES, size), timed(order, size)
+    assert plain.touched_bytes == 3 * size * size * 4
+    assert mapped.touched_bytes == pytest.approx(plain.touched_bytes, rel=0.05)
+    if order != STAYING:
+        assert mapped.simulated.dram_us == pytest.approx(plain.simulated.dram_us, rel=0.05)
+    if order == ROWS:
+        us = mapped.simulated.latency.median_us
+        assert us == pytest.approx(plain.simulated.latency.median_us, rel=0.05)
+
+
+def test_a_listed_order_is_followed_wave_by_wave() -> None:
+    # 8 CTAs on 4 units of 1,000 bytes, 2 at a time; what a wave leaves behind is kept or gone.
+    grid = (8, 1, 1)
+    near = SharedBytes(1000, (1, 1, 1), np.array([0, 0, 1, 1, 2, 2, 3, 3]))
+    far = SharedBytes(1000, (1, 1, 1), np.array([0, 1, 2, 3, 0, 1, 2, 3]))
+    assert launch_traffic([near], grid, 2, 2000).dram_bytes == 4000
+    assert launch_traffic([far], grid, 2, 2000).dram_bytes == 8000
+    assert launch_traffic([far], grid, 2, 3999).dram_bytes > 4000
+    assert launch_traffic([far], grid, 2, 4000).dram_bytes == 0
+    # The axes in another order: of a grid of 4 by 2 the second pair of rows beside the first.
+    turned = launch_traffic([far], (4, 2, 1), 2, 2000, (1, 0, 2))
+    assert turned.dram_bytes == 4000
+
+
+def test_ctas_that_stay_read_again_what_l2_did_not_keep() -> None:
+    touch = StayingTouch(10_000, ((3000, 2000), (1000, 9000)))
+    assert staying_traffic(touch, 20_000).dram_bytes == 0
+    assert staying_traffic(touch, 9000).dram_bytes == 10_000
+    assert staying_traffic(touch, 4000).dram_bytes == 11_000
+    assert staying_traffic(touch, 1000).miss_share == 1.0
