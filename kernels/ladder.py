@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _NUMBERED = re.compile(r"(?P<id>v\d\d)_\w+\.cu")
 
 
+def is_numbered(file_name: str) -> bool:
+    """Whether a file is called as those of the ladder are: `v05_kv_split.cu`, whose id is v05."""
+    return _NUMBERED.fullmatch(file_name) is not None
+
+
 class Ladder(Sequence[Variant]):
     """The variants of a folder's numbered files, sorted; files that change are read again.
 

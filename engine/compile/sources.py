@@ -78,6 +78,13 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     return _Reader(source, include_folders).sources()
 
 
+def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """`source` and the project's headers that it includes. Raises as `read_sources`."""
+    reader = _Reader(source, include_folders)
+    reader.sources()
+    return reader.paths
+
+
 def variant_sources(variant: Variant) -> Sources:
     """The texts of a variant of now. Raises CompileError as `read_sources`."""
     return read_sources(variant.source, variant.include_folders)
@@ -90,6 +97,11 @@ class _Reader:
         self._names: dict[Path, str] = {}
         self._texts: dict[Path, str] = {}
         self._foreign: set[str] = set()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that were read."""
+        return tuple(self._names)
 
     def sources(self) -> Sources:
         self._names[self._source] = self._source.name

@@ -6,6 +6,7 @@ NVIDIA's cuobjdump (`cuobjdump -elf` prints EIATTR_REGCOUNT and so on).
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Cubin:
     arch: str  # "sm_90"
     data: bytes  # complete
     entries: Mapping[str, Entry]
+    # Of all that runs: instructions, constants, registers. Not of names and lines of the source.
+    code_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,21 @@ def read_cubin(data: bytes) -> Cubin:
         ) from None
     if not entries:
         raise CompileError("This cubin holds no __global__ function: there is nothing to analyse.")
-    return Cubin(arch, data, entries)
+    return Cubin(arch, data, entries, _code_digest(data, sections, entries))
+
+
+def _code_digest(data: bytes, sections: list[_Section], entries: Mapping[str, Entry]) -> str:
+    """Of contents in an order of their own: a function with another name is the same code."""
+    running = (".text.", ".nv.constant", ".nv.global")
+    contents = [s.of(data) for s in sections if s.name.startswith(running)]
+    shapes = [
+        repr((e.registers, e.static_smem_bytes, e.frame_bytes, e.parameters)).encode()
+        for e in entries.values()
+    ]
+    digest = hashlib.sha256()
+    for part in (*sorted(contents), *sorted(shapes)):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
 
 
 def _completed(data: bytes, size: int) -> bytes:

@@ -1,6 +1,6 @@
 """Simulated against measured times, every point: what the prediction from machine code is worth.
 
-    python tests/bench/bench_sass_validation.py [--set NAME]
+    python tests/bench/bench_sass_validation.py [--set NAME] [--pairs FILE]
 
 Compiles the kernels of tests/sass/kernels for each GPU, runs their machine code in the emulator and
 the timing model, and prints measured, simulated, error; then per set the mean error, the rank
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import struct
 import time
@@ -367,27 +368,54 @@ def right_pairs(measured: list[float], simulated: list[float]) -> tuple[int, int
     return right, total
 
 
+def neighbour_pair(before: tuple[Point, float], after: tuple[Point, float]) -> dict[str, object]:
+    """Two steps of a series on one GPU, as ratios of times. Its clock need not be known."""
+
+    def ratio(first: float, second: float) -> float:
+        return round(second / first if after[0].unit == "us" else first / second, 4)
+
+    return {
+        "group": after[0].group,
+        "before": before[0].name,
+        "after": after[0].name,
+        "measured": ratio(before[0].measured, after[0].measured),
+        "simulated": ratio(before[1], after[1]),
+        "chosen_on": CHOSEN_ON in (before[0].left_out, after[0].left_out),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", default="", help="only sets whose name contains this")
-    chosen = parser.parse_args().set.lower()
+    parser.add_argument(
+        "--pairs",
+        type=Path,
+        help="write the steps that follow each other here (engine/gate/neighbour_pairs.json)",
+    )
+    args = parser.parse_args()
+    chosen = args.set.lower()
     points = [*h200_points(), *(p for gpu in SGEMM for p in sgemm_points(gpu))]
     points += [*wgmma_points(), *steps_points()]
     points = [p for p in points if chosen in p.group.lower()]
     errors: list[float] = []
+    neighbours: list[dict[str, object]] = []
     pairs = [0, 0]
     apart: list[tuple[float, bool]] = []  # simulated ratio of each counted pair, named rightly
     for group, members in itertools.groupby(points, key=lambda p: p.group):
         print(f"\n{group}")
         began = time.perf_counter()
+        before: tuple[Point, float] | None = None
         measured, simulated, here = [], [], []
         all_measured, all_simulated = [], []
         for p in members:
             value = p.simulated()
             all_measured.append(p.measured)
             all_simulated.append(value)
+            if before is not None and p.name.startswith("step"):
+                neighbours.append(neighbour_pair(before, (p, value)))
+            before = p, value
             if not p.left_out:
                 measured.append(p.measured)
                 simulated.append(value)
@@ -417,6 +445,9 @@ def main() -> None:
             f"named in {right} of {total} counted pairs, {all_right} of {all_total} of all; "
             f"{time.perf_counter() - began:.0f} s"
         )
+    if args.pairs is not None:
+        rows = ",\n".join(f"  {json.dumps(pair)}" for pair in neighbours)
+        args.pairs.write_text(f"[\n{rows}\n]\n")
     if not errors:
         return
     print(

@@ -1,0 +1,160 @@
+"""One kernel over the commits that touched it: where did it become slower?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from engine.errors import InvalidProblem
+from engine.gate.figures import Answer
+from engine.gate.found import Found, find_kernels
+from engine.gate.judge import Work, do_work
+from engine.gate.settings import read_settings
+from engine.gate.trees import Tree, commits_of, open_tree, source_diff
+from engine.gate.verdicts import Finding, compare_answers, figure_text
+from engine.gate.workers import Failed, Workers
+from engine.names import unknown
+from engine.problem import Problem
+from engine.table import Table
+
+MOST_COMMITS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One commit, and what it did to the kernel."""
+
+    commit: str
+    day: str
+    subject: str
+    answer: Answer
+    findings: tuple[Finding, ...]  # against the commit before; none for the first
+    diff: str = ""  # of the kernel and its headers, where it became worse
+
+    @property
+    def is_worse(self) -> bool:
+        return any(f.is_regression for f in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelHistory:
+    """Its commits, the oldest first, on one problem and GPU."""
+
+    kernel: str
+    problem: Problem
+    gpu: str
+    steps: tuple[Step, ...]
+
+
+def history_of(
+    tree: Tree,
+    kernel: str,
+    last: int,
+    *,
+    gpu: str | None = None,
+    problem: Problem | None = None,
+    processes: int = 0,
+    on_done: Callable[[str], None] | None = None,
+) -> KernelHistory:
+    """The last commits that touched a kernel of the working tree.
+
+    Args:
+        gpu, problem: by default the first ones of the settings.
+
+    Raises:
+        UnknownName: there is no such kernel.
+        InvalidProblem: `last` is no number of commits.
+        NoTree: git cannot say.
+    """
+    if not 1 <= last <= MOST_COMMITS:
+        raise InvalidProblem(f"--last is a number from 1 to {MOST_COMMITS}, not {last}.")
+    settings = read_settings(tree.root)
+    now = find_kernels(tree, settings.kernels)
+    if kernel not in now:
+        raise unknown("kernel", kernel, now)
+    here = now[kernel]
+    if here.variant is None:
+        raise InvalidProblem(here.fault)
+    asked, on = problem or settings.problems_of(here.variant)[0], gpu or settings.gpus[0]
+    config = settings.config.get(kernel, {})
+    commits = commits_of(tree.root, here.files, last)[::-1]
+    with TemporaryDirectory(prefix="attune-history-") as folder:
+        found: list[Found | None] = []
+        for number, (commit, _, _) in enumerate(commits):
+            then = open_tree(commit, tree.root, Path(folder, str(number)))
+            found.append(find_kernels(then, settings.kernels).get(kernel))
+        distinct = {f.digest: f for f in found if f is not None and f.variant is not None}
+        works = [Work(kernel, None, f.path, on, (asked,), config) for f in distinct.values()]
+
+        def tell(_work: Work, _done: object) -> None:
+            if on_done is not None:
+                on_done(f"{kernel}: a version")
+
+        workers = Workers(do_work, settings.seconds, settings.memory_gib, processes)
+        done = dict(zip(distinct, workers.run(works, tell), strict=True))
+    steps: list[Step] = []
+    before: Answer | None = None
+    for (commit, day, subject), version in zip(commits, found, strict=True):
+        answer = _answer(version, done.get(version.digest) if version else None)
+        findings: tuple[Finding, ...] = ()
+        if before is not None:
+            findings = compare_answers(before, answer, settings.thresholds)
+        step = Step(commit, day, subject, answer, findings)
+        if step.is_worse:
+            diff = source_diff(tree.root, commit, here.files)
+            step = Step(commit, day, subject, answer, findings, diff)
+        steps.append(step)
+        before = answer
+    return KernelHistory(kernel, asked, on, tuple(steps))
+
+
+def _answer(version: Found | None, done: object) -> Answer:
+    if version is None:
+        return Answer(fault="The kernel was not there, or had another name.", refused=True)
+    if version.variant is None:
+        return Answer(fault=version.fault)
+    if isinstance(done, Failed):
+        return Answer(obstacle=done.sentence)
+    answers = getattr(done, "answers", ())
+    return answers[0][1] if answers else Answer(obstacle="It was not judged.")
+
+
+def history_table(history: KernelHistory) -> Table:
+    """A row for each commit, the newest first."""
+    names = ("simulated_us", "registers", "spill_bytes", "instructions")
+    rows = []
+    for step in reversed(history.steps):
+        figures = step.answer.figures
+        cells = [figure_text(n, None if figures is None else getattr(figures, n)) for n in names]
+        verdicts = dict.fromkeys(str(f.verdict) for f in step.findings)
+        rows.append((step.commit[:7], step.day, step.subject[:60], *cells, ", ".join(verdicts)))
+    columns = (
+        *("commit", "day", "subject", "simulated time", "registers", "spills, bytes"),
+        *("warp instructions", "against the one before"),
+    )
+    title = f"{history.kernel} on {history.gpu}, {history.problem.label()}"
+    remark = "Times are simulated, none is measured."
+    return Table(title, columns, tuple(rows), remark)
+
+
+def to_dict(history: KernelHistory) -> dict[str, object]:
+    """Plain data, the oldest commit first."""
+    return {
+        "kernel": history.kernel,
+        "problem": history.problem.label(),
+        "gpu": history.gpu,
+        "commits": [
+            {
+                "commit": step.commit,
+                "day": step.day,
+                "subject": step.subject,
+                "figures": step.answer.figures.as_dict() if step.answer.figures else None,
+                "why_none": step.answer.fault or step.answer.obstacle or None,
+                "verdicts": [{"verdict": str(f.verdict), "what": f.what} for f in step.findings],
+                "diff": step.diff or None,
+            }
+            for step in history.steps
+        ],
+    }

@@ -1,0 +1,431 @@
+"""A whole run: which kernels differ between two trees, and what each verdict is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.gate.budgets import Budget, exceeded
+from engine.gate.figures import (
+    Answer,
+    Checked,
+    check_output,
+    compile_fault,
+    compiled_answer,
+    variant_of,
+)
+from engine.gate.found import Found, find_kernels
+from engine.gate.settings import Settings, read_settings
+from engine.gate.trees import SETTINGS_NAME, Tree
+from engine.gate.verdicts import Finding, GateVerdict, compare_answers, finding
+from engine.gate.workers import Failed, Workers
+from engine.problem import Problem
+from kernels.variant import Variant
+
+# Whether the output is right is asked of problems that the host executes in seconds.
+_MOST_HEADS, _MOST_ROWS = 2, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel on one problem and GPU."""
+
+    kernel: str
+    problem: Problem
+    gpu: str
+    before: Answer
+    after: Answer
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """All of one kernel that differs between the sides, or that is on one of them alone."""
+
+    kernel: str
+    name: str  # of its file in the later tree, else in the earlier one
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]  # of the kernel as a whole: other archs, correctness
+    remarks: tuple[str, ...] = ()  # what changed in its description, what was not judged
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """What the gate says."""
+
+    base: str
+    head: str
+    settings: Settings
+    kernels: tuple[KernelReport, ...]
+    unchanged: tuple[str, ...]  # ids
+    budgets: tuple[tuple[Budget, tuple[Finding, ...]], ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[tuple[str, Problem | None, str, Finding], ...]:
+        """(kernel, problem, gpu, finding) of everything, regressions first."""
+        every: list[tuple[str, Problem | None, str, Finding]] = []
+        for kernel in self.kernels:
+            every += [(kernel.kernel, None, "", f) for f in kernel.findings]
+            every += [(r.kernel, r.problem, r.gpu, f) for r in kernel.rows for f in r.findings]
+        every += [(b.kernel, b.problem, b.gpu, f) for b, findings in self.budgets for f in findings]
+        return tuple(sorted(every, key=lambda entry: not entry[3].is_regression))
+
+    @property
+    def exit_code(self) -> int:
+        """1: a regression; 3: something could not be judged; else 0."""
+        findings = [finding for *_, finding in self.verdicts]
+        if any(f.is_regression for f in findings):
+            return 1
+        return 3 if any(f.verdict is GateVerdict.NOT_JUDGED for f in findings) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one process does in one go: all problems of one kernel on one GPU."""
+
+    kernel: str
+    before: Path | None
+    after: Path | None
+    gpu: str
+    problems: tuple[Problem, ...]
+    config: Mapping[str, int]
+    archs: tuple[str, ...] = ()  # in place of a GPU: compile for them, that is all
+    execute: bool = False  # or: execute the later side
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    answers: tuple[tuple[Answer, Answer], ...] = ()  # for each problem: before, after
+    arch_answers: tuple[tuple[str, Answer, Answer], ...] = ()
+    checked: tuple[tuple[Problem, Checked], ...] = ()
+
+
+def judge(
+    base: Tree,
+    head: Tree,
+    *,
+    settings: Settings | None = None,
+    only: Sequence[str] = (),
+    execute: bool = False,
+    processes: int = 0,
+    on_done: Callable[[str], None] | None = None,
+) -> GateReport:
+    """Compare two trees.
+
+    Args:
+        settings: by default those of the later tree.
+        only: ids of kernels; none: all.
+        execute: run the later side's kernels on the CPU too, which runs native code of theirs.
+        on_done: called with a line about each piece of work that is finished.
+
+    Raises:
+        SettingsError: a mistake in `attune-gate.toml`.
+    """
+    chosen = settings or read_settings(head.root)
+    first, second = find_kernels(base, chosen.kernels), find_kernels(head, chosen.kernels)
+    if len(base.names) == len(head.names) == 1:  # two files: whatever they are called
+        first = dict(zip(second, first.values(), strict=False))
+    ids = [k for k in dict.fromkeys([*second, *first]) if not only or k in only]
+    changed = [k for k in ids if _digest(first.get(k)) != _digest(second.get(k))]
+    budgets = [b for b in chosen.budgets if not only or b.kernel in only]
+    works = [w for k in changed for w in _works(k, first.get(k), second.get(k), chosen, execute)]
+    # Of a kernel that did not change the budget was kept before, unless it is the budget that did.
+    asked = ids if _settings_text(base) != _settings_text(head) else changed
+    works += _budget_works(budgets, second, set(asked), chosen)
+    answers = _run(works, chosen, processes, on_done)
+    reports = tuple(_report(k, first.get(k), second.get(k), answers[k], chosen) for k in changed)
+    return GateReport(
+        base=base.label,
+        head=head.label,
+        settings=chosen,
+        kernels=reports,
+        unchanged=tuple(k for k in ids if k not in changed),
+        budgets=tuple((b, _budget_findings(b, second, answers)) for b in budgets),
+        remarks=tuple(_remarks(base, head, changed, execute, chosen, ids)),
+    )
+
+
+Answers = dict[str, list[tuple[Work, Done | Failed]]]
+
+
+def _run(
+    works: Sequence[Work],
+    settings: Settings,
+    processes: int,
+    on_done: Callable[[str], None] | None,
+) -> Answers:
+    """What became of each piece of work, by kernel."""
+
+    def tell(work: Work, _: Done | Failed) -> None:
+        if on_done is not None:
+            what = "other archs" if work.archs else "execution" if work.execute else work.gpu
+            on_done(f"{work.kernel}: {what}")
+
+    workers = Workers(do_work, settings.seconds, settings.memory_gib, processes)
+    by_kernel: Answers = {}
+    for work, done in zip(works, workers.run(works, tell), strict=True):
+        by_kernel.setdefault(work.kernel, []).append((work, done))
+    return _Default(by_kernel)
+
+
+class _Default(dict[str, list[tuple[Work, "Done | Failed"]]]):
+    def __missing__(self, key: str) -> list[tuple[Work, Done | Failed]]:
+        return []
+
+
+def do_work(work: Work) -> Done:
+    """In a process of its own."""
+    if work.execute:
+        assert work.after is not None
+        os.environ["ATTUNE_KERNELS"] = str(work.after)
+        return Done(
+            checked=tuple(
+                (p, check_output(work.after, p, work.gpu, work.config)) for p in work.problems
+            )
+        )
+    if work.archs:
+        pairs = []
+        for arch in work.archs:
+            after = _of_arch(work.after, work, arch)
+            # The earlier side is asked where the later one fails: was it so before?
+            pairs.append((arch, _of_arch(work.before, work, arch) if after.fault else after, after))
+        return Done(arch_answers=tuple(pairs))
+    return Done(answers=tuple(_both(work, problem) for problem in work.problems))
+
+
+def _both(work: Work, problem: Problem) -> tuple[Answer, Answer]:
+    sides = [
+        None if path is None else compiled_answer(path, problem, work.gpu, work.config)
+        for path in (work.before, work.after)
+    ]
+    before, after = (None if side is None else side[0] for side in sides)
+    if before is not None and after is not None and before.code == after.code != "":
+        # What is equal is not counted.
+        return before, after
+    full = [Answer() if side is None else side[1]() for side in sides]
+    return full[0], full[1]
+
+
+def _of_arch(path: Path | None, work: Work, arch: str) -> Answer:
+    if path is None:
+        return Answer()
+    return compile_fault(path, work.problems[0], arch, work.config)
+
+
+def _works(
+    kernel: str, before: Found | None, after: Found | None, settings: Settings, execute: bool
+) -> Iterable[Work]:
+    if after is None or after.variant is None:
+        return
+    config = settings.config.get(kernel, {})
+    first = before.path if before is not None and before.variant is not None else None
+    problems = settings.problems_of(after.variant)
+    for gpu in settings.gpus:
+        yield Work(kernel, first, after.path, gpu, problems, config)
+    archs = tuple(a for a in settings.archs if _compiles_for(after.variant, a))
+    if archs:
+        taken = [p for p in problems if after.variant.unsupported(p, _full(after, config)) is None]
+        if taken:
+            yield Work(kernel, first, after.path, "", (taken[0],), config, archs=archs)
+    if execute:
+        small = dict.fromkeys(_small(p) for p in problems)
+        gpu = settings.gpus[0]
+        yield Work(kernel, first, after.path, gpu, tuple(small), config, execute=True)
+
+
+def _budget_works(
+    budgets: Sequence[Budget],
+    second: Mapping[str, Found],
+    asked: Collection[str],
+    settings: Settings,
+) -> Iterable[Work]:
+    for budget in budgets:
+        found = second.get(budget.kernel)
+        if budget.kernel in asked and found is not None and found.variant is not None:
+            config = settings.config.get(budget.kernel, {})
+            yield Work(budget.kernel, None, found.path, budget.gpu, (budget.problem,), config)
+
+
+def _budget_findings(
+    budget: Budget, second: Mapping[str, Found], answers: Answers
+) -> tuple[Finding, ...]:
+    if budget.kernel not in second:
+        what = f"There is a budget for {budget.label}, and no such kernel any more: remove it."
+        return (finding(GateVerdict.NOT_JUDGED, what),)
+    for work, done in answers[budget.kernel]:
+        if (work.gpu, work.problems, work.before) != (budget.gpu, (budget.problem,), None):
+            continue
+        if isinstance(done, Failed):
+            return (finding(GateVerdict.NOT_JUDGED, done.sentence),)
+        if not done.answers:
+            continue
+        after = done.answers[0][1]
+        if after.figures is None:
+            why = after.fault or after.obstacle
+            return (finding(GateVerdict.NOT_JUDGED, f"Its budget is not judged: {why}"),)
+        return exceeded(budget, after.figures)
+    return ()
+
+
+def _report(
+    kernel: str,
+    before: Found | None,
+    after: Found | None,
+    done: Sequence[tuple[Work, Done | Failed]],
+    settings: Settings,
+) -> KernelReport:
+    name = next(found.name for found in (after, before) if found is not None)
+    findings: list[Finding] = []
+    if after is None:
+        removed = finding(GateVerdict.REMOVED, f"{name} is no more.")
+        return KernelReport(kernel, name, (), (removed,))
+    if after.variant is None:
+        was = "" if before is None or before.variant is None else " It was in order before."
+        broken = finding(GateVerdict.BROKEN, f"{after.fault}{was}")
+        return KernelReport(kernel, name, (), (broken,))
+    is_new = before is None or before.variant is None
+    if is_new:
+        why = f"Before: {before.fault}" if before is not None else f"{name} is new."
+        verdict = GateVerdict.FIXED if before is not None else GateVerdict.NEW
+        findings.append(finding(verdict, why))
+    rows: list[Row] = []
+    for work, result in done:
+        if isinstance(result, Failed):
+            sentence = f"On {work.gpu or 'other archs'}: {result.sentence}"
+            findings.append(finding(GateVerdict.NOT_JUDGED, sentence))
+            continue
+        if work.before is None and not is_new:
+            continue  # of a budget
+        pairs = zip(work.problems, result.answers, strict=False)
+        rows += [r for p, (a, b) in pairs if (r := _row(work, p, a, b, settings, is_new))]
+        findings += _arch_findings(result.arch_answers, is_new)
+        findings += _checked_findings(result.checked)
+    if not rows and not any(f.verdict is GateVerdict.NOT_JUDGED for f in findings):
+        problems = "; ".join(p.label() for p in settings.problems_of(after.variant))
+        gpus = ", ".join(settings.gpus)
+        what = f"No side takes any of the problems ({problems}) on {gpus}: name others."
+        findings.append(finding(GateVerdict.NOT_JUDGED, what))
+    remarks = tuple(_changed_meaning(before, after)) if not is_new else ()
+    order = sorted(findings, key=lambda f: not f.is_regression)
+    return KernelReport(kernel, name, tuple(rows), tuple(order), remarks)
+
+
+def _row(
+    work: Work, problem: Problem, before: Answer, after: Answer, settings: Settings, is_new: bool
+) -> Row | None:
+    if not is_new:
+        findings = compare_answers(before, after, settings.thresholds)
+        if not findings:
+            return None
+    elif after.refused:
+        return None
+    elif after.fault:
+        findings = (finding(GateVerdict.BROKEN, after.fault),)
+    elif after.obstacle:
+        findings = (finding(GateVerdict.NOT_JUDGED, after.obstacle),)
+    else:
+        findings = (finding(GateVerdict.NEW, "There is nothing to compare it with."),)
+    return Row(work.kernel, problem, work.gpu, before, after, findings)
+
+
+def _arch_findings(
+    answers: Iterable[tuple[str, Answer, Answer]], is_new: bool
+) -> Iterable[Finding]:
+    for arch, before, after in answers:
+        if after.fault and (is_new or not before.fault):
+            yield finding(GateVerdict.BROKEN, f"For {arch}: {after.fault}")
+
+
+def _checked_findings(checked: Iterable[tuple[Problem, Checked]]) -> Iterable[Finding]:
+    for problem, outcome in checked:
+        if outcome.passed is False:
+            what = f"{problem.label()}: {outcome.sentence}"
+            yield finding(GateVerdict.INCORRECT, what)
+        elif outcome.passed is None:
+            what = f"{problem.label()}: whether it is right is not known. {outcome.sentence}"
+            yield finding(GateVerdict.NOT_JUDGED, what)
+
+
+def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
+    """What the description says otherwise than before."""
+    first, second = (before.variant if before else None), after.variant
+    if first is None or second is None:
+        return
+    for what, old, new in (
+        ("head_dims", first.head_dims, second.head_dims),
+        ("dtypes", first.dtypes, second.dtypes),
+        ("causal", first.causal, second.causal),
+        ("least compute capability", first.min_compute_capability, second.min_compute_capability),
+        ("shared K/V heads", first.gqa, second.gqa),
+    ):
+        if old != new:
+            yield f"Its description changed: {what} {old} → {new}."
+    tunables = {t.name: t for t in first.tunables}
+    for tunable in second.tunables:
+        old_one = tunables.pop(tunable.name, None)
+        if old_one is None:
+            yield f"Its description changed: tunable {tunable.name} is new."
+        elif (old_one.default, old_one.values) != (tunable.default, tunable.values):
+            yield (
+                f"Its description changed: {tunable.name} takes {old_one.values}, "
+                f"{old_one.default} by default → {tunable.values}, {tunable.default} by default."
+            )
+    for gone in tunables:
+        yield f"Its description changed: tunable {gone} is no more."
+
+
+def _remarks(
+    base: Tree,
+    head: Tree,
+    changed: Sequence[str],
+    execute: bool,
+    settings: Settings,
+    ids: Sequence[str],
+) -> Iterable[str]:
+    if not ids:
+        where = " that match kernels = …" if settings.kernels else ""
+        yield f"Neither side holds kernels that describe themselves{where}."
+    if changed and not execute:
+        yield (
+            "Nothing of the change was executed, so whether results are right and free of races "
+            "was not judged: --run executes the kernels on this CPU, with your rights."
+        )
+    if _settings_text(base) != _settings_text(head) and len(head.names) > 1:
+        yield f"The change edits {SETTINGS_NAME} too, by which it is judged: read that diff."
+
+
+def _settings_text(tree: Tree) -> bytes:
+    return (tree.root / SETTINGS_NAME).read_bytes() if SETTINGS_NAME in tree.names else b""
+
+
+def _digest(found: Found | None) -> str:
+    return "" if found is None else found.digest
+
+
+def _full(found: Found, config: Mapping[str, int]) -> dict[str, int]:
+    variant = variant_of(found.path)
+    return {**variant.default_config(), **config}
+
+
+def _compiles_for(variant: Variant, arch: str) -> bool:
+    number = int("".join(c for c in arch if c.isdigit()))
+    has, needed = divmod(number, 10), variant.min_compute_capability
+    return has == needed if variant.arch_specific else has >= needed
+
+
+def _small(problem: Problem) -> Problem:
+    """The same kind with few heads and rows: 203 rows leave a short last tile."""
+    group = problem.head_group
+    heads = max(1, min(problem.kv_heads, _MOST_HEADS))
+    keys = None if problem.seqlen_kv is None else min(problem.seqlen_kv, _MOST_ROWS)
+    return replace(
+        problem,
+        batch=1,
+        num_heads=heads * group,
+        num_heads_kv=heads,
+        seqlen=min(problem.seqlen, _MOST_ROWS),
+        seqlen_kv=keys,
+    )

@@ -1,0 +1,208 @@
+"""`attune-gate.toml`: which kernels, problems and GPUs are judged, from which difference on."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engine.devices import find_device
+from engine.errors import AttuneError, BadInput
+from engine.gate.budgets import LIMITS, Budget
+from engine.gate.trees import SETTINGS_NAME
+from engine.gate.verdicts import COUNTED, LABELS, Thresholds
+from engine.problem import Problem
+from kernels.variant import Variant
+
+DEFAULT_GPUS = ("L4", "H100 80GB SXM")
+DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+DEFAULT_SECONDS, DEFAULT_MEMORY_GIB = 300.0, 16.0
+_KEYS = ("kernels", "gpus", "archs", "problems", "thresholds", "config", "budget", "limits")
+_WORD = re.compile(r"(?P<name>B|H|HKV|S|KV|D)(?P<size>\d+)", re.IGNORECASE)
+_FIELDS = {
+    "B": "batch", "H": "num_heads", "HKV": "num_heads_kv",
+    "S": "seqlen", "KV": "seqlen_kv", "D": "head_dim",
+}  # fmt: skip
+_MAX_BYTES = 1 << 20
+
+
+class SettingsError(BadInput):
+    """A mistake in `attune-gate.toml`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the file says; everything has a default."""
+
+    kernels: tuple[str, ...] = ()  # patterns of file names; none: all that describe themselves
+    gpus: tuple[str, ...] = DEFAULT_GPUS
+    archs: tuple[str, ...] = DEFAULT_ARCHS
+    problems: tuple[Problem, ...] = ()  # none: three that fit the kernel
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    config: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by kernel
+    budgets: tuple[Budget, ...] = ()
+    seconds: float = DEFAULT_SECONDS  # for one kernel on one GPU
+    memory_gib: float = DEFAULT_MEMORY_GIB  # address space of a process that compiles and simulates
+    path: Path | None = None
+
+    def problems_of(self, variant: Variant) -> tuple[Problem, ...]:
+        """Those of the file; else whole tiles, causal where it can be, and a short last tile."""
+        if self.problems:
+            return self.problems
+        head_dim = 64 if 64 in variant.head_dims else variant.head_dims[0]
+        dtype = variant.dtypes[0]
+        plain = Problem(4, 8, 512, head_dim, causal=variant.causal[0], dtype=dtype)
+        if variant.unsupported(plain, variant.default_config()) is not None:
+            plain = replace(plain, seqlen=128)  # few keys alone
+        ragged = replace(plain, batch=1, seqlen=plain.seqlen - 13)
+        other = [replace(plain, causal=mask) for mask in variant.causal[1:]]
+        return (plain, *other, ragged)
+
+
+def read_settings(root: Path) -> Settings:
+    """The file at a tree's root; the defaults where there is none.
+
+    Raises:
+        SettingsError: it cannot be read, or there is a mistake in it.
+    """
+    path = root / SETTINGS_NAME
+    if not path.is_file():
+        return Settings()
+    try:
+        data = path.read_bytes()
+        if len(data) > _MAX_BYTES:
+            raise SettingsError(f"{SETTINGS_NAME} is larger than a MiB.")
+        raw = tomllib.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{SETTINGS_NAME} is not UTF-8 text: save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{SETTINGS_NAME} is no TOML: {error}.") from None
+    return replace(_settings(raw), path=path)
+
+
+def parse_problem(text: str) -> Problem:
+    """`B4 H8 S512 D64 causal bf16` as a problem; what is left out is B1 H1 S128 D64 fp16.
+
+    Raises:
+        SettingsError: a word that says nothing of a problem.
+        InvalidProblem: sizes out of range.
+    """
+    given: dict[str, Any] = {"batch": 1, "num_heads": 1, "seqlen": 128, "head_dim": 64}
+    for word in text.split():
+        if match := _WORD.fullmatch(word):
+            given[_FIELDS[match["name"].upper()]] = int(match["size"])
+        elif word == "causal":
+            given["causal"] = True
+        elif word in ("fp16", "bf16"):
+            given["dtype"] = "float16" if word == "fp16" else "bfloat16"
+        else:
+            raise SettingsError(
+                f"A problem is written like 'B4 H8 S512 D64 causal bf16': {word!r} in {text!r} "
+                "is none of its words."
+            )
+    return Problem(**given)
+
+
+def _settings(raw: Mapping[str, Any]) -> Settings:
+    for key in raw:
+        if key not in _KEYS:
+            raise _mistake(f"there is no {key!r}: known are {', '.join(_KEYS)}")
+    limits = _table(raw, "limits")
+    thresholds = _table(raw, "thresholds")
+    counted = dict(COUNTED)
+    for name, share in thresholds.items():
+        if name != "simulated" and (name not in LABELS or name == "simulated_us"):
+            known = ", ".join(["simulated", *(n for n in LABELS if n != "simulated_us")])
+            raise _mistake(f"there is no threshold {name!r}: known are {known}")
+        if not _is_number(share) or share < 0:
+            raise _mistake(f"threshold {name} is a share from 0 (0.02: 2 %), not {share!r}")
+        if name != "simulated":
+            counted[name] = float(share)
+    simulated = thresholds.get("simulated")
+    if simulated is not None and simulated <= 0:
+        raise _mistake("threshold simulated is a share above 0 (0.1: 10 %)")
+    config: dict[str, dict[str, int]] = {}
+    for kernel, values in _table(raw, "config").items():
+        if not isinstance(values, dict) or not all(type(v) is int for v in values.values()):
+            raise _mistake(f"[config.{kernel}] takes whole numbers: num_warps = 4")
+        config[kernel] = values
+    for name in limits:
+        if name not in ("seconds", "memory_gib") or not _is_number(limits[name]):
+            raise _mistake(f"[limits] takes seconds and memory_gib, numbers, not {name!r}")
+        if limits[name] <= 0:
+            raise _mistake(f"limit {name} is a number above 0")
+    budgets = raw.get("budget", [])
+    if not isinstance(budgets, list):
+        raise _mistake("a budget is a table of its own: [[budget]]")
+    try:
+        gpus = tuple(find_device(name).name for name in _texts(raw, "gpus", DEFAULT_GPUS))
+        problems = tuple(parse_problem(text) for text in _texts(raw, "problems", ()))
+        budgets = tuple(_budget(entry) for entry in budgets)
+    except SettingsError as error:
+        text = str(error)
+        raise (
+            error if text.startswith(SETTINGS_NAME) else _mistake(text.removesuffix("."))
+        ) from None
+    except AttuneError as error:
+        raise _mistake(str(error).removesuffix(".")) from None
+    defaults = Thresholds()
+    return Settings(
+        kernels=_texts(raw, "kernels", ()),
+        gpus=gpus,
+        archs=_texts(raw, "archs", DEFAULT_ARCHS),
+        problems=problems,
+        thresholds=Thresholds(counted, float(simulated or defaults.simulated)),
+        config=config,
+        budgets=budgets,
+        seconds=float(limits.get("seconds", DEFAULT_SECONDS)),
+        memory_gib=float(limits.get("memory_gib", DEFAULT_MEMORY_GIB)),
+    )
+
+
+def _budget(entry: Any) -> Budget:
+    if not isinstance(entry, dict):
+        raise _mistake("a budget is a table of its own: [[budget]]")
+    for name in ("kernel", "gpu", "problem"):
+        if not isinstance(entry.get(name), str):
+            raise _mistake(f"a [[budget]] names its {name}, as text")
+    limits = {name: value for name, value in entry.items() if name in LIMITS}
+    known = ", ".join(LIMITS)
+    for name in entry:
+        if name not in LIMITS and name not in ("kernel", "gpu", "problem"):
+            raise _mistake(f"a [[budget]] holds limits ({known}), not {name}")
+    if not limits:
+        raise _mistake(f"a [[budget]] holds limits: {known}")
+    for name, value in limits.items():
+        if not _is_number(value) or value < 0:
+            raise _mistake(f"{name} of a [[budget]] is a number from 0, not {value!r}")
+    gpu = find_device(entry["gpu"]).name
+    return Budget(entry["kernel"], gpu, parse_problem(entry["problem"]), limits)
+
+
+def _table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = raw.get(key, {})
+    if not isinstance(value, dict):
+        raise _mistake(f"{key} is a table: [{key}]")
+    return value
+
+
+def _texts(raw: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    value = raw.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
+        raise _mistake(f'{key} is a list of texts, for instance {key} = ["…"]')
+    return tuple(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _mistake(sentence: str) -> SettingsError:
+    return SettingsError(f"{SETTINGS_NAME}: {sentence}.")

@@ -1,0 +1,229 @@
+"""The two sides of a comparison as folders: git revisions, the working tree, folders, files.
+
+Of a revision, the files that a kernel can be made of are written to a temporary folder. Nothing of
+either side is executed, no hook and no filter of git included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from engine.errors import BadInput, ToolMissing
+
+SETTINGS_NAME = "attune-gate.toml"
+_SUFFIXES = (".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".attune.toml")
+_MAX_FILES = 20_000
+_MAX_BYTES = 256 << 20  # of all files of a revision
+_GIT_SECONDS = 60
+
+
+class NoTree(BadInput):
+    """What was named is no revision, folder or file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One side."""
+
+    label: str  # as a person named it, with the commit: `main (1a2b3c4)`
+    root: Path  # a folder
+    names: tuple[str, ...]  # of the files that count, from the root, with `/`
+    commit: str = ""  # the whole hash; empty where it is no revision
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name.endswith(".cu"))
+
+
+@contextmanager
+def open_trees(base: str, head: str | None, here: Path) -> Iterator[tuple[Tree, Tree]]:
+    """Both sides, for as long as the context lasts.
+
+    Args:
+        base, head: a git revision, a folder or a `.cu` file; without `head` the working tree.
+        here: where revisions and relative paths are looked for.
+
+    Raises:
+        NoTree: one of them is none of these.
+        ToolMissing: git is not installed.
+    """
+    with TemporaryDirectory(prefix="attune-gate-") as made:
+        first = open_tree(base, here, Path(made, "base"))
+        if head is not None:
+            yield first, open_tree(head, here, Path(made, "head"))
+            return
+        if not first.commit and Path(here, base).is_file():
+            raise NoTree(f"{base} is a file: name the other one too, as in `gate {base} NEW.cu`.")
+        yield first, working_tree(here) if first.commit else _folder(here, "this folder")
+
+
+def open_tree(name: str, here: Path, into: Path) -> Tree:
+    """One side. Raises as `open_trees`.
+
+    Args:
+        into: a folder that does not exist yet, where files of a revision are written.
+    """
+    path = here / name
+    looks_like_a_path = name.startswith((".", "/", "~")) or name.endswith(".cu")
+    top = repository(here)
+    if not looks_like_a_path and top is not None and (commit := _commit(top, name)):
+        return _revision(top, name, commit, into)
+    path = path.expanduser()
+    if path.is_dir():
+        return _folder(path, name)
+    if path.is_file() and path.suffix == ".cu":
+        return Tree(name, path.parent.absolute(), (path.name,))
+    if top is None and not looks_like_a_path:
+        raise NoTree(
+            f"{here} is no git repository, and there is no folder {name}: run this inside one, or "
+            "name two folders or two .cu files."
+        )
+    what = "no .cu file" if path.is_file() else "no git revision here, no folder and no file"
+    raise NoTree(f"{name} is {what}: name a revision (HEAD~1, origin/main), a folder or a .cu.")
+
+
+def working_tree(here: Path) -> Tree:
+    """The files of the repository as they are on disk, those that git ignores left out."""
+    top = repository(here)
+    if top is None:
+        raise NoTree(f"{here} is no git repository: run this inside one.")
+    listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = sorted({n for n in _names(listed) if _counts(n) and _is_plain(top, n)})
+    return Tree("the working tree", top, tuple(names))
+
+
+def repository(here: Path) -> Path | None:
+    """The top folder of the git repository that `here` is in."""
+    try:
+        return Path(os.fsdecode(_git(here, "rev-parse", "--show-toplevel")).rstrip("\n"))
+    except _GitFailed as error:
+        if "not a git repository" in str(error):
+            return None
+        raise
+
+
+def commits_of(top: Path, paths: Sequence[str], last: int) -> list[tuple[str, str, str]]:
+    """(hash, day, subject) of the last commits that touch these paths, the newest first."""
+    out = _git(
+        top, "log", f"-{last}", "--format=%H%x1f%cs%x1f%s%x1e", "--end-of-options", "HEAD", "--",
+        *paths,
+    )  # fmt: skip
+    records = (r.strip() for r in out.decode("utf-8", errors="replace").split("\x1e"))
+    return [(h, day, subject) for h, day, subject in (r.split("\x1f") for r in records if r)]
+
+
+def source_diff(top: Path, commit: str, paths: Sequence[str]) -> str:
+    """What a commit changed in these paths, as git shows it."""
+    shown = _git(top, "show", "--format=", "--no-ext-diff", "--no-textconv", commit, "--", *paths)
+    return shown.decode("utf-8", errors="replace")
+
+
+def commit_file(top: Path, name: str, message: str) -> str:
+    """Commit one file alone, whatever else is staged; its hash. Raises NoTree where git fails."""
+    _git(top, "add", "--", name)
+    _git(top, "commit", "--quiet", "--only", "--file=-", "--", name, given=message.encode())
+    return _git(top, "rev-parse", "HEAD").decode().strip()
+
+
+class _GitFailed(NoTree):
+    """git ended with an error; the text has its first line."""
+
+
+def _git(folder: Path, *arguments: str, given: bytes | None = None) -> bytes:
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
+            input=given,
+            capture_output=True,
+            env=os.environ | {"LC_ALL": "C"},
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise ToolMissing("git is not installed, and revisions are read by it.") from None
+    except subprocess.TimeoutExpired:
+        raise NoTree(f"git {arguments[0]} took longer than {_GIT_SECONDS} s.") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", errors="replace").strip().partition("\n")[0]
+        raise _GitFailed(f"git {arguments[0]} failed in {folder}: {said or 'it says nothing'}.")
+    return done.stdout
+
+
+def _commit(top: Path, name: str) -> str:
+    """The whole hash; empty where it is no revision."""
+    try:
+        out = _git(
+            top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+        )
+    except _GitFailed:
+        return ""
+    return out.decode().strip()
+
+
+def _revision(top: Path, name: str, commit: str, into: Path) -> Tree:
+    listed = _git(top, "ls-tree", "-r", "-z", "--long", "--full-tree", commit)
+    blobs: dict[str, str] = {}
+    total = 0
+    for record in _names(listed):
+        head, _, path = record.partition("\t")
+        mode, _, blob, size = head.split()
+        if mode not in ("100644", "100755") or not _counts(path):  # no link, no submodule
+            continue
+        total += int(size)
+        blobs[path] = blob
+    if len(blobs) > _MAX_FILES or total > _MAX_BYTES:
+        raise NoTree(
+            f"{name} has {len(blobs):,} CUDA files of {total >> 20:,} MiB; at most {_MAX_FILES:,} "
+            f"and {_MAX_BYTES >> 20} MiB are read: name a folder instead."
+        )
+    _write(top, blobs, into)
+    label = name if commit.startswith(name) else f"{name} ({commit[:7]})"
+    return Tree(label, into, tuple(sorted(blobs)), commit)
+
+
+def _write(top: Path, blobs: dict[str, str], into: Path) -> None:
+    into.mkdir(parents=True)
+    asked = "".join(f"{blob}\n" for blob in blobs.values()).encode()
+    data = _git(top, "cat-file", "--batch", given=asked) if blobs else b""
+    position = 0
+    for path in blobs:
+        end = data.index(b"\n", position)
+        size = int(data[position:end].split()[2])
+        target = into / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data[end + 1 : end + 1 + size])
+        position = end + size + 2
+
+
+def _folder(path: Path, label: str) -> Tree:
+    root = path.absolute()
+    names = []
+    for folder, inner, files in os.walk(root):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        at = Path(folder).relative_to(root)
+        names += [(at / name).as_posix() for name in files if _counts(name)]
+        if len(names) > _MAX_FILES:
+            raise NoTree(f"{label} holds more than {_MAX_FILES:,} CUDA files: name a smaller one.")
+    return Tree(label, root, tuple(sorted(n for n in names if _is_plain(root, n))))
+
+
+def _counts(name: str) -> bool:
+    if PurePosixPath(name).is_absolute() or re.search(r"(^|/)\.\.(/|$)", name):
+        return False
+    return name.endswith(_SUFFIXES) or name == SETTINGS_NAME
+
+
+def _is_plain(root: Path, name: str) -> bool:
+    path = root / name
+    return path.is_file() and not path.is_symlink()
+
+
+def _names(listed: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]

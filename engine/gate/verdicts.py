@@ -1,0 +1,187 @@
+"""The rules: what two sets of figures of one kernel, before and after, allow to say.
+
+Counted figures are exact, so any difference is one; simulated times have a verdict where they are
+further apart than what recorded pairs of neighbours need (`ranking`). Nothing here is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from engine.gate.figures import Answer, Figures
+from engine.gate.ranking import default_threshold
+from engine.units import format_us
+
+
+class GateVerdict(StrEnum):
+    """What is said of one kernel on one problem and GPU."""
+
+    SAME_CODE = "SAME CODE"  # bit-equal machine code and launch: nothing to compare
+    UNDECIDED = "UNDECIDED"  # other code, and no difference that is known to matter
+    COUNTED_BETTER = "COUNTED BETTER"
+    COUNTED_WORSE = "COUNTED WORSE"
+    SIMULATED_FASTER = "SIMULATED FASTER"
+    SIMULATED_SLOWER = "SIMULATED SLOWER"
+    MEASURED_FASTER = "MEASURED FASTER"
+    MEASURED_SLOWER = "MEASURED SLOWER"
+    MEASURED_SAME = "MEASURED SAME"
+    BROKEN = "BROKEN"  # it does not compile, or refuses what it took
+    INCORRECT = "INCORRECT"
+    FIXED = "FIXED"  # it did not compile, or refused the problem
+    NEW = "NEW"
+    REMOVED = "REMOVED"
+    OVER_BUDGET = "OVER BUDGET"
+    NOT_JUDGED = "NOT JUDGED"
+
+
+_ALWAYS_BAD = {
+    GateVerdict.SIMULATED_SLOWER,
+    GateVerdict.MEASURED_SLOWER,
+    GateVerdict.BROKEN,
+    GateVerdict.INCORRECT,
+    GateVerdict.OVER_BUDGET,
+}
+
+# Figure → the growth that is worse, as a share; 0: any. Registers, shared memory and size of the
+# code have a verdict only where the settings give them one: what they cost is in the others.
+COUNTED: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "spill_bytes": 0.0,
+        "local_sectors": 0.0,
+        "ctas_per_sm": 0.0,
+        "conflicts": 0.01,  # of the wavefronts that are needed
+        "sectors": 0.01,
+        "instructions": 0.02,
+    }
+)
+LABELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "simulated_us": "simulated time",
+        "registers": "registers per thread",
+        "spill_bytes": "spills, bytes per thread",
+        "smem_bytes": "shared memory per CTA, bytes",
+        "ctas_per_sm": "CTAs per SM",
+        "instructions": "warp instructions",
+        "conflicts": "wavefronts of bank conflicts",
+        "sectors": "global sectors",
+        "local_sectors": "local sectors (spills, stack)",
+        "code_bytes": "code, bytes",
+    }
+)
+_SPILLS = ("spill_bytes", "local_sectors")
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """From which difference on there is a verdict; shares."""
+
+    counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
+    simulated: float = field(default_factory=lambda: default_threshold().share)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One verdict. `is_regression` decides the exit code."""
+
+    verdict: GateVerdict
+    what: str  # a sentence, or `warp instructions 1,024 → 2,048 (+100 %)`
+    is_regression: bool
+
+
+def finding(verdict: GateVerdict, what: str) -> Finding:
+    """A verdict that is a regression or not by itself."""
+    return Finding(verdict, what, verdict in _ALWAYS_BAD)
+
+
+def compare_answers(before: Answer, after: Answer, thresholds: Thresholds) -> tuple[Finding, ...]:
+    """The verdicts on one problem and GPU; regressions first, never none."""
+    if after.fault:
+        if before.refused and after.refused:
+            return ()  # neither side takes the problem
+        if before.fault and not before.refused:
+            return (finding(GateVerdict.BROKEN, f"{after.fault} It did not work before, either."),)
+        return (finding(GateVerdict.BROKEN, after.fault),)
+    if before.fault:
+        return (finding(GateVerdict.FIXED, f"Before: {before.fault}"),)
+    if before.code and before.code == after.code:
+        return (finding(GateVerdict.SAME_CODE, "The machine code is bit-equal."),)
+    if (obstacle := after.obstacle or before.obstacle) and not (after.figures and before.figures):
+        return (finding(GateVerdict.NOT_JUDGED, obstacle),)
+    assert before.figures is not None  # there is neither a fault nor an obstacle
+    assert after.figures is not None
+    findings = compare_figures(before.figures, after.figures, thresholds)
+    if obstacle and not any(f.is_regression for f in findings):
+        findings = (*findings, finding(GateVerdict.NOT_JUDGED, obstacle))
+    return findings or (
+        finding(GateVerdict.UNDECIDED, _undecided(before.figures, after.figures, thresholds)),
+    )
+
+
+def compare_figures(before: Figures, after: Figures, thresholds: Thresholds) -> tuple[Finding, ...]:
+    """What is worse, then what is better; nothing where nothing exceeds its threshold.
+
+    Counts that are worse are no regression where the whole is simulated faster: they are its price.
+    Spills always are one.
+    """
+    time = simulated_finding(before.simulated_us, after.simulated_us, thresholds.simulated)
+    is_faster = time is not None and time.verdict is GateVerdict.SIMULATED_FASTER
+    findings = [time] if time is not None else []
+    for name, limit in thresholds.counted.items():
+        first, second = getattr(before, name), getattr(after, name)
+        if first is None or second is None or first == second:
+            continue
+        scale = (before.wavefronts or 0) - (before.conflicts or 0) if name == "conflicts" else first
+        grown = second - first if name != "ctas_per_sm" else first - second
+        if abs(grown) <= limit * max(scale, 0):
+            continue
+        worse = grown > 0
+        verdict = GateVerdict.COUNTED_WORSE if worse else GateVerdict.COUNTED_BETTER
+        what = describe_change(name, first, second)
+        if worse and is_faster and name not in _SPILLS:
+            what += ", as the price of the time"
+        findings.append(Finding(verdict, what, worse and (not is_faster or name in _SPILLS)))
+    return tuple(sorted(findings, key=lambda f: not f.is_regression))
+
+
+def simulated_finding(
+    before_us: float | None, after_us: float | None, threshold: float
+) -> Finding | None:
+    """The verdict on two simulated times of one GPU; None where they are too near for one."""
+    if before_us is None or after_us is None:
+        return None
+    apart = math.log(after_us / before_us)
+    if abs(apart) < math.log1p(threshold):
+        return None
+    slower = apart > 0
+    verdict = GateVerdict.SIMULATED_SLOWER if slower else GateVerdict.SIMULATED_FASTER
+    return Finding(verdict, describe_change("simulated_us", before_us, after_us), slower)
+
+
+def describe_change(name: str, before: float, after: float) -> str:
+    """`warp instructions 1,024 → 2,048 (+100 %)`."""
+    first, second = figure_text(name, before), figure_text(name, after)
+    share = f" ({after / before - 1:+.1%})" if before else ""
+    return f"{LABELS[name]} {first} → {second}{share}"
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """One figure as tables show it."""
+    if value is None:
+        return "–"
+    return format_us(value) if name == "simulated_us" else f"{round(value):,}"
+
+
+def _undecided(before: Figures, after: Figures, thresholds: Thresholds) -> str:
+    first, second = before.simulated_us, after.simulated_us
+    if first is None or second is None:
+        return "The machine code differs, and nothing that is counted is worse or better."
+    return (
+        f"The machine code differs; simulated {format_us(first)} → {format_us(second)} "
+        f"({second / first - 1:+.1%}) is nearer than the {thresholds.simulated:.0%} from which "
+        "simulation is known to name the faster version."
+    )

@@ -1,0 +1,125 @@
+"""Budgets, their renewal in a commit, and a kernel's history over commits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.gate.accept import _edited
+from engine.gate.budgets import Budget, exceeded
+from engine.gate.settings import SettingsError, read_settings
+from engine.problem import Problem
+from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, kernel_file
+from tests.gate.repositories import repository as made
+from tests.gate.test_verdicts import FIGURES
+
+BUDGET = (
+    "\n[[budget]]  # what the product needs\n"
+    'kernel = "v08"\ngpu = "L4"\nproblem = "B1 H2 S128"\n'
+    "simulated_us = 90  # µs\nregisters = 50\nspill_bytes = 0\n"
+)
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ENVIRONMENT:
+        if name.startswith("GIT"):
+            monkeypatch.setenv(name, ENVIRONMENT[name])
+    folder = made(tmp_path / "r", "v08", settings=ONE_PROBLEM + BUDGET)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def budget(**limits: float) -> Budget:
+    return Budget("v08", "L4", Problem(1, 2, 128, 64), limits)
+
+
+def test_what_exceeds_its_budget_is_said_and_what_just_keeps_it_is_not() -> None:
+    assert exceeded(budget(registers=100, simulated_us=50.0, spill_bytes=0), FIGURES) == ()
+    (found,) = exceeded(budget(registers=99, simulated_us=50.0), FIGURES)
+    assert str(found.verdict) == "OVER BUDGET"
+    assert found.is_regression
+    assert "100, its budget is 99" in found.what
+
+
+def test_numbers_are_replaced_where_they_stand() -> None:
+    text = ONE_PROBLEM + BUDGET + BUDGET.replace("50", "70") + "\n[thresholds]\nregisters = 0.5\n"
+    edited = _edited(text, {1: {"registers": 96, "simulated_us": 6.1, "spill_bytes": 0}})
+    assert edited == text.replace("registers = 70", "registers = 96").replace(
+        "simulated_us = 90", "simulated_us = 6.1"
+    ).replace("simulated_us = 6.1", "simulated_us = 90", 1)
+
+
+def test_a_budget_that_is_no_table_of_its_own_is_said() -> None:
+    with pytest.raises(SettingsError, match="write them so"):
+        _edited("budget = [{registers = 3}]\n", {0: {"registers": 4}})
+
+
+def test_a_budget_for_what_is_no_more(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    git(repo, "rm", "-q", f"kernels/{kernel_file(repo, 'v08').name}")
+    assert main(["gate", "HEAD", "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)["verdicts"]
+    assert {each["verdict"] for each in found} == {"REMOVED", "NOT JUDGED"}
+    assert any("no such kernel any more: remove it" in each["what"] for each in found)
+    assert main(["gate", "--accept"]) == 2
+    assert "no such kernel any more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--history", "v09"], ["--history", "v08", "--last", "0"], ["--accept", "--kernel", "v09"]],
+)
+def test_a_kernel_that_is_not_there(
+    repo: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gate", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert repo.is_dir()
+
+
+@pytest.mark.slow
+def test_budgets_are_judged_renewed_and_then_kept(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(kernel_file(repo, "v08"), ("once for all tiles.", "once for all of the tiles."))
+    assert main(["gate", "HEAD", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [(f["verdict"], f["what"].split()[0]) for f in found if f["regression"]] == [
+        ("OVER BUDGET", "registers")
+    ]
+    assert main(["gate", "--accept"]) == 0
+    assert "registers per thread 50 →" in capsys.readouterr().out
+    message = git(repo, "log", "-1", "--format=%B", "--name-only")
+    assert message.startswith("Budgets of the gate renewed")
+    assert "registers per thread 50 →" in message
+    assert message.split()[-1] == "attune-gate.toml"  # and not the edited kernel
+    assert "# what the product needs" in (repo / "attune-gate.toml").read_text()
+    assert read_settings(repo).budgets[0].limits["simulated_us"] < 90
+    assert main(["gate", "HEAD", "--json"]) == 0
+    assert main(["gate", "--accept"]) == 0
+    assert "Every budget is what" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_history_shows_where_it_became_slower(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = kernel_file(repo, "v08")
+    edit(source, ("once for all tiles.", "once for all of the tiles."))
+    commit(repo, "A comment")
+    edit(source, ("unroll 4", "unroll 1"))
+    slow = commit(repo, "One load at a time")
+    (repo / "README").write_text("Kernels.\n")
+    commit(repo, "Not of the kernel")
+    capsys.readouterr()
+    assert main(["gate", "--history", "v08", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["commits"]
+    assert [s["subject"] for s in steps] == ["Kernels", "A comment", "One load at a time"]
+    assert [[v["verdict"] for v in s["verdicts"]][:1] for s in steps[:2]] == [[], ["SAME CODE"]]
+    assert steps[2]["commit"] == slow
+    assert "SIMULATED SLOWER" in {v["verdict"] for v in steps[2]["verdicts"]}
+    assert "-#pragma unroll 4" in steps[2]["diff"]
+    assert steps[0]["diff"] is None

@@ -1,0 +1,163 @@
+"""What the gate is given: revisions, folders, files, settings, and what cannot be taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.errors import BadInput
+from engine.gate.found import find_kernels
+from engine.gate.settings import parse_problem, read_settings
+from engine.gate.trees import NoTree, open_tree, open_trees, working_tree
+from engine.problem import Problem
+from tests.gate.repositories import commit, edit, git, kernel_file, repository
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("repo") / "r", "v01", "v08")
+
+
+def gate(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        code = main(["gate", *arguments])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_a_revision_holds_what_kernels_are_made_of(repo: Path, tmp_path: Path) -> None:
+    tree = open_tree("HEAD", repo, tmp_path / "base")
+    assert tree.commit == git(repo, "rev-parse", "HEAD").strip()
+    assert "attune-gate.toml" in tree.names
+    assert {"v01", "v08"} == set(find_kernels(tree, ()))
+    source = kernel_file(repo, "v08")
+    assert (tree.root / "kernels" / source.name).read_bytes() == source.read_bytes()
+
+
+def test_a_kernel_changes_with_its_text_its_headers_and_its_description(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v01", "v08")
+    before = find_kernels(open_tree("HEAD", repo, tmp_path / "base"), ())
+
+    def changed() -> set[str]:
+        now = find_kernels(working_tree(repo), ())
+        return {k for k, found in now.items() if found.digest != before[k].digest}
+
+    assert changed() == set()
+    edit(repo / "kernels" / "mma.cuh", ("#pragma once", "#pragma once\n"))
+    assert changed() == {"v08"}
+    git(repo, "checkout", "-q", ".")
+    edit(kernel_file(repo, "v01"), ("default = 64", "default = 32"))
+    assert changed() == {"v01"}
+
+
+def test_links_and_files_outside_are_not_followed(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v01")
+    secret = tmp_path / "secret.cuh"
+    secret.write_text("// secret\n")
+    (repo / "kernels" / "link.cuh").symlink_to(secret)
+    edit(kernel_file(repo, "v01"), ("#include", f'#include "{secret}"\n#include'))
+    commit(repo, "A link and a path")
+    tree = open_tree("HEAD", repo, tmp_path / "head")
+    assert not any("link" in name for name in tree.names)
+    fault = find_kernels(tree, ())["v01"].fault
+    assert "secret.cuh" in fault
+    assert "outside" in fault
+
+
+@pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "--upload-pack=x", "./nowhere", "a.cu"])
+def test_what_is_no_revision_and_no_folder_is_said(repo: Path, name: str, tmp_path: Path) -> None:
+    with pytest.raises(NoTree, match=r"name a revision|is no|no folder"):
+        open_tree(name, repo, tmp_path / "x")
+
+
+def test_outside_of_a_repository(tmp_path: Path) -> None:
+    with pytest.raises(NoTree, match="no git repository"), open_trees("HEAD", None, tmp_path):
+        pass
+
+
+def test_a_file_alone_needs_another(repo: Path) -> None:
+    name = f"kernels/{kernel_file(repo, 'v01').name}"
+    with pytest.raises(NoTree, match="name the other one"), open_trees(name, None, repo):
+        pass
+
+
+def test_exit_codes_of_bad_usage(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repo)
+    for arguments in (["nowhere"], [], ["HEAD", "nowhere"]):
+        code, out, err = gate(*arguments, capsys=capsys)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ")
+
+
+def test_an_unchanged_ladder_costs_no_compile(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repo)
+    code, out, _ = gate("HEAD", "--json", capsys=capsys)
+    found = json.loads(out)
+    assert code == 0
+    assert found["verdicts"] == []
+    assert found["unchanged"] == ["v01", "v08"]
+
+
+def test_a_repository_without_kernels_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository(tmp_path / "r", settings=""))
+    code, out, _ = gate("HEAD", capsys=capsys)
+    assert code == 0
+    assert "Neither side holds kernels" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gpus = 3", "gpus is a list"),
+        ('gpus = ["Q4"]', "Q4"),
+        ('problems = ["B4 X8"]', "X8"),
+        ('problems = ["B0"]', "batch"),
+        ("colour = 1", "colour"),
+        ("[thresholds]\nspeed = 0.1", "speed"),
+        ("[thresholds]\nsimulated = 0", "above 0"),
+        ("[thresholds]\ninstructions = -1", "share"),
+        ("[config.v08]\nnum_warps = 'x'", "config.v08"),
+        ("[limits]\nseconds = 0", "above 0"),
+        ('[[budget]]\nkernel = "v08"', "gpu"),
+        ('[[budget]]\nkernel = "v08"\ngpu = "L4"\nproblem = "B1"', "limits"),
+        ('[[budget]]\nkernel = "v08"\ngpu = "L4"\nproblem = "B1"\nregisters = "x"', "number"),
+        ("gpus = [", "TOML"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "attune-gate.toml").write_text(text)
+    with pytest.raises(BadInput, match=said) as raised:
+        read_settings(tmp_path)
+    assert "attune-gate.toml" in str(raised.value)
+
+
+def test_settings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "attune-gate.toml").write_text(
+        'gpus = ["L4"]\nproblems = ["B4 H32 HKV8 S1 KV4096 D128 bf16"]\n'
+        "[thresholds]\nsimulated = 0.05\nregisters = 0.1\n"
+        '[[budget]]\nkernel = "v08"\ngpu = "L4"\nproblem = "B4 H8 S512"\nsimulated_us = 45\n'
+    )
+    found = read_settings(tmp_path)
+    assert found.gpus == ("L4",)
+    assert found.problems == (
+        Problem(4, 32, 1, 128, dtype="bfloat16", seqlen_kv=4096, num_heads_kv=8),
+    )
+    assert found.thresholds.simulated == 0.05
+    assert found.thresholds.counted["registers"] == 0.1
+    assert found.thresholds.counted["instructions"] == 0.02
+    assert found.budgets[0].limits == {"simulated_us": 45}
+
+
+def test_a_problem_reads_back_from_its_label() -> None:
+    for problem in (Problem(4, 8, 512, 64, causal=True), Problem(1, 32, 1, 128, seqlen_kv=4096)):
+        assert parse_problem(problem.label()) == problem
