@@ -47,8 +47,8 @@ def offset_warning(
         return None
     return (
         f"The output passes, but at {large.label()} ({large.elements:,} elements), which the "
-        f"kernel takes, it does not: {result.reason} Look for a product of batch, heads, rows and columns "
-        "in 32 bits: past 2^31 one factor has to be a size_t."
+        f"kernel takes, it does not: {result.reason} Look for a product of batch, heads, rows and "
+        "columns in 32 bits: past 2^31 one factor has to be a size_t."
     )
 
 

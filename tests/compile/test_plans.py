@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from slow_cases import one_in
+from tests.kernels.fitting import fitting_config
 
 from engine.compile import cached_kernel, compile_plan, nvrtc, resources
 from engine.errors import ToolMissing
@@ -13,7 +14,6 @@ from engine.plan import LaunchPlan, PassLaunch, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
-from tests.kernels.fitting import fitting_config
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from tests.kernels.fitting import fitting_config
 
 from engine.compile import compile_plan
 from engine.plan import make_plan
@@ -14,7 +15,6 @@ from engine.sass.cubin import read_cubin
 from engine.sass.register_budgets import plan_budget_mistake
 from kernels.ladder import LADDER
 from kernels.variant import Variant
-from tests.kernels.fitting import fitting_config
 from tests.slow_cases import one_in
 
 

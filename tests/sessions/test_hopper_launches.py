@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sessions_data import evaluation_maker, snapshot_maker
+from tests.kernels.fitting import fitting_config
 
 from engine.arguments import TensorMapArg, encode_argument
 from engine.plan import make_plan
@@ -17,7 +18,6 @@ from engine.sessions.rerun import their_source
 from kernels.description import parse_variant
 from kernels.ladder import LADDER
 from kernels.variant import Variant
-from tests.kernels.fitting import fitting_config
 
 HOPPER = [v for v in LADDER if v.arch_specific]
 
