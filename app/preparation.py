@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import threading
 
-from engine.errors import AttuneError, StoreError
+from engine.base.errors import AttuneError, StoreError
 
 _imported = threading.Event()
 _imported.set()  # where nothing is prepared nobody waits
@@ -40,8 +40,8 @@ def _prepare() -> None:
 
 def _start_cpu_runtime() -> None:
     """Built here, because the worker is seconds away; its own build waits for this one."""
-    from engine.backends.cpu.build import build_runtime
-    from engine.backends.cpu.toolchain import find_toolchain
+    from engine.cuda_on_host.build import build_runtime
+    from engine.cuda_on_host.toolchain import find_toolchain
 
     def build() -> None:
         with contextlib.suppress(AttuneError):  # the first Run says what is missing

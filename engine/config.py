@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from engine.base.errors import InvalidProblem, StoreError
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem, StoreError
 from engine.problem import Problem
 from engine.tuned import TunedConfig, find_tuned
 from kernels.variant import Variant

@@ -14,15 +14,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from engine.base.errors import ToolMissing
 from engine.devices import nvml
-from engine.errors import ToolMissing
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S = 5.0
 
 
 def collect_environment() -> dict[str, Any]:
-    """A JSON object, the `environment` of a snapshot. See `engine.records.snapshot.Environment`."""
+    """A JSON object, the `environment` of a snapshot: `engine.sessions.snapshot.Environment`."""
     gpus, driver, cuda_driver = _gpus()
     commit, dirty = _git()
     return {

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from annotated_types import MaxLen
 
+from engine.base.status import Status
+from engine.base.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
+from engine.base.units import format_count
 from engine.problem import Problem
 from engine.schema import (
     Count,
@@ -30,8 +32,6 @@ from engine.schema import (
     ThreadsPerCta,
     Tolerance,
 )
-from engine.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
-from engine.units import format_count
 
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
@@ -39,19 +39,6 @@ ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end"
 Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "does not fit"]
 
 MAX_SAMPLES = 100_000  # of one latency
-
-
-class Status(StrEnum):
-    PASSED = "PASSED"
-    SKIPPED = "SKIPPED"
-    COMPILE_ERROR = "COMPILE_ERROR"
-    LAUNCH_ERROR = "LAUNCH_ERROR"
-    OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    INCORRECT = "INCORRECT"
-    CRASHED = "CRASHED"
-    TIMEOUT = "TIMEOUT"
-    THROTTLED = "THROTTLED"
-    CANCELLED = "CANCELLED"
 
 
 @dataclass(frozen=True, slots=True)

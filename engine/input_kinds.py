@@ -15,8 +15,8 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import InvalidProblem
-from engine.text import Text
+from engine.base.errors import InvalidProblem
+from engine.base.text import Text
 
 _Array: TypeAlias = npt.NDArray[np.float32]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from engine.errors import InvalidKernel, UnknownName
+from engine.base.errors import InvalidKernel, UnknownName
 from engine.own_kernels.registry import OWN, all_variants
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Variant

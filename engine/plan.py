@@ -12,17 +12,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engine.arguments import (
+from engine.base.errors import InvalidProblem
+from engine.base.launch import (
+    WARPGROUP,
     Argument,
     NullArg,
+    PassLaunch,
     ScalarArg,
     StructArg,
     TensorArg,
     TensorMapArg,
     encode_argument,
 )
-from engine.errors import InvalidProblem
-from engine.pages import Pages
+from engine.paged_kv import Pages
 from engine.problem import Problem
 from kernels.arguments import BLOCK_TABLE, PACKED
 from kernels.variant import Argument as DescribedArgument
@@ -43,7 +45,6 @@ from kernels.variant import (
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
 MAX_SMEM_BYTES = 2**31 - 1  # what a launch can be asked for: an int
 MAX_CLUSTER = 8  # CTAs of a cluster on every GPU that has them: the same
-WARPGROUP = 128  # threads
 MAX_CTA_REGISTERS = 65536
 
 
@@ -78,27 +79,6 @@ class ScratchBuffer:
             return np.zeros(self.size_bytes, np.uint8)
         element = np.frombuffer(_MINUS_INFINITY[self.dtype], np.uint8)
         return np.tile(element, prod(self.shape))
-
-
-@dataclass(frozen=True, slots=True)
-class PassLaunch:
-    entry: str  # a kernel's name, or a name expression: `fwd<64, true>`
-    grid: tuple[int, int, int]
-    threads: int  # per CTA
-    dynamic_smem_bytes: int
-    args: tuple[Argument, ...]
-    block_shape: tuple[int, int, int] | None = None  # None: (threads, 1, 1)
-    cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs that run together, along each axis
-    # Registers per thread that each warpgroup asks for by setmaxnreg; empty where it does not.
-    warpgroup_registers: tuple[int, ...] = ()
-
-    @property
-    def block(self) -> tuple[int, int, int]:
-        return self.block_shape or (self.threads, 1, 1)
-
-    @property
-    def ctas(self) -> int:
-        return prod(self.grid)
 
 
 @dataclass(frozen=True, slots=True)

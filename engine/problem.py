@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
 from engine.schema import FieldError, Stored
 from kernels.variant import Dtype
 

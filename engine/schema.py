@@ -1,22 +1,24 @@
 """How the nouns are held in files: bounds as annotations, and the base of what is stored.
 
 The dataclasses are their own schema: pydantic reads their annotations when something is first
-encoded or decoded (`engine.records.encoding`). Importing this does not import pydantic.
+encoded or decoded (`engine.schema`). Importing this does not import pydantic.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from annotated_types import Ge, Le
 
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, SnapshotError
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import PydanticCustomError, ValidationError
+    from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
+    from pydantic_core import PydanticCustomError
+
 
 MAX_COUNT = 2**63 - 1
 
@@ -150,3 +152,132 @@ def _accept_json(schema: Any, resolve: Callable[[Any], Any]) -> None:
         schema["strict"] = False
     elif schema["type"] in ("nullable", "default"):
         _accept_json(schema["schema"], resolve)
+
+
+# A validation failure as one sentence: which file, which place, what is wrong.
+#
+# Nothing of the file's own text is repeated, apart from field names that look like names: the
+# sentence is safe wherever it is shown.
+
+
+_SAFE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._+=@, -]")
+
+_PHRASES = {
+    "missing": "is missing",
+    "extra_forbidden": "is a field this version does not know",
+    "string_type": "must be text",
+    "string_too_long": "must have at most {max_length:,} characters",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "has characters or a form that are not allowed there",
+    "string_unicode": "is not valid Unicode text",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "unexpected_keyword_argument": "is a field this version does not know",
+    "literal_error": "must be one of {expected}",
+    "enum": "must be one of {expected}",
+    "greater_than": "must be greater than {gt:,}",
+    "greater_than_equal": "must be at least {ge:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "too_long": "must have at most {max_length:,} entries",
+    "too_short": "must have at least {min_length:,} entries",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "none_required": "must be null",
+}
+
+
+def file_label(name: str) -> str:
+    """A file's name as a sentence may show it: its last part, without characters that act."""
+    last = re.split(r"[\\/]", name)[-1]
+    label = _UNSAFE_IN_FILE_NAME.sub("_", last).strip(" .")
+    return label[:80] or "the file"
+
+
+def first_problem(error: ValidationError, at: str = "") -> str:
+    """`evaluations[3].latency.median_us must be a number` for the first thing that is wrong.
+
+    `at` is the place of the validated value within the file; empty for all of it.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    loc = (at, *first["loc"]) if at else first["loc"]
+    phrase = _phrase(first["type"], first.get("ctx", {}))
+    return f"{place_of(loc)} {phrase}" if loc else phrase
+
+
+def place_of(loc: tuple[int | str, ...]) -> str:
+    """A JSON path from pydantic's location; unreadable names become `?`."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part == "[key]":
+            path += " (a name in it)"
+        else:
+            name = part if _SAFE_NAME.fullmatch(part) else "?"
+            path += f".{name}" if path else name
+    return path
+
+
+def _phrase(kind: str, ctx: dict[str, Any]) -> str:
+    if kind == "value_error":  # raised by our own validators, in our own words
+        return f"is wrong: {str(ctx['error']).rstrip('.')}"
+    template = _PHRASES.get(kind)
+    return template.format(**ctx) if template else "is not valid"
+
+
+# Nouns ↔ JSON: the one way to write and to read what files, journals and jobs hold.
+#
+# The dataclasses of `engine.evaluation` and `engine.problem` and the models of
+# `engine.sessions.snapshot` are the schema. pydantic is imported when something is first encoded.
+
+
+T = TypeVar("T")
+
+
+def encode(noun: Stored) -> dict[str, Any]:
+    """The JSON object of a noun.
+
+    Figures that are not finite are null; texts lose control characters and are cut where they are
+    longer than a file may hold.
+    """
+    from pydantic_core import from_json
+
+    return cast(dict[str, Any], from_json(_adapter(type(noun)).dump_json(noun)))
+
+
+def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> T:
+    """The inverse of `encode`, from parsed JSON that nobody has checked.
+
+    Args:
+        name: what the sentence of an error begins with, such as the file.
+        at: the place of `raw` within it.
+
+    Raises:
+        SnapshotError: one sentence with the place of the first thing that is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return cast(T, _adapter(kind).validate_python(raw))
+    except ValidationError as error:
+        raise SnapshotError(f"{name}: {first_problem(error, at)}.") from None
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        from pydantic import TypeAdapter
+
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.input_kinds import NORMAL, InputKind, shape_inputs
-from engine.pages import Pages
+from engine.paged_kv import Pages
 from engine.problem import Problem
 from kernels.arguments import BLOCK_TABLE, PACKED
 from kernels.variant import Dtype, Layout, Lse

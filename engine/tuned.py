@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from engine.errors import SnapshotError, StoreError
+from engine.base import files
+from engine.base.errors import SnapshotError, StoreError
+from engine.base.files import data_folder
+from engine.base.units import format_us
 from engine.evaluation import Origin
 from engine.problem import Problem
-from engine.records import files
-from engine.records.encoding import decode, encode
-from engine.schema import Integer, Microseconds, Stored
-from engine.units import format_us
-from engine.user_data import data_folder
+from engine.schema import Integer, Microseconds, Stored, decode, encode
 from kernels.variant import Variant
 
 VERSION = 1

@@ -8,10 +8,9 @@ from typing import Any
 
 from sessions_data import snapshot_maker
 
-from engine.errors import SnapshotError
-from engine.records.codec import dumps, loads
-from engine.records.snapshot import Snapshot
+from engine.base.errors import SnapshotError
 from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.snapshot import Snapshot, dumps, loads
 
 VALID = dumps(snapshot_maker(), compress=False)
 SIZES = ImportOptions(variant="v", batch=1, num_heads=1, seqlen=8, head_dim=8)

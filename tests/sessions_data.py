@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from verdicts import RIGHT
 
+from engine.base.status import Status
 from engine.correctness import ErrorMap
 from engine.evaluation import (
     BaselineTiming,
@@ -19,11 +20,10 @@ from engine.evaluation import (
     Occupancy,
     PassReport,
     Resources,
-    Status,
 )
 from engine.problem import Problem
-from engine.records.snapshot import Goal, Snapshot, TimelineEntry
 from engine.sessions.build import make_error_map, make_snapshot, make_source
+from engine.sessions.snapshot import Goal, Snapshot, TimelineEntry
 
 
 def make_latency(median_us: float, samples: int, seed: int = 0, **changes: Any) -> Latency:

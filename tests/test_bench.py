@@ -15,11 +15,12 @@ from verdicts import RIGHT
 
 import engine.pipeline.bench as subject
 from engine.auto import Taken
+from engine.base.errors import MeasureError
+from engine.base.status import Status
 from engine.config import ResolvedConfig
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
-from engine.errors import MeasureError
-from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Status
+from engine.evaluation import ALL_KINDS, Correctness, Evaluation
 from engine.measure.sampler import SamplerSettings
 from engine.measure.verdict import Verdict
 from engine.pipeline.bench import BenchResult, Entrant, bench

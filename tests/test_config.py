@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tuned_data import ENTRY, PROBLEM
 
+from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.config import default_config, resolve_config
 from engine.devices import find_device
-from engine.model.batch.recommend import BatchRequest, recommend_batch
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve

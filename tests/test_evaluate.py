@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 import engine.pipeline.evaluate as pipeline
-from engine.errors import ToolMissing, UnknownName
-from engine.evaluation import Evaluation, Status
+from engine.base.errors import ToolMissing, UnknownName
+from engine.base.status import Status
+from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 
 SMALL = Problem(1, 1, 65, 64)
 Mutate = Callable[[str, str], None]
@@ -240,7 +241,7 @@ def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise ToolMissing("CuPy is not installed: pip install -e '.[cuda13]'")
 
-    monkeypatch.setattr("engine.compile.compile_plan", missing)
+    monkeypatch.setattr("engine.compiled_plan.compile_plan", missing)
 
 
 def test_without_a_device_compiler_correctness_is_still_real(
@@ -279,7 +280,7 @@ def test_preview_runs_nothing_and_agrees_with_the_evaluation(
     def forbidden(*_: object) -> None:
         raise AssertionError("a preview must neither compile nor execute")
 
-    monkeypatch.setattr("engine.compile.compile_plan", forbidden)
+    monkeypatch.setattr("engine.compiled_plan.compile_plan", forbidden)
     seen = preview(request())
     assert not seen.needs_compile
     assert seen.passes == e.passes

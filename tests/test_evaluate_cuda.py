@@ -14,14 +14,15 @@ import pytest
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
-from engine.errors import MeasureError
-from engine.evaluation import ALL_KINDS, Correctness, Status
+from engine.base.errors import MeasureError
+from engine.base.status import Status
+from engine.evaluation import ALL_KINDS, Correctness
 from engine.jobs.latency_stream import job
-from engine.jobs.latency_stream.samples import read_samples
+from engine.jobs.latency_stream.series import read_samples
 from engine.jobs.layout import RunDir
-from engine.jobs.runner import JobRunner
+from engine.jobs.supervisor import JobRunner
 from engine.jobs.worker import JOB_TYPES
-from engine.measure import local_gpu
+from engine.measure import device_lock as local_gpu
 from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
 from engine.measure.side_by_side import PLACEMENTS
@@ -29,7 +30,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 from engine.tensors import Inputs
 from engine.tensors import encode as encode_tensor
 
@@ -112,8 +113,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpCuda:
     monkeypatch.setattr(local_gpu, "_uuid", lambda: "GPU-1")
     short = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6)
     quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
-    monkeypatch.setattr("engine.measure.timed.FULL", short)
-    monkeypatch.setattr("engine.measure.timed.QUICK", quick)
+    monkeypatch.setattr("engine.measure.side_by_side.FULL", short)
+    monkeypatch.setattr("engine.measure.side_by_side.QUICK", quick)
     return MadeUpCuda()
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from slow_cases import one_in
 
-import engine.host_memory as host_memory
+import engine.base.host_memory as host_memory
 import engine.pipeline.memory as memory
 from engine.backends.base import RunResult
 from engine.backends.cuda.buffers import why_too_large
+from engine.base.host_memory import available_host_memory
+from engine.base.status import Status
 from engine.correctness import check_with_maps
-from engine.evaluation import Status
-from engine.host_memory import available_host_memory
 from engine.pipeline.memory import check_host_memory, host_bytes_needed
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.arguments import TensorArg
-from engine.backends.cpu.partial import PartialRunError, choose_part
+from engine.backends.partial import PartialRunError, choose_part
+from engine.base.launch import TensorArg
+from engine.compiled_plan import launch_of_pass
 from engine.config import default_config
-from engine.pages import Pages
+from engine.paged_kv import Pages
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.sass.launch import launch_of_pass
 from engine.tensors import decode, make_inputs
 from kernels.description import parse_variant
 from kernels.ladder import by_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import UnknownName
+from engine.base.errors import UnknownName
 from engine.presets import find_preset, presets
 from engine.problem import Problem
 from kernels.ladder import LADDER

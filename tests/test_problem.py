@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
 from engine.problem import MAX_BATCH, MAX_HEAD_DIM, MAX_HEADS, MAX_SEQLEN, Problem
-from engine.records.encoding import encode
+from engine.schema import encode
 
 SIZES = {
     "batch": MAX_BATCH,

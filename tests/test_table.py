@@ -7,7 +7,7 @@ from io import StringIO
 import pandas as pd
 import pytest
 
-from engine.table import Table, csv_text
+from engine.base.table import Table, csv_text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
 from engine.input_kinds import INPUT_KINDS, InputKind, check_input_kind
 from engine.problem import Problem
 from engine.tensors import bits_of, decode, encode, make_inputs, poison_of

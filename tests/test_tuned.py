@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tuned_data import ENTRY, PROBLEM
 
-from engine.errors import StoreError
+from engine.base.errors import StoreError
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.tuned import (

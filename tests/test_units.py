@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.units import format_bytes, format_count, format_duration, format_us, format_usd
+from engine.base.units import format_bytes, format_count, format_duration, format_us, format_usd
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import streamlit as st
 from app.compare import inputs, results
 from app.shared.runs import collect
 from app.shared.widgets import empty, errors_as_sentences, problem
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.sessions.compare import compare_sessions
 from engine.sessions.store.store import default_store
 

@@ -16,7 +16,7 @@ from app.shared.selection import Selection
 from app.shared.widgets import problem
 from app.sweep import inputs, jobs, progress, results
 from app.sweep.cost_estimate import estimate
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 
 _PROGRESS_S = 1.0
 _RESULTS_S = 2.0

@@ -20,7 +20,7 @@ from app.shared.figures import (
     vertical,
 )
 from app.shared.palette import Theme
-from engine.units import format_us
+from engine.base.units import format_us
 
 _MAX_STEPS = 40  # more would be a solid line
 _LOWER_TOP = 0.44  # of the figure's height; the upper panel begins a little above

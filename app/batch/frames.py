@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from engine.model.batch.alternatives import Option
-from engine.model.batch.cost import Cost, Saving
-from engine.model.batch.table import Recommendation
-from engine.model.batch.types import BatchResult
-from engine.model.batch.validate import Validation
-from engine.model.batch.waiting import WaitPlan
+from engine.base.units import format_bytes
+from engine.batch.alternatives import Option
+from engine.batch.cost import Cost, Saving, WaitPlan
+from engine.batch.table import Recommendation
+from engine.batch.types import BatchResult
+from engine.batch.validate import Validation
 from engine.model.measurements import Measurement
 from engine.problem import Problem
-from engine.units import format_bytes
 
 _CURVE_POINTS = 300
 

@@ -11,10 +11,10 @@ from app.batch.points import MeasuredPoints
 from app.shared import url_state
 from app.shared.selection import Selection
 from app.shared.terms import TERMS
+from engine.batch.cost import TrafficUnit
+from engine.batch.types import BatchRequest
 from engine.devices import all_devices
 from engine.devices.spec import DeviceSpec
-from engine.model.batch.cost import TrafficUnit
-from engine.model.batch.types import BatchRequest
 from engine.problem import Problem
 
 TRAFFIC_UNITS: tuple[TrafficUnit, ...] = get_args(TrafficUnit)

@@ -13,15 +13,15 @@ from app.batch.points import MeasuredPoints
 from app.shared import runs
 from app.shared.footprints import CachedFootprints
 from app.shared.selection import Selection
-from engine.compile.sources import variant_sources
+from engine.base.errors import AttuneError, ToolMissing
+from engine.batch.recommend import calibrate_for, recommend_batch
+from engine.batch.types import BatchRequest, BatchResult, Calibrated
+from engine.batch.validate import Validation, validate
+from engine.compiled_plan import variant_sources
 from engine.config import default_config
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError, ToolMissing
+from engine.history.simulated import known_batch_curve
 from engine.jobs.manager import JobStatus
-from engine.model.batch.recommend import calibrate_for, recommend_batch
-from engine.model.batch.types import BatchRequest, BatchResult, Calibrated
-from engine.model.batch.validate import Validation, validate
-from engine.model.simulated import known_batch_curve
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest
 

@@ -10,16 +10,17 @@ import streamlit as st
 from app.batch import frames
 from app.batch.question import Question
 from app.shared import saving
+from engine.base.status import Status
+from engine.base.table import csv_text
+from engine.batch.types import BatchResult
+from engine.batch.validate import Validation
 from engine.environment import collect_environment
-from engine.evaluation import BaselineTiming, Evaluation, Latency, Status
-from engine.model.batch.types import BatchResult
-from engine.model.batch.validate import Validation
+from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.model.measurements import Measurement, write_measurements
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
-from engine.records.snapshot import Attachment, Snapshot
 from engine.sessions.build import make_attachment, make_snapshot, now
-from engine.table import csv_text
+from engine.sessions.snapshot import Attachment, Snapshot
 
 
 def button(question: Question, result: BatchResult, validation: Validation | None) -> None:

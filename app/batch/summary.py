@@ -9,9 +9,9 @@ import streamlit as st
 from app.batch.question import Question
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, tile, tile_row
-from engine.model.batch.table import Recommendation
-from engine.model.batch.types import BatchResult
-from engine.units import format_bytes, format_us
+from engine.base.units import format_bytes, format_us
+from engine.batch.table import Recommendation
+from engine.batch.types import BatchResult
 
 
 def draw(result: BatchResult, question: Question) -> None:

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 
 from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, variant_color
+from engine.base.units import format_speedup_over, format_us
 from engine.evaluation import baseline_label
 from engine.own_kernels.registry import all_variants
-from engine.units import format_speedup_over, format_us
 
 MAX_ROWS = 60  # more problems are in the table below
 

@@ -11,9 +11,9 @@ import streamlit as st
 from app.shared import url_state, working_session
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
-from engine.records.snapshot import Snapshot
 from engine.sessions.compare import Pairing, Pick
 from engine.sessions.importers.table import SDPA
+from engine.sessions.snapshot import Snapshot
 from engine.sessions.store.store import SnapshotInfo, Store
 
 _WORKING = "working session"  # stands in the list beside the snapshots' names

@@ -10,6 +10,7 @@ import streamlit as st
 from app.compare import charts
 from app.shared import plot, tables
 from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
+from engine.base.units import format_speedup, format_us
 from engine.sessions.compare import ComparedRow, Differences, SessionComparison
 from engine.sessions.compare.output import (
     changes_table,
@@ -22,7 +23,6 @@ from engine.sessions.compare.output import (
     winners_frame,
     winners_table,
 )
-from engine.units import format_speedup, format_us
 
 _ROWS = 10  # a longer table scrolls
 _DIFF_HEIGHT_PX = 320

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from engine.base.units import format_bytes
 from engine.devices.spec import DeviceSpec
-from engine.units import format_bytes
 
 
 def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:

@@ -22,7 +22,7 @@ from app.shared.figures import (
     vertical,
 )
 from app.shared.palette import LINE_STYLE, MARKER, Theme
-from engine.units import format_us
+from engine.base.units import format_us
 
 _MAP_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
 _MAP_TICKS = 10

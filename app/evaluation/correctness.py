@@ -9,8 +9,9 @@ from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
-from engine.evaluation import Correctness, Evaluation, Status
-from engine.units import format_us
+from engine.base.status import Status
+from engine.base.units import format_us
+from engine.evaluation import Correctness, Evaluation
 
 
 def draw(view: EvaluationView, *, tabs_key: str) -> None:

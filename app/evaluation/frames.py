@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from app.shared.palette import color_of
+from engine.base.units import format_us
 from engine.evaluation import (
     BaselineTiming,
     Correctness,
@@ -15,11 +16,10 @@ from engine.evaluation import (
     Resources,
     baseline_label,
 )
+from engine.machine_code.report import Residency
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
-from engine.sass.report import Residency
 from engine.sessions.known_times import KnownTime
-from engine.units import format_us
 
 _WAVES_SHOWN = 12
 _NAME_CHARS = 44

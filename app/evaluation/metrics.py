@@ -6,9 +6,9 @@ from app.evaluation.view import EvaluationView, known_kernel
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
+from engine.base.units import format_bytes, format_count, format_us
 from engine.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.sessions.pinned import deltas
-from engine.units import format_bytes, format_count, format_us
 
 _UNKNOWN = "–"
 

@@ -15,8 +15,8 @@ from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, theme
 from engine.devices import limits_for
 from engine.evaluation import PassReport
+from engine.machine_code.report import Residency
 from engine.model.whatif import whatif
-from engine.sass.report import Residency
 
 _AXES = {
     "threads": "threads per CTA",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from app.evaluation.maps import ErrorMapView
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
+from engine.machine_code.report import Residency
 from engine.model.equations import Terms
 from engine.problem import Problem
-from engine.sass.report import Residency
 from engine.sessions.known_times import KnownTime, newest_of
 from kernels.variant import Variant
 

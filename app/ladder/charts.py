@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from app.shared.figures import ROW_PX, TOOLS_PX, Trace, figure, plain, time_axis
 from app.shared.figures import axis as plain_axis
 from app.shared.palette import MARKER, Theme
-from engine.ladder import Rung
-from engine.units import format_us
+from engine.base.units import format_us
+from engine.kernel_figures import Rung
 
 
 def times_frame(rungs: Iterable[Rung], chosen: str) -> pd.DataFrame:

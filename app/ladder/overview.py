@@ -11,8 +11,8 @@ from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
 from engine.auto import Choice
 from engine.jobs.manager import JobStatus
-from engine.ladder import Rung, ladder_table
-from engine.ladder.tables import reasons, without_empty
+from engine.kernel_figures import Rung, ladder_table
+from engine.kernel_figures.rung import reasons, without_empty
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"

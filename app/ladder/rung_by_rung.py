@@ -9,9 +9,10 @@ import streamlit as st
 from app.shared.selection import variant_label
 from app.shared.widgets import errors_as_sentences, plain_markdown
 from engine.auto.reach import out_of_reach
+from engine.base.table import as_markdown
 from engine.devices.spec import DeviceSpec
-from engine.ladder import Rung
-from engine.ladder.changes import (
+from engine.kernel_figures import Rung
+from engine.kernel_figures.changes import (
     Diff,
     counts_diff,
     gain,
@@ -20,7 +21,6 @@ from engine.ladder.changes import (
     rung_before,
     source_diff,
 )
-from engine.table import as_markdown
 
 _MOST_LINES = 2000  # of a diff that is shown
 

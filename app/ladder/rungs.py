@@ -10,8 +10,8 @@ from app.shared import known_times, runs
 from app.shared.selection import Selection
 from engine.auto.table import code_digest
 from engine.jobs.manager import JobStatus
-from engine.ladder import Rung, known_rung
-from engine.ladder.rung import request_of
+from engine.kernel_figures import Rung, known_rung
+from engine.kernel_figures.rung import request_of
 from engine.own_kernels.registry import all_variants
 
 _STOPPED = "kernels_stopped"  # in the tab's state: the person cancelled

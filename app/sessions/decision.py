@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app.shared import notices, tables
-from engine.records.encoding import decode
-from engine.records.snapshot import Decision, Spent
+from engine.schema import decode
 from engine.sessions.session import Session
+from engine.sessions.snapshot import Decision, Spent
 from engine.sessions.store.store import SnapshotInfo
 from engine.sessions.tables import spent_rows, spent_table
 

@@ -9,10 +9,9 @@ import streamlit as st
 from app.sessions import frames
 from app.shared import tables
 from app.shared.footprints import CachedFootprints
-from engine.records.codec import dumps
-from engine.records.snapshot import Snapshot
 from engine.sessions.advice import advise
 from engine.sessions.report import to_html, to_markdown
+from engine.sessions.snapshot import Snapshot, dumps
 
 
 def draw(snapshot_of: Callable[[], Snapshot], name: str, key: str) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from engine.base.units import format_bytes
 from engine.evaluation import Evaluation
-from engine.records.snapshot import Summary
 from engine.sessions.ledger import Ledger
+from engine.sessions.snapshot import Summary
 from engine.sessions.store.store import SnapshotInfo
-from engine.units import format_bytes
 
 
 def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:

@@ -7,9 +7,9 @@ from typing import Any
 import streamlit as st
 
 from engine.own_kernels.registry import all_variants
-from engine.records.encoding import decode
-from engine.records.snapshot import Goal
+from engine.schema import decode
 from engine.sessions.goal import GoalStatus, describe_goal
+from engine.sessions.snapshot import Goal
 
 SIZES = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
 

@@ -6,9 +6,9 @@ import streamlit as st
 
 from app.sessions import goal
 from app.shared import notices
-from engine.records.encoding import decode
-from engine.records.snapshot import Decision, Phase
+from engine.schema import decode
 from engine.sessions.session import Session
+from engine.sessions.snapshot import Decision, Phase
 from engine.sessions.tables import phases_table
 
 _OUTCOMES = ("", "kept", "dropped", "next")

@@ -16,13 +16,13 @@ from app.shared import pinned, plot, tables
 from app.shared.footprints import CachedFootprints
 from app.shared.selection import select
 from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
+from engine.base.errors import UnknownName
 from engine.correctness.maps import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import UnknownName
-from engine.records.snapshot import Snapshot
 from engine.sessions.counters import counters_table
 from engine.sessions.goal import goal_status
+from engine.sessions.snapshot import Snapshot
 from engine.sessions.tables import (
     environment_table,
     holds_baselines_alone,

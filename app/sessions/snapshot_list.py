@@ -11,7 +11,7 @@ from app.sessions.goal import SIZES
 from app.shared import notices, tables, url_state
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import empty, plain_markdown, problem
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.sessions.files import snapshot_of
 from engine.sessions.importers import ImportOptions
 from engine.sessions.store.store import SnapshotInfo, Store, search

@@ -9,7 +9,7 @@ import streamlit as st
 from app.sessions import advice, decision, downloads, goal, phases
 from app.shared import notices, working_session
 from app.shared.widgets import empty
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.sessions.session import Session, resume_session, working_sessions
 from engine.sessions.store.store import Store
 from engine.sessions.tables import timeline_table

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import plotly.graph_objects as go
 
 from app.shared.palette import Theme
-from engine.units import format_us
+from engine.base.units import format_us
 
 ROW_PX = 34  # of a bar and its gap
 TOOLS_PX = 34  # of the bar of buttons, which appears on hover and must cover no cell and no scale

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.shared.runs import compile_job
-from engine.compile import cached_kernel, resources
+from engine.base.errors import ToolMissing
+from engine.compiled_plan import cached_kernel, resources
 from engine.devices.spec import DeviceSpec
-from engine.errors import ToolMissing
 from engine.evaluation import Resources
 from engine.jobs.manager import JobStatus
 from engine.model.estimate import Footprint

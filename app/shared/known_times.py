@@ -9,7 +9,7 @@ from functools import lru_cache
 from app.shared.footprints import CachedFootprints
 from app.shared.machine import local_gpu
 from engine.auto import Taken
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.model.estimate import CalibrationOf
 from engine.problem import Problem
 from engine.sessions.known_times import KnownTime, KnownTimes

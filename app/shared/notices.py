@@ -9,7 +9,7 @@ from typing import Literal
 import streamlit as st
 
 from app.shared.widgets import plain_markdown
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 
 Kind = Literal["success", "warning", "error"]
 

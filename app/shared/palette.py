@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.evaluation import Origin, Status
+from engine.base.status import Status
+from engine.evaluation import Origin
 from engine.own_kernels.registry import all_variants
 from engine.palette import CATEGORICAL as CATEGORICAL
 from engine.palette import DARK as DARK

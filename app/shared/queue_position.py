@@ -7,7 +7,7 @@ import streamlit as st
 from app.shared.widgets import busy, plain_markdown
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
-from engine.records.encoding import decode
+from engine.schema import decode
 
 
 def draw(job: JobStatus, key: str) -> None:

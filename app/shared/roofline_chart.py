@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from app.shared.figures import Part, Trace, axis, figure, log_ticks, plain
 from app.shared.palette import MARKER, Theme
+from engine.base.units import format_us
 from engine.model.roofline import Level, Roofs
-from engine.units import format_us
 
 _ROOM = 4.0  # beyond the outermost points and ridges, as a factor
 _MANY_POINTS = 2000

@@ -17,10 +17,10 @@ import streamlit as st
 from app.shared import notices, working_session
 from engine.correctness.maps import ErrorMap, maps_from_arrays
 from engine.evaluation import Evaluation
+from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus, manager
-from engine.jobs.status import SingleJob
 from engine.pipeline.request import EvaluationRequest
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 
 # A compile takes 50 to 300 ms: waiting this long for it saves the flicker of a second rerun.
 COMPILE_WAIT_S = 0.4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from app.shared import notices
-from engine.records.snapshot import Snapshot
+from engine.sessions.snapshot import Snapshot
 from engine.sessions.store.store import default_store
 
 _SAVED = "saved_snapshot"

@@ -12,8 +12,8 @@ from typing import Any
 import streamlit as st
 
 from engine.auto import Choice
+from engine.base.errors import InvalidProblem
 from engine.devices import all_devices
-from engine.errors import InvalidProblem
 from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
 from engine.pipeline.request import EvaluationRequest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from engine.records.codec import loads
-from engine.records.snapshot import Snapshot
+from engine.sessions.snapshot import Snapshot, loads
 from engine.sessions.store.store import Store
 
 

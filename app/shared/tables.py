@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.table import csv_text
+from engine.base.table import csv_text
 
 _ROW_PX = 31
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engine.evaluation import Status
+from engine.base.status import Status
 
 TERMS: dict[str, str] = {
     "gpu": "The GPU that the kernel is compiled for. If this machine does not have it, registers, "

@@ -8,7 +8,7 @@ from app.shared import notices
 from app.shared.selection import tunable_key
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
-from engine.errors import StoreError
+from engine.base.errors import StoreError
 from engine.problem import Problem
 from engine.tuned import TunedConfig, find_tuned, forget_tuned
 from kernels.variant import Variant

@@ -22,8 +22,9 @@ from app.shared.palette import (
     Theme,
 )
 from app.shared.terms import next_step
-from engine.errors import AttuneError
-from engine.evaluation import Origin, Status
+from engine.base.errors import AttuneError
+from engine.base.status import Status
+from engine.evaluation import Origin
 
 _PAINT_S = 0.04
 

@@ -23,8 +23,8 @@ from app.shared.figures import (
     time_axis,
 )
 from app.shared.palette import MARKER, Theme
+from engine.base.units import format_us
 from engine.evaluation import Origin
-from engine.units import format_us
 
 LACKS = "–"  # a tunable that a variant does not have
 MAX_LABELS = 12  # of one axis of the parallel coordinates

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from app.shared.machine import local_gpu
 from engine.own_kernels.registry import all_variants
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 from engine.search.space import SweepPoint
 from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import SweepSpec

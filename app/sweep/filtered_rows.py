@@ -13,8 +13,7 @@ from app.sweep import frames
 from app.sweep.result_rows import ResultRows
 from engine.evaluation import Origin
 from engine.problem import Problem
-from engine.search.ranking import by_problem, comparable, ranking_origin
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow, by_problem, comparable, ranking_origin
 
 T = TypeVar("T")
 Group: TypeAlias = tuple[str, Problem]  # GPU and problem

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from engine.jobs.status import JobProgress
+from engine.base.units import format_speedup, format_us
+from engine.jobs.layout import JobProgress
 from engine.search.autotune import ProblemResult
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.sessions.known_times import KnownTime, newest_of
-from engine.units import format_speedup, format_us
 
 _MOST_PLACES = 5
 MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them

@@ -10,7 +10,7 @@ from app.shared import plot, tables, url_state
 from app.shared.selection import coordinates
 from app.shared.widgets import plain_markdown
 from app.sweep.filtered_rows import FilteredRows
-from engine.units import format_us
+from engine.base.units import format_us
 
 _CONFIG_PX = 350  # "v12 num_warps=4 row_warps=1 keys_per_warp=16 row_tiles=1"
 

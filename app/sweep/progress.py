@@ -11,9 +11,9 @@ from app.shared.widgets import busy, empty, plain_markdown, problem, tile, tile_
 from app.sweep import jobs
 from app.sweep.cost_estimate import SweepEstimate
 from app.sweep.frames import best_so_far
+from engine.base.units import format_duration, format_us
+from engine.jobs.layout import JobProgress
 from engine.jobs.manager import JobStatus
-from engine.jobs.status import JobProgress
-from engine.units import format_duration, format_us
 
 
 def draw_estimate(estimate: SweepEstimate) -> None:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from engine.search.ranking import SweepRow
 from engine.search.results import COLUMNS, row_dict
-from engine.search.rows import SweepRow
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

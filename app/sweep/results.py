@@ -24,21 +24,21 @@ from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
+from engine.base.status import Status
 from engine.devices import find_device
-from engine.evaluation import Status
 from engine.model.roofline import LEVELS
 from engine.own_kernels.registry import all_variants
 from engine.search.autotune import ProblemResult, problem_result
-from engine.search.keep import configs_to_keep
 from engine.search.results import (
     occupancy_frame,
     parallel_coordinates,
     tunable_importance,
     winner_line,
 )
-from engine.search.roofline import COLUMNS as ROOFLINE_COLUMNS
-from engine.search.roofline import roofline_lines, roofline_table, sweep_roofs
 from engine.search.strategies import StrategyName
+from engine.search.sweep.estimate import COLUMNS as ROOFLINE_COLUMNS
+from engine.search.sweep.estimate import roofline_lines, roofline_table, sweep_roofs
+from engine.search.tuned_from_sweep import configs_to_keep
 from engine.tuned import TunedConfig
 
 TABS = (

@@ -10,8 +10,8 @@ from app.shared import notices
 from app.shared.terms import TERMS
 from app.shared.tuned_config import forget
 from app.shared.widgets import empty, plain_markdown, problem
-from engine.errors import StoreError
-from engine.search.keep import keep_configs
+from engine.base.errors import StoreError
+from engine.search.tuned_from_sweep import keep_configs
 from engine.tuned import TunedConfig, load_tuned, tuned_path
 
 _MOST_SHOWN = 12

@@ -14,12 +14,17 @@ from app.shared import notices, tables
 from app.shared.selection import FORMATS, Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
-from engine.errors import AttuneError, InvalidKernel
-from engine.own_kernels.describe import Where, described, write_description
+from engine.base.errors import AttuneError, InvalidKernel
 from engine.own_kernels.draft import Draft, draft_of
-from engine.own_kernels.explain import explain, why_arguments_differ
+from engine.own_kernels.explain import (
+    Where,
+    described,
+    explain,
+    why_arguments_differ,
+    write_description,
+)
+from engine.own_kernels.host_launch import Signature, kernels_of
 from engine.own_kernels.registry import check_kernel, forget_kernel, keep_kernel, kept_kernels
-from engine.own_kernels.signature import Signature, kernels_of
 from engine.plan import make_plan
 from kernels.description import read_text
 from kernels.toml_block import KernelDescriptionError

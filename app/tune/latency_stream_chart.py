@@ -9,9 +9,15 @@ import plotly.graph_objects as go
 
 from app.shared.figures import Part, Trace, axis, figure, plain, translucent
 from app.shared.palette import CATEGORICAL, Theme
-from engine.jobs.latency_stream.samples import StreamKind
-from engine.jobs.latency_stream.series import Curve, History, Span, StreamSummary, StreamView
-from engine.units import format_us, time_unit
+from engine.base.units import format_us, time_unit
+from engine.jobs.latency_stream.series import (
+    Curve,
+    History,
+    Span,
+    StreamKind,
+    StreamSummary,
+    StreamView,
+)
 
 _TIMES_PX, _STATE_PX, _LANE_PX, _HEAD_PX, _FOOT_PX = 300, 110, 40, 26, 52
 _GAP_PX = 34  # between panels: room for the title of the lower one

@@ -13,7 +13,7 @@ from app.shared.palette import color_of
 from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, theme
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
 from engine.model.estimate import launch_plan
 from engine.model.roofline import (
     LEVELS,

@@ -16,14 +16,16 @@ from app.shared.runs import (
 )
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
-from engine.compile.sources import read_source, variant_sources
-from engine.errors import AttuneError, CompileError
-from engine.evaluation import Evaluation, Status
+from engine.base.errors import AttuneError, CompileError
+from engine.base.status import Status
+from engine.compiled_plan import variant_sources
+from engine.cuda_source.sources import read_source
+from engine.evaluation import Evaluation
 from engine.jobs.manager import JobStatus, manager
+from engine.machine_code.report import Residency
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
 from engine.pipeline.read_machine_code import known_machine_code
 from engine.pipeline.request import EvaluationRequest
-from engine.sass.report import Residency
 from engine.sessions.known_times import taken_of
 from kernels.variant import Variant
 

@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 
-from engine.compile.sources import variant_sources
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.compiled_plan import variant_sources
 from kernels.description import read_sidecar
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant

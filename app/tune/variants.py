@@ -11,13 +11,13 @@ from app.shared.selection import Selection, problem_values
 from app.shared.widgets import busy, plain_markdown, theme
 from app.tune import variants_frame
 from app.tune.run_state import simulation_of
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep.files import sweep_files
-from engine.ladder.tables import reasons
+from engine.kernel_figures.rung import reasons
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest

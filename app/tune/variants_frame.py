@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from app.shared.palette import color_of
+from engine.base.units import format_bytes, format_speedup, format_us
 from engine.evaluation import Latency
 from engine.pipeline.preview import Preview
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.sessions.known_times import KnownTime, newest_of
-from engine.units import format_bytes, format_speedup, format_us
 from kernels.variant import Variant
 
 

@@ -12,15 +12,15 @@ from typing import TypeAlias
 
 from engine.auto.reach import out_of_reach, own_instructions, own_rungs
 from engine.auto.table import Row, Table, code_digest, eligible, table_for
+from engine.base.errors import AttuneError, InvalidProblem, StoreError
+from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError, InvalidProblem, StoreError
 from engine.evaluation import Origin
 from engine.measure.verdict import RANKING_ERROR
-from engine.model.fitting import fits, fitting_config
+from engine.model.calibrate import fits, fitting_config
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.tuned import TunedConfig, load_tuned, problem_class
-from engine.units import format_us
 from kernels.variant import AUTO, Config, Variant
 
 

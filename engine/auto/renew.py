@@ -19,14 +19,14 @@ from datetime import UTC, datetime
 from math import inf
 
 from engine.auto.table import Row, Table, code_digest, eligible, read_table, table_path
+from engine.base import files
+from engine.base.errors import AttuneError
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError
 from engine.measure.verdict import RANKING_ERROR
+from engine.model.calibrate import fitting_config
 from engine.model.estimate import BF16_CAPABILITY, estimate, launch_plan
-from engine.model.fitting import fitting_config
 from engine.problem import Problem
-from engine.records import files
 from kernels.variant import Config, Variant
 
 # The GPU whose figures stand for its compute capability.
@@ -267,8 +267,8 @@ class _Ranking:
 
     def _us(self, candidate: _Candidate, problem: Problem) -> float | None:
         """Simulated; None where it cannot run or be simulated, or has registers in local memory."""
-        from engine.compile import compile_plan, resources
-        from engine.model.simulated import simulated_of
+        from engine.compiled_plan import compile_plan, resources
+        from engine.history.simulated import simulated_of
 
         variant, device = candidate.variant, self._device
         try:
@@ -318,7 +318,7 @@ def _row(problem: Problem, times: Sequence[tuple[_Candidate, float]]) -> Row:
 
 def _compiler() -> str:
     """NVRTC's release."""
-    from engine.compile.nvrtc import toolchain
+    from engine.cuda_source.nvrtc import toolchain
 
     tools = toolchain()
     return f"NVRTC {tools.release}" if tools.release else tools.name

@@ -17,10 +17,10 @@ from functools import lru_cache
 from math import log2
 from pathlib import Path
 
-from engine.compile.sources import variant_sources
-from engine.errors import AttuneError, CompileError
+from engine.base import files
+from engine.base.errors import AttuneError, CompileError
+from engine.compiled_plan import variant_sources
 from engine.problem import Problem
-from engine.records import files
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

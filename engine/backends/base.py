@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from engine.backends.executed import ExecutedStatements
-from engine.evaluation import Status
+from engine.base.status import Status
+from engine.cuda_on_host.executed import ExecutedStatements
+from engine.cuda_on_host.options import DEFAULT_ARCH, Schedule
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
 
-DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
-
 BackendName: TypeAlias = Literal["cuda", "cpu"]
-Schedule: TypeAlias = Literal["in_order", "random", "reverse"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from engine.errors import MeasureError, ToolMissing
+from engine.base.errors import MeasureError, ToolMissing
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
 

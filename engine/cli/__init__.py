@@ -1,7 +1,7 @@
 """The command line. The app has no power that it lacks.
 
 Human tables by default, `--json` for machines. Exit codes: 0 passed, 1 not passed (incorrect,
-error), 2 bad usage: what was given cannot be taken (`engine.errors.BadInput`), files included.
+error), 2 bad usage: what was given cannot be taken (`engine.base.errors.BadInput`), files included.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.base.errors import AttuneError, BadInput, InvalidKernel
+from engine.base.files import DISK_ERRORS
 from engine.cli.command_line import parser
 from engine.cli.output import shown_output
-from engine.errors import AttuneError, BadInput, InvalidKernel
-from engine.records.explain import file_label
-from engine.records.files import DISK_ERRORS
+from engine.schema import file_label
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _check_cache() -> None:
-    from engine.compile.cache import check_root  # it takes time that `--help` has no need of
+    from engine.cuda_source.cache import check_root  # it takes time that `--help` has no need of
 
     if warning := check_root():
         print(f"Warning: {warning}", file=sys.stderr)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from engine.base.errors import AttuneError, CompileError
 from engine.cli.output import shown_output
-from engine.errors import AttuneError, CompileError
 
 _MOST_TIME_S = 600
 _MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts

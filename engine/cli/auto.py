@@ -8,10 +8,10 @@ import time
 
 from engine.auto.renew import GPUS, renew
 from engine.auto.table import changed_since, read_table
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.cli.known import pinned
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
-from engine.errors import InvalidProblem, UnknownName
 from engine.model.estimate import unsupported_reason
 from engine.pipeline.request import EvaluationRequest, target_device
 from kernels.ladder import LADDER

@@ -8,19 +8,19 @@ from dataclasses import replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from engine.base.errors import MeasureError, ToolMissing
+from engine.base.table import Table
 from engine.cli.known import taken_at
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.config import check_given
-from engine.errors import MeasureError, ToolMissing
 from engine.evaluation import Latency, baseline_label
 from engine.measure.verdict import Comparison
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
-from engine.records.encoding import encode
-from engine.sessions.export import check_new, export_evaluations
-from engine.table import Table
+from engine.schema import encode
+from engine.sessions.files import check_new, export_evaluations
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:

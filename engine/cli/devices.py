@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from engine.base.table import Table
 from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import all_devices, find_device
 from engine.devices.detect import detect_local
-from engine.table import Table
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,25 +6,26 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from engine.backends.executed import format_ranges
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
+from engine.base.table import Table
+from engine.base.units import format_bytes, format_us
 from engine.cli.known import known_times, pinned
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
-from engine.errors import InvalidProblem
-from engine.evaluation import Evaluation, Finding, Latency, Status, baseline_label
+from engine.cuda_on_host.executed import format_ranges
+from engine.evaluation import Evaluation, Finding, Latency, baseline_label
+from engine.history.predictions import keep_prediction
 from engine.input_kinds import NORMAL
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulate import simulate
-from engine.records.encoding import encode
-from engine.records.predictions import keep_prediction
+from engine.schema import encode
 from engine.sessions.session import save_outcome
 from engine.sessions.tables import known_times_table
-from engine.table import Table
-from engine.units import format_bytes, format_us
 
 
 def run(args: argparse.Namespace) -> int:

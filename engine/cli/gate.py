@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.base import files
+from engine.base.errors import InvalidProblem, ToolMissing
 from engine.cli.output import print_json, print_table
-from engine.errors import InvalidProblem, ToolMissing
 from engine.gate.accept import accept
 from engine.gate.history import history_of, history_table
 from engine.gate.history import to_dict as history_to_dict
 from engine.gate.judge import GateReport, judge
 from engine.gate.output import figures_table, remarks_of, to_dict, to_markdown, verdict_table
 from engine.gate.trees import open_trees, working_tree
-from engine.records import files
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from engine.auto import Choice, TakenAt
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.pipeline.request import EvaluationRequest, pin_auto
 from engine.sessions.known_times import KnownTimes
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from engine.base.errors import InvalidProblem
+from engine.base.units import format_bytes
 from engine.cli.known import pinned_with_note
 from engine.cli.options import PROBLEM, config_from, first_given, problem_from
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
-from engine.errors import InvalidProblem
 from engine.evaluation import Occupancy, PassReport
 from engine.model.occupancy import occupancy
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.units import format_bytes
 
 
 def run(args: argparse.Namespace) -> int:

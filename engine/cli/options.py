@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.config import check_given, default_config
-from engine.errors import InvalidProblem, UnknownName
 from engine.input_kinds import MEANINGS, InputKind, check_input_kind
 from engine.names import find_variant
 from engine.pipeline.request import target_device

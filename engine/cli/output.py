@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from engine.table import Table
+from engine.base.table import Table
 from kernels.characters import visible
 
 

@@ -6,12 +6,12 @@ import argparse
 import sys
 from dataclasses import asdict
 
+from engine.base.table import csv_text
 from engine.cli.output import print_json, print_table
-from engine.records.encoding import encode
-from engine.records.predictions import predictions
+from engine.history.predictions import predictions
+from engine.schema import encode
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.ledger import ledger_table, score
-from engine.table import csv_text
 
 
 def run(args: argparse.Namespace) -> int:

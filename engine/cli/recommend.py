@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from engine.cli.known import pinned
-from engine.cli.options import DTYPES, config_from, fields_from, number
-from engine.cli.output import print_json, print_table
-from engine.devices import find_device
-from engine.errors import InvalidProblem
-from engine.model.batch.cost import Saving, TrafficUnit
-from engine.model.batch.recommend import (
+from engine.base.errors import InvalidProblem
+from engine.base.table import Table
+from engine.base.units import format_bytes, format_us, format_usd
+from engine.batch.cost import Saving, TrafficUnit, WaitPlan
+from engine.batch.recommend import (
     BatchRequest,
     BatchResult,
     Point,
     problem_now,
     recommend_batch,
 )
-from engine.model.batch.table import DEFAULT_TARGETS
-from engine.model.batch.waiting import WaitPlan
-from engine.model.simulated import simulated_batch_curve
+from engine.batch.table import DEFAULT_TARGETS
+from engine.cli.known import pinned
+from engine.cli.options import DTYPES, config_from, fields_from, number
+from engine.cli.output import print_json, print_table
+from engine.devices import find_device
+from engine.history.simulated import simulated_batch_curve
 from engine.pipeline.request import EvaluationRequest
-from engine.table import Table
-from engine.units import format_bytes, format_us, format_usd
 from kernels.variant import AUTO
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.errors import UnknownName
+from engine.base.errors import UnknownName
 from engine.sessions.advice import advise
 from engine.sessions.files import open_session, write_file
 from engine.sessions.report import to_html, to_markdown

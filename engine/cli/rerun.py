@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
+from engine.base.errors import SnapshotError
+from engine.base.status import Status
 from engine.cli.compare import print_comparison
 from engine.devices import find_device
 from engine.environment import collect_environment
-from engine.errors import SnapshotError
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
-from engine.records.explain import file_label
-from engine.records.snapshot import Snapshot, Source
+from engine.schema import file_label
 from engine.sessions.build import make_error_map, make_snapshot
 from engine.sessions.compare import compare_sessions
 from engine.sessions.files import open_session
@@ -29,6 +29,7 @@ from engine.sessions.rerun import (
     their_source,
 )
 from engine.sessions.session import sources_of
+from engine.sessions.snapshot import Snapshot, Source
 from engine.sessions.store.store import default_store
 
 HERE = "here"

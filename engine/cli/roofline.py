@@ -6,10 +6,11 @@ import argparse
 import sys
 from dataclasses import asdict
 
+from engine.base.errors import InvalidProblem
+from engine.base.table import csv_text
 from engine.cli.known import pinned_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
-from engine.errors import InvalidProblem
 from engine.model.estimate import compiled_footprint, launch_plan
 from engine.model.roofline import (
     launch_work,
@@ -22,10 +23,9 @@ from engine.model.roofline import (
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulate import simulate
-from engine.search.roofline import roofline_frame, roofline_table, sweep_roofs
+from engine.search.sweep.estimate import roofline_frame, roofline_table, sweep_roofs
 from engine.search.sweep.journal import SweepJournal
 from engine.sessions.known_times import KnownTimes, taken_of
-from engine.table import csv_text
 
 _MOST_ROWS = 40  # of a sweep, without --csv
 

@@ -7,15 +7,20 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.base import files
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.cli.apart import run_apart
 from engine.cli.known import known_times, pinned_with_note
 from engine.cli.options import PROBLEM, first_given, given_config, problem_from
 from engine.cli.output import print_json
 from engine.cli.sass_output import Result, as_json, print_results
-from engine.compile import compile_kernel
+from engine.compiled_plan import analyse_plan
 from engine.config import default_config, resolve_config
+from engine.cuda_source import compile_kernel
 from engine.devices import DeviceSpec, find_device
-from engine.errors import InvalidProblem, UnknownName
+from engine.machine_code.analysis import Analysis, analyse
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.launch import Launch, parse_arguments
 from engine.model.estimate import compiled_footprint, launch_plan
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
@@ -27,11 +32,6 @@ from engine.pipeline.machine_code import (
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import predict_simulated
 from engine.plan import LaunchPlan
-from engine.records import files
-from engine.sass.analysis import Analysis, analyse, analyse_plan
-from engine.sass.arguments import parse_arguments
-from engine.sass.cubin import read_cubin
-from engine.sass.launch import Launch
 from kernels.description import sidecar_of
 from kernels.variant import AUTO, Variant
 

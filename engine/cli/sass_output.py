@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.base.table import Table
+from engine.base.units import format_bytes, format_us
 from engine.cli.output import print_figures, print_table
 from engine.devices import DeviceSpec
-from engine.pipeline.machine_code import TimedLaunch, advise_launch
-from engine.sass.advice import Advice
-from engine.sass.analysis import Analysis
-from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
-from engine.sass.instruction import NO_BARRIER, Instruction, SourceLine
-from engine.sass.notes import notes
-from engine.sass.summary import (
+from engine.machine_code.advice import Advice
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
+from engine.machine_code.instruction import NO_BARRIER, Instruction, SourceLine
+from engine.machine_code.summary import (
     Figures,
     launch_figures,
     line_figures,
     loop_figures,
+    notes,
     outer_line,
     useful_math,
 )
-from engine.table import Table
-from engine.units import format_bytes, format_us
+from engine.pipeline.machine_code import TimedLaunch, advise_launch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.base.errors import InvalidProblem
+from engine.base.table import Table
 from engine.cli.options import DTYPES, fields_from, given_config, number
 from engine.cli.output import print_json, print_table
-from engine.errors import InvalidProblem
-from engine.table import Table
 
 if TYPE_CHECKING:
-    from engine.records.snapshot import Phase
     from engine.sessions.importers import ImportOptions
+    from engine.sessions.snapshot import Phase
     from engine.sessions.store.store import SnapshotInfo
 
 _FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
@@ -27,11 +27,11 @@ def not_negative(text: str) -> float:
 
 
 def run_decide(args: argparse.Namespace) -> int:
-    from engine.records.snapshot import Decision, Spent
+    from engine.base.text import MAX_SENTENCE, clean_lines
     from engine.sessions.build import now
     from engine.sessions.files import open_session
+    from engine.sessions.snapshot import Decision, Spent
     from engine.sessions.store.store import default_store
-    from engine.text import MAX_SENTENCE, clean_lines
 
     snapshot = open_session(args.file)
     changes: dict[str, Any] = {"updated": now()}
@@ -61,8 +61,8 @@ def run_decide(args: argparse.Namespace) -> int:
 
 
 def _phase(text: str) -> Phase:
-    from engine.records.encoding import decode
-    from engine.records.snapshot import Goal, Phase
+    from engine.schema import decode
+    from engine.sessions.snapshot import Goal, Phase
 
     name, colon, aim = text.partition(":")
     target = None

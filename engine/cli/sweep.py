@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.auto import chosen_variants
+from engine.base.errors import ClusterError, InvalidProblem
+from engine.base.table import csv_text
 from engine.cli.known import taken_at
 from engine.cli.options import DTYPES, PROBLEM, fields_from, first_given
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
-from engine.compile import cache_root
-from engine.errors import ClusterError, InvalidProblem
+from engine.cuda_source import cache_root
 from engine.input_kinds import NORMAL
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
@@ -24,16 +25,13 @@ from engine.pipeline.request import target_device
 from engine.presets import find_preset
 from engine.search.autotune import ProblemResult, problem_results, result_with_final
 from engine.search.evaluation_process import EvaluationProcess, evaluate_point
-from engine.search.keep import configs_to_keep, keep_configs
-from engine.search.ranking import by_problem
+from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import row_dict, sweep_frame
-from engine.search.rows import SweepRow
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.sweep.estimate import Estimator, runs_on_gpu
-from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.search.sweep.progress import Progress
+from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
-from engine.table import csv_text
+from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.tuned import load_tuned
 from kernels.ladder import LADDER
 from kernels.variant import AUTO
@@ -43,7 +41,7 @@ _POINTS = ("variants", *PROBLEM, "tunable")
 
 
 def run(args: argparse.Namespace) -> int:
-    from engine.search.cluster.address import parse_address
+    from engine.cluster.members import parse_address
 
     if args.dask is not None:
         parse_address(args.dask)
@@ -145,7 +143,7 @@ def _on_cluster(
     book: SweepJournal,
     reporter: Reporter,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    from engine.search.cluster.executor import connect, sweep_on
+    from engine.cluster.executor import connect, sweep_on
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr)

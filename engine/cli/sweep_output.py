@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
+from engine.base.table import Table
+from engine.base.units import format_duration, format_us
 from engine.cli.output import print_table
 from engine.search.autotune import ProblemResult
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.search.space import SweepPoint
-from engine.search.sweep.progress import Progress, best_key
-from engine.table import Table
-from engine.units import format_duration, format_us
+from engine.search.sweep.journal import Progress, best_key
 
 SHOWN_PLACES = 5
 

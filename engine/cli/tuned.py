@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from engine.base.errors import InvalidProblem
+from engine.base.table import Table
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
-from engine.errors import InvalidProblem
 from engine.names import find_variant
-from engine.records.encoding import encode
-from engine.table import Table
+from engine.schema import encode
 from engine.tuned import forget_tuned, load_tuned, tuned_path
 
 

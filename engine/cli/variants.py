@@ -8,19 +8,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.base import files
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.table import Table, as_markdown
 from engine.cli.options import PROBLEM, first_given, problem_from
 from engine.cli.output import print_json, print_table
-from engine.errors import AttuneError, InvalidProblem
 from engine.names import find_variant, unknown
 from engine.own_kernels.registry import OWN, all_variants, forget_kernel, keep_kernel, kept_kernels
 from engine.problem import Problem
-from engine.records import files
-from engine.table import Table, as_markdown
 from kernels.ladder import LADDER, markdown_table
 from kernels.variant import Variant
 
 if TYPE_CHECKING:
-    from engine.ladder.rung import Rung
+    from engine.kernel_figures.rung import Rung
 
 _MAX_PAGE = 16 << 20  # bytes
 
@@ -79,7 +79,7 @@ def _figures(args: argparse.Namespace) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
     from engine.auto.reach import out_of_reach
     from engine.devices import find_device
-    from engine.ladder.tables import ladder_table, reasons, without_empty
+    from engine.kernel_figures.rung import ladder_table, reasons, without_empty
 
     problem, device = problem_from(args), find_device(args.gpu)
     if args.diff is not None:
@@ -105,7 +105,7 @@ def _figures(args: argparse.Namespace) -> int:
 
 def _worked_out(variant: Variant, problem: Problem, gpu: str) -> Rung:
     from engine.cli.known import known_times
-    from engine.ladder.rung import known_rung, request_of, work_out_rung
+    from engine.kernel_figures.rung import known_rung, request_of, work_out_rung
 
     request = request_of(variant, problem, gpu)
     print(f"{variant.id} …", file=sys.stderr)
@@ -120,7 +120,7 @@ def _worked_out(variant: Variant, problem: Problem, gpu: str) -> Rung:
 
 
 def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
-    from engine.ladder.changes import (
+    from engine.kernel_figures.changes import (
         counts_diff,
         header_of,
         machine_code_diff,

@@ -28,10 +28,9 @@ import numpy as np
 from engine.backends.base import RunResult
 from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
 from engine.correctness.diagnosis import diagnose, place_of
-from engine.correctness.emulate import as_tf32, emulated_attention
 from engine.correctness.expected import Expected, expect
 from engine.correctness.maps import ErrorMap
-from engine.correctness.reference import Float64Array
+from engine.correctness.reference import Float64Array, as_tf32, emulated_attention
 from engine.correctness.roundoff import UNIT_ROUNDOFF
 from engine.correctness.systematic import systematic_error
 from engine.correctness.tiles import tiles_of

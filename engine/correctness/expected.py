@@ -1,8 +1,4 @@
-"""What outputs are judged against: inputs, reference and baseline of one problem, kept.
-
-They depend on the problem, the seed and the kind of inputs alone, so a second variant or config on
-the same problem finds them ready. The first one's are computed while its kernel executes.
-"""
+"""By which factor each row of an output is off: the part of an error that all its columns share."""
 
 from __future__ import annotations
 
@@ -13,20 +9,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.correctness.emulate import emulated_attention
+from engine.base.errors import ToolMissing
+from engine.base.host_memory import available_host_memory
 from engine.correctness.reference import (
     Coverage,
     Float64Array,
     choose_coverage,
     coverage_size,
     covered_reference,
+    emulated_attention,
 )
-from engine.correctness.row_factors import row_factor_rms
-from engine.errors import ToolMissing
-from engine.host_memory import available_host_memory
 from engine.input_kinds import InputKind
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, make_inputs
+
+
+def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
+    """RMS over the rows of the slope of a row's error on its reference, weighted by its size.
+
+    Args:
+        error: output less reference, `[slices, rows, head_dim]`; finite.
+        reference: the same shape.
+    """
+    products, power = (np.einsum("srd,srd->sr", x, reference) for x in (error, reference))
+    rows = power > 0
+    if not rows.any():
+        return 0.0
+    return float(np.sqrt((products[rows] ** 2 / power[rows]).sum() / power.sum()))
+
+
+# What outputs are judged against: inputs, reference and baseline of one problem, kept.
+#
+# They depend on the problem, the seed and the kind of inputs alone, so a second variant or config
+# on the same problem finds them ready. The first one's are computed while its kernel executes.
+
 
 # What is kept beside the newest: B32 H16 S512 D128 with both kinds of inputs of a checked run.
 MAX_KEPT_BYTES = 1 << 30

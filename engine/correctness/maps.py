@@ -1,4 +1,12 @@
-"""Error maps: the largest |out − reference| along several pairs of axes, small enough to draw."""
+"""Which key tiles an output error comes from.
+
+An output row is a sum over key tiles, out = Σ_t c_t with c_t = Σ_{j in t} p_j·v_j. A kernel that
+drops, doubles or mis-weighs a tile adds a_t·c_t. One that lets masked keys in adds b_t·u_t, where
+u_t is what the masked keys of the tile would contribute, or, off by one at the diagonal, the value
+of the key next to it alone. The error of a few rows at a time is fitted by least squares with these
+directions: what the fit finds along those of tile t is the error that t brings in. What no key tile
+explains (a wrong Q row, swapped columns) belongs to all of them alike.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +16,120 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.correctness.attribution import error_by_key_tile
 from engine.correctness.compared_output import ComparedOutput
-from engine.correctness.reference import Float64Array, IntArray
+from engine.correctness.reference import Float64Array, IntArray, slice_qkv
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs
 from kernels.variant import ceil_div
+
+# Tiles beyond this are merged: the fit grows with the cube of their number.
+_MAX_TILES = 128
+# Rows looked at per query tile, spread evenly.
+_MAX_ROWS = 32
+# Equations per unknown. Each row gives head_dim equations; with few tiles one row is enough, and
+# then each row has weights of its own, as a missing renormalisation does. Few queries against many
+# keys give too few: tiles are merged until there are enough.
+_OVERDETERMINED = 3
+# exp(score − row's log-sum) of a masked key may be huge; the fit needs its direction only.
+_MAX_LOG_WEIGHT = 30.0
+
+
+def error_by_key_tile(
+    inputs: Inputs, compared: ComparedOutput, tiles: Tiles, position: int
+) -> tuple[Float64Array, tuple[int, int]]:
+    """Largest |error| that each key tile brings into each query tile of one slice.
+
+    Args:
+        position: which covered slice.
+
+    Returns:
+        `[query tiles, key tiles]`: NaN in a query tile that holds NaN or infinity, −1 where no row
+        was compared; and how many tiles each entry stands for (1, 1 up to 128 tiles a side).
+    """
+    problem, rows = inputs.problem, compared.coverage.rows
+    equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.head_dim
+    solvable = equations // (_OVERDETERMINED * (2 if problem.causal else 1))
+    merged = (
+        ceil_div(tiles.num_query_tiles, _MAX_TILES),
+        ceil_div(tiles.num_key_tiles, min(_MAX_TILES, max(1, solvable))),
+    )
+    block_m, block_n = tiles.block_m * merged[0], tiles.block_n * merged[1]
+    starts = np.arange(0, problem.num_keys, block_n)
+    q, k, v = (x[0] for x in slice_qkv(inputs, compared.coverage.slices[[position]]))
+    result = np.full((ceil_div(problem.seqlen, block_m), len(starts)), -1.0)
+    for tile in range(len(result)):
+        inside = np.flatnonzero(rows // block_m == tile)
+        if not inside.size:
+            continue
+        if not compared.finite[position, inside].all():
+            result[tile] = np.nan
+            continue
+        chosen = inside[np.unique(np.linspace(0, inside.size - 1, _MAX_ROWS).astype(int))]
+        scores = problem.softmax_scale * q[rows[chosen]] @ k.T
+        directions = _directions(scores, rows[chosen], problem.causal, v, starts)
+        error = compared.out[position, chosen] - compared.reference[position, chosen]
+        result[tile] = _by_tile(error, directions)
+    return result, merged
+
+
+def _directions(
+    scores: Float64Array, rows: IntArray, causal: bool, v: Float64Array, starts: IntArray
+) -> Float64Array:
+    """What each key tile contributes, `[kinds, key tiles, rows, head_dim]`.
+
+    Kinds: the visible keys; where causal also the masked keys, the first masked key (row + 1) and
+    the last visible one (the row itself).
+    """
+    keys = np.arange(scores.shape[1])
+    visible = keys <= rows[:, None] if causal else np.ones(scores.shape, bool)
+    top = np.where(visible, scores, -np.inf).max(axis=1, keepdims=True)
+    log_sum = top + np.log(
+        np.exp(scores - top, where=visible, out=np.zeros_like(scores)).sum(axis=1, keepdims=True)
+    )
+    weights = np.exp(np.minimum(scores - log_sum, _MAX_LOG_WEIGHT))
+    kinds = [visible]
+    if causal:
+        kinds += [~visible, keys == rows[:, None] + 1, keys == rows[:, None]]
+    return np.stack([_per_tile(weights * kind, v, starts) for kind in kinds])
+
+
+def _per_tile(weights: Float64Array, v: Float64Array, starts: IntArray) -> Float64Array:
+    """Σ_j weights_j·v_j of each tile, `[key tiles, rows, head_dim]`."""
+    ends = [*starts[1:], len(v)]
+    return np.stack([weights[:, a:b] @ v[a:b] for a, b in zip(starts, ends, strict=True)])
+
+
+def _by_tile(error: Float64Array, directions: Float64Array) -> Float64Array:
+    """Largest error along the directions of each key tile, or the unexplained rest if larger."""
+    kinds, num_tiles, num_rows, head_dim = directions.shape
+    unknowns = (kinds if kinds == 1 else 2) * num_tiles
+    group = min(num_rows, ceil_div(_OVERDETERMINED * unknowns, head_dim))
+    largest = np.zeros(num_tiles)
+    for start in range(0, num_rows, group):
+        rows = slice(start, start + group)
+        parts = _fit(
+            error[rows].ravel(), directions[:, :, rows].reshape(kinds * num_tiles, -1)
+        ).reshape(kinds, num_tiles, -1)
+        along = np.abs(parts.sum(axis=0)).max(axis=1)
+        rest = np.abs(error[rows].ravel() - parts.sum(axis=(0, 1))).max()
+        largest = np.maximum(largest, np.maximum(along, rest))
+    return largest
+
+
+def _fit(error: Float64Array, basis: Float64Array) -> Float64Array:
+    """The least-squares part of `error` along each row of `basis`, `[directions, n]`."""
+    norms = np.linalg.norm(basis, axis=1)
+    usable = norms > 1e-12 * max(1.0, float(norms.max()))
+    unit = basis[usable] / norms[usable, None]
+    # Directions that are nearly the same share the error instead of cancelling each other.
+    weights = np.linalg.lstsq(unit.T, error, rcond=1e-3)[0]
+    parts = np.zeros_like(basis)
+    parts[usable] = weights[:, None] * unit
+    return parts
+
+
+# Error maps: the largest |out − reference| along several pairs of axes, small enough to draw.
+
 
 MAX_MAP_SIDE = 256
 # A cell of which nothing was compared, because a large problem was sampled. NaN is taken: it marks

@@ -24,10 +24,9 @@ from itertools import chain
 import numpy as np
 
 from engine.correctness.compared_output import ComparedOutput
-from engine.correctness.expected import Expected
+from engine.correctness.expected import Expected, row_factor_rms
 from engine.correctness.reference import Float64Array
 from engine.correctness.roundoff import NOISE
-from engine.correctness.row_factors import row_factor_rms
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
 from engine.correctness.tiles import Tiles
 

@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.cupy_folder import make_cupy_folder
+from engine.base.errors import ToolMissing, UnknownName
+from engine.base.units import format_bytes
+from engine.cuda_source.toolkit import make_cupy_folder
 from engine.devices import nvml
-from engine.devices.spec import DeviceSpec
-from engine.devices.table import find_device
-from engine.errors import ToolMissing, UnknownName
-from engine.units import format_bytes
+from engine.devices.spec import DeviceSpec, find_device
 
 # FP32 lanes per SM: NVML counts lanes ("GPU cores"), the table counts SMs.
 _LANES_PER_SM = {(7, 5): 64, (8, 0): 64}

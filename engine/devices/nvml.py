@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from engine.errors import ToolMissing
+from engine.base.errors import ToolMissing
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import UnknownName
+from engine.base import files
+from engine.base.errors import UnknownName
 from engine.gate.budgets import Budget
 from engine.gate.figures import Figures
 from engine.gate.found import Found, find_kernels
@@ -18,7 +19,6 @@ from engine.gate.trees import SETTINGS_NAME, Tree, commit_file
 from engine.gate.verdicts import LABELS, figure_text
 from engine.gate.workers import Failed, Workers
 from engine.names import unknown
-from engine.records import files
 
 _HEADER = re.compile(r"^\s*\[\[\s*budget\s*\]\]\s*(#.*)?$")
 _OTHER_HEADER = re.compile(r"^\s*\[")

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.base.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem, ToolMissing
 from engine.config import default_config
 from engine.devices import find_device
-from engine.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem, ToolMissing
 from engine.names import variant_from
 from engine.problem import Problem
 from kernels.description import read_own
@@ -76,9 +76,9 @@ def compiled_answer(
     Nothing of the kernel is executed, host code included: it is compiled, and its machine code is
     run by an emulator.
     """
-    from engine.compile import compile_plan, resources
+    from engine.compiled_plan import compile_plan, resources
+    from engine.machine_code.cubin import read_cubin
     from engine.model.estimate import launch_plan
-    from engine.sass.cubin import read_cubin
 
     try:
         variant, device = variant_of(path), find_device(gpu)
@@ -102,9 +102,9 @@ def compiled_answer(
     )
 
     def counted() -> Answer:
+        from engine.compiled_plan import analyse_plan
+        from engine.machine_code.summary import launch_figures
         from engine.pipeline.simulate import predict_simulated
-        from engine.sass.analysis import analyse_plan
-        from engine.sass.summary import launch_figures
 
         obstacle, counts, predicted = "", {}, None
         try:
@@ -140,7 +140,7 @@ def compiled_answer(
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
     """Whether it compiles for an arch, of which no GPU is looked at."""
-    from engine.compile import compile_plan
+    from engine.compiled_plan import compile_plan
     from engine.plan import make_plan
 
     try:
@@ -156,7 +156,7 @@ def check_output(path: Path, problem: Problem, gpu: str, config: Mapping[str, in
 
     This runs native code of the kernel with the caller's rights.
     """
-    from engine.evaluation import Status
+    from engine.base.status import Status
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest
 

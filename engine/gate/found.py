@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.compile.sources import included_files, read_sources
-from engine.errors import AttuneError, CompileError
+from engine.base.errors import AttuneError, CompileError
+from engine.cuda_source.sources import included_files, read_sources
 from engine.gate.trees import Tree
 from engine.names import has_description
 from kernels.description import parse_variant, read_sidecar, read_text, sidecar_of

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
+from engine.base.table import Table
 from engine.gate.figures import Answer
 from engine.gate.found import Found, find_kernels
 from engine.gate.judge import Work, do_work
@@ -17,7 +18,6 @@ from engine.gate.verdicts import Finding, compare_answers, figure_text
 from engine.gate.workers import Failed, Workers
 from engine.names import unknown
 from engine.problem import Problem
-from engine.table import Table
 
 MOST_COMMITS = 500
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
-from engine.errors import AttuneError, BadInput
 from engine.gate.budgets import LIMITS, Budget
 from engine.gate.trees import SETTINGS_NAME
 from engine.gate.verdicts import COUNTED, LABELS, Thresholds

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from engine.errors import BadInput, ToolMissing
+from engine.base.errors import BadInput, ToolMissing
 
 SETTINGS_NAME = "attune-gate.toml"
 _SUFFIXES = (".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".attune.toml")

@@ -13,9 +13,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from engine.base.units import format_us
 from engine.gate.figures import Answer, Figures
 from engine.gate.ranking import default_threshold
-from engine.units import format_us
 
 
 class GateVerdict(StrEnum):

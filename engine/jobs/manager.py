@@ -12,17 +12,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import StoreError
-from engine.jobs.latency_stream.samples import StreamPart, mark_seen, read_samples
-from engine.jobs.layout import RunDir
-from engine.jobs.status import ENDED, JobKind, JobStatus, SingleJob
-from engine.jobs.supervisor import Supervisor
-from engine.jobs.table import JobTable
+from engine.base import files
+from engine.base.errors import StoreError
+from engine.jobs.latency_stream.series import StreamPart, mark_seen, read_samples
+from engine.jobs.layout import ENDED, JobKind, JobStatus, RunDir, SingleJob
+from engine.jobs.supervisor import JobTable, Supervisor
 from engine.pipeline.request import EvaluationRequest
-from engine.records import files
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult, problem_results
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ class JobManager:
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
                 "machine_code" what `engine.pipeline.read_machine_code` makes, "rung" the
-                figures of `engine.ladder`.
+                figures of `engine.kernel_figures`.
         """
         return self._submit(kind, encode(request))
 
@@ -288,7 +286,7 @@ def manager() -> JobManager:
     global _manager
     with _manager_lock:
         if _manager is None:
-            from engine.compile.cache import cache_root
+            from engine.cuda_source.cache import cache_root
 
             _manager = JobManager(cache_root() / "jobs")
         return _manager

@@ -8,9 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from engine.jobs.layout import RunDir
+from engine.base import journal
+from engine.base.errors import AttuneError, SnapshotError
+from engine.jobs.layout import JobKind, JobStatus, RunDir
+from engine.pipeline.evaluate import Evaluator
+from engine.schema import decode
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _STARTUP_S = 30.0  # a worker that has not come up after this long is taken for dead
@@ -117,3 +125,174 @@ def code_stamp() -> str:
         for path in (_REPOSITORY / package).rglob("*.py"):
             newest, count = max(newest, path.stat().st_mtime_ns), count + 1
     return f"{_REPOSITORY} {newest} {count}"
+
+
+# All jobs of one server, folded from the server's journal.
+#
+# The journal is the queue as well: a job is queued by its first event and waits until an event
+# ends it. The manager and the worker each hold a table of their own and read the same file.
+
+
+class JobTable:
+    """The jobs that the journal tells of. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.jobs: dict[str, JobStatus] = {}
+        self.unfinished: dict[str, JobStatus] = {}  # of `jobs`, oldest first
+        self._path = path
+        self._offset = 0
+
+    def append(self, job_id: str, event: str, **fields: Any) -> None:
+        """Write one event.
+
+        Raises:
+            StoreError: the journal cannot be written.
+        """
+        line = {"job": job_id, "event": event, "t": time.time(), **fields}
+        journal.append(self._path, line)
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Take in the events that were written since the last call, and return them."""
+        events, self._offset = journal.read_from(self._path, self._offset)
+        for event in events:
+            # One of another version of Attune changes nothing.
+            with contextlib.suppress(KeyError, TypeError, ValueError, SnapshotError):
+                self._take(event)
+        return events
+
+    def _take(self, event: dict[str, Any]) -> None:
+        job_id = str(event["job"])
+        known = self.jobs.get(job_id)
+        if known is not None:
+            job = known.after(event)
+        elif event["event"] == "queued":
+            job = JobStatus.queued(event)
+        else:
+            return
+        self.jobs[job_id] = job
+        if job.is_over:
+            self.unfinished.pop(job_id, None)
+        else:
+            self.unfinished[job_id] = job
+
+
+# Runs the jobs of one server in the worker process, whatever their kinds are.
+#
+# Single evaluations are served between the points of a sweep and between the samples of a latency
+# stream: a person who turns a knob does not wait for hours of sweep.
+
+
+_UNREADABLE = (
+    "The job cannot be read (damaged, or written by another version of Attune): start it again."
+)
+
+Request = TypeVar("Request")
+
+
+@dataclass(frozen=True, slots=True)
+class JobType(Generic[Request]):
+    """What the worker does with jobs of one kind.
+
+    Args:
+        request: what the job was asked for.
+        run: does the job and writes its end to the journal.
+        is_long: goes on for long, serves evaluations in between, and is taken up again by the
+            next worker when this one dies.
+    """
+
+    request: type[Request]
+    run: Callable[[JobRunner, JobStatus, Request], None]
+    is_long: bool
+
+
+class JobRunner:
+    """Serves the jobs of one folder with one set of backends.
+
+    Args:
+        others: kinds that another runner of the folder serves.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        evaluator: Evaluator,
+        types: Mapping[JobKind, JobType[Any]],
+        others: Container[str] = (),
+    ) -> None:
+        self.run = run
+        self.evaluator = evaluator
+        self._types = types
+        self._others = others
+        self._table = JobTable(run.journal)
+
+    def event(self, job_id: str, event: str, **fields: Any) -> None:
+        """Write one event to the journal."""
+        self._table.append(job_id, event, **fields)
+
+    def waiting(self) -> list[JobStatus]:
+        """Jobs to serve, oldest first; long ones until they are over.
+
+        An evaluation that has been started took a worker with it and is not tried again.
+        """
+        self._table.poll()
+        jobs = (job for job in self._table.unfinished.values() if job.kind not in self._others)
+        return [job for job in jobs if job.state == "queued" or self._is_long(job)]
+
+    def waiting_evaluations(self) -> list[JobStatus]:
+        """Queued single evaluations, oldest first."""
+        return [job for job in self.waiting() if not self._is_long(job)]
+
+    def has_next_long_job(self) -> bool:
+        """Whether a sweep or a latency stream waits behind the long job that runs."""
+        return sum(self._is_long(job) for job in self.waiting()) > 1
+
+    def serve_waiting_evaluations(self) -> None:
+        """Serve the single evaluations that came in while a long job runs."""
+        for job in self.waiting_evaluations():
+            if not self.is_cancelled(job.job_id):
+                self.serve(job)
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """Whether a job that has not ended by itself is over all the same."""
+        self._table.poll()
+        return job_id not in self._table.unfinished
+
+    def serve(self, job: JobStatus) -> None:
+        """Run one job. Every way out of it is an event in the journal."""
+        try:
+            job_type = self._types[job.kind]
+            request = decode(job_type.request, job.request)
+        except (KeyError, TypeError, SnapshotError):
+            self.event(job.job_id, "failed", error=_UNREADABLE)
+            return
+        except AttuneError as error:
+            self.event(job.job_id, "failed", error=str(error))
+            return
+        self.event(job.job_id, "started", pid=os.getpid())
+        try:
+            job_type.run(self, job, request)
+        except AttuneError as error:
+            self.event(job.job_id, "failed", error=str(error))
+        except Exception as error:  # a defect of ours: the page gets a sentence, the log the rest
+            self.event(
+                job.job_id,
+                "failed",
+                error=f"Attune itself failed ({type(error).__name__}: {error}); see the log.",
+                log=traceback.format_exc(),
+            )
+        self.restart_if_gpu_unusable()
+
+    def restart_if_gpu_unusable(self) -> None:
+        """Become a new process when this one can use the GPU no more.
+
+        The process keeps its id, so that it is not taken for dead; a long job is not over and is
+        taken up where its journal ends.
+        """
+        if self.evaluator.gpu_error is None:
+            return
+        self.evaluator.close()
+        os.execv(sys.executable, [sys.executable, "-m", "engine.jobs.worker", str(self.run.root)])
+
+    def _is_long(self, job: JobStatus) -> bool:
+        """Unreadable jobs are not: they are dealt with at once."""
+        return job.kind in self._types and self._types[job.kind].is_long

@@ -16,24 +16,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.base import files
+from engine.base.errors import AttuneError
 from engine.devices.detect import detect_local
-from engine.errors import AttuneError
+from engine.history.predictions import keep_prediction
 from engine.jobs.latency_stream.job import run_latency_stream
-from engine.jobs.layout import RunDir
-from engine.jobs.runner import JobRunner, JobType
-from engine.jobs.status import JobKind, JobStatus
-from engine.jobs.supervisor import code_stamp
+from engine.jobs.layout import JobKind, JobStatus, RunDir
+from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep.job import run_sweep_job
-from engine.ladder import work_out_rung
+from engine.kernel_figures import work_out_rung
+from engine.machine_code.native_library import are_libraries_loaded
 from engine.model.estimate import CalibrationOf, compiled_footprint
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.read_machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulate
-from engine.records import files
-from engine.records.encoding import encode
-from engine.records.predictions import keep_prediction
-from engine.sass.native_library import are_libraries_loaded
+from engine.schema import encode
 from engine.search.sweep.journal import SweepSpec
 
 POLL_S = 0.02
@@ -106,9 +104,9 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 
 def _build() -> None:
     """Build what is C++ here, so that the first Run and simulation wait for their kernel alone."""
-    from engine.backends.cpu.build import build_runtime, precompile_headers
-    from engine.backends.cpu.toolchain import find_toolchain
-    from engine.sass.native_library import build_libraries
+    from engine.cuda_on_host.build import build_runtime, precompile_headers
+    from engine.cuda_on_host.toolchain import find_toolchain
+    from engine.machine_code.native_library import build_libraries
 
     with contextlib.suppress(AttuneError):  # the first Run says what is missing
         build_runtime(find_toolchain())

@@ -16,12 +16,15 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine.errors import MeasureError
-from engine.text import clean_line
+from engine.base.errors import MeasureError, ToolMissing
+from engine.base.text import clean_line
+from engine.devices import nvml
+from engine.devices.detect import detect_local
+from engine.devices.nvml import GpuState
 
 # Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
@@ -164,3 +167,46 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except (ImportError, KeyError):
         return f"user {os.getuid()}"
+
+
+# This machine's GPU while it is measured: held against others, and watched through NVML.
+
+
+# A driver without NVML: nothing is known, and what is unknown drops no sample.
+_UNKNOWN = GpuState(None, None, None, None, None, None, None, ())
+
+
+def gpu_lock(
+    purpose: str, on_wait: Callable[[str], None] = lambda _: None
+) -> AbstractContextManager[None]:
+    """The lock of the GPU that CUDA uses first. See `device_lock`."""
+    return device_lock(_uuid() or "gpu", purpose, on_wait)
+
+
+@contextmanager
+def measuring(
+    purpose: str, on_wait: Callable[[str], None] = lambda _: None
+) -> Iterator[Callable[[], GpuState]]:
+    """Hold that GPU and read its state, as every measurement does. Not to be nested."""
+    with gpu_lock(purpose, on_wait), gpu_states() as read_state:
+        yield read_state
+
+
+@contextmanager
+def gpu_states() -> Iterator[Callable[[], GpuState]]:
+    """A function that reads clocks, power, temperature and throttle reasons of that GPU."""
+    uuid = _uuid()
+    try:
+        with nvml.session() as api:
+            handle = nvml.ask(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
+            if handle is None:
+                yield lambda: _UNKNOWN
+            else:
+                yield nvml.StateReader(api, handle)
+    except ToolMissing:
+        yield lambda: _UNKNOWN
+
+
+def _uuid() -> str:
+    local = detect_local()
+    return "" if isinstance(local, str) else local.uuid

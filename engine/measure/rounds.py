@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from engine.devices.nvml import GpuState
 from engine.evaluation import LatencyKind
-from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
 from engine.measure.verdict import (
     CONFIDENCE,
+    MIN_SAMPLES,
     Comparison,
+    MedianInterval,
     aa_floor,
+    median_interval,
     paired_verdict,
     placement_floor,
     undecided,

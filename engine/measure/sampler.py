@@ -21,8 +21,7 @@ import numpy as np
 from engine.devices.nvml import GpuState
 from engine.evaluation import Latency, LatencyKind, Origin
 from engine.measure.rounds import RoundTable, Sample
-from engine.measure.statistics import median_interval
-from engine.measure.verdict import Comparison, Verdict
+from engine.measure.verdict import Comparison, Verdict, median_interval
 
 Mode: TypeAlias = Literal["burst", "sustained"]
 StopReason: TypeAlias = Literal["precise", "decided", "time", "rounds", "cancelled"]

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.base.errors import AttuneError, InvalidProblem
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem
 from engine.model.equations import (
     PARAMETER_NAMES,
     Calibration,
@@ -28,11 +28,12 @@ from engine.model.equations import (
     predict_arrays,
     priors,
 )
-from engine.model.estimate import Footprint, resident_ctas
+from engine.model.estimate import Footprint, capability_reason, launch_plan, resident_ctas
 from engine.model.launches import Launches, collect
 from engine.model.measurements import Measurement
-from engine.model.occupancy import IntArray
+from engine.model.occupancy import IntArray, asked_smem_bytes, configs_of, most_smem_bytes
 from engine.plan import make_plan
+from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -332,3 +333,34 @@ def _notes(fitted: tuple[str, ...], points: Points, left: FloatArray) -> tuple[s
 def _listing(parameters: tuple[str, ...]) -> str:
     names = ["launch floor" if name == "floor_us" else name for name in parameters]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "none"
+
+
+# Which configs of a variant a GPU can launch a problem with.
+
+
+def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None) -> bool:
+    """Whether constraints, compute capability, clusters and shared memory of a CTA allow it.
+
+    Args:
+        device: None leaves out what depends on the GPU.
+    """
+    try:
+        plan = launch_plan(variant, problem, config, device)
+        return device is None or asked_smem_bytes(plan) <= most_smem_bytes(device)
+    except AttuneError:
+        return False
+
+
+def fitting_config(
+    variant: Variant, problem: Problem, device: DeviceSpec | None
+) -> dict[str, int] | None:
+    """Of the configs that fit, one that differs from the default in fewest values; None without."""
+    default = variant.default_config(device.num_sms if device is not None else None)
+    if fits(variant, problem, default, device):
+        return default
+    if device is not None and capability_reason(variant, problem.dtype, device) is not None:
+        return None
+    by_distance = sorted(
+        configs_of(variant), key=lambda c: sum(c[name] != default[name] for name in default)
+    )
+    return next((c for c in by_distance if fits(variant, problem, c, device)), None)

@@ -24,8 +24,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.base.errors import InvalidProblem
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem
 from engine.model.launches import Launches
 from engine.model.occupancy import WARP_SIZE, IntArray
 from kernels.variant import Dtype, Variant

@@ -2,7 +2,7 @@
 
 Previews, evaluations, advice, alternatives and batch sizes all get their figures here. A latency is
 always labelled *predicted*; the equations are in `engine.model.equations`, where one launch is an
-array of one. Curves over many launches go through the same equations (`engine.model.batch.curve`).
+array of one. Curves over many launches go through the same equations (`engine.batch.curve`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from engine.base.errors import InvalidProblem
+from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec, limits_for
-from engine.errors import InvalidProblem
 from engine.evaluation import Latency, PassReport, Resources
-from engine.model.clusters import FIRST_CAPABILITY, max_active_clusters, no_clusters
 from engine.model.equations import (
     TENSOR_FORMATS,
     Calibration,
@@ -27,11 +27,17 @@ from engine.model.equations import (
     predict_arrays,
 )
 from engine.model.launches import Launches, collect
-from engine.model.occupancy import IntArray, ctas_per_sm, occupancy
-from engine.model.shared_memory import named_obstacle
+from engine.model.occupancy import (
+    FIRST_CAPABILITY,
+    IntArray,
+    ctas_per_sm,
+    max_active_clusters,
+    named_obstacle,
+    no_clusters,
+    occupancy,
+)
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.units import format_us
 from kernels.variant import Config, Dtype, Variant
 
 # Resources of each pass for a problem, as compiled for the device at hand.
@@ -119,7 +125,7 @@ def compiled_footprint(variant: Variant, config: Config, device: DeviceSpec) -> 
     compiled: dict[tuple[tuple[str, str], ...], tuple[Resources, ...]] = {}
 
     def footprint(problem: Problem) -> tuple[Resources, ...]:
-        from engine.compile import compile_plan, resources
+        from engine.compiled_plan import compile_plan, resources
 
         # Everything the compiler sees of a problem is in the defines.
         key = variant.defines(problem, config)

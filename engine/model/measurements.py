@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.csv_table import CsvTable, read_csv
-from engine.errors import InvalidProblem
+from engine.base import files
+from engine.base.errors import InvalidProblem
+from engine.base.table import CsvTable, read_csv
 from engine.problem import Problem
-from engine.records import files
 
 MAX_ROWS = 10_000
 MAX_CHARS = 4_000_000
@@ -53,7 +53,7 @@ def write_measurements(points: Iterable[Measurement]) -> str:
     """CSV text that `parse_measurements` reads back."""
     import pandas as pd
 
-    from engine.table import csv_text
+    from engine.base.table import csv_text
 
     rows = [
         {

@@ -1,22 +1,79 @@
-"""How many CTAs fit on one SM, what limits them, and how a launch fills the GPU.
+"""How many clusters run at once: the CTAs of a cluster stay on one GPC of the GPU.
 
-The rules are NVIDIA's (`cuda_occupancy.h`, CUDA Toolkit 13): warps are whole; registers are given
-per warp in units and per sub-partition; shared memory is rounded up and carries a reserve per CTA.
+What `cudaOccupancyMaxActiveClusters` answers depends on which SMs a chip has lost in the making.
+Public is how many a GPC has at most: 18 on GH100 and 16 on GB202 (NVIDIA's whitepapers), 20 on
+GB100 (CUTLASS). The rest is assumed: as few GPCs as hold the GPU's SMs, these spread evenly in
+pairs. On one H100 SXM 15 clusters of 8 were seen to run at once, where this counts 16
+(github.com/accel-sim/gpu-app-collection, pull request 87).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.devices.spec import SmLimits
-from engine.errors import InvalidProblem
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.devices.spec import DeviceSpec, SmLimits, limits_for
 from engine.evaluation import Limiter, Occupancy
-from engine.model.clusters import max_active_clusters, sms_of_gpcs
-from engine.plan import MAX_CLUSTER, MAX_SMEM_BYTES
+from engine.plan import MAX_CLUSTER, MAX_SMEM_BYTES, LaunchPlan, make_plan
+from engine.problem import Problem
+from kernels.variant import Variant
+
+_SMS_OF_GPC = {9: 18, 10: 20, 12: 16}  # at most, by major compute capability
+FIRST_CAPABILITY = (9, 0)
+
+
+def sms_of_gpcs(compute_capability: tuple[int, int], num_sms: int) -> tuple[int, ...]:
+    """SMs of each GPC, as assumed; one GPC of all SMs where nothing is known."""
+    if (most := _SMS_OF_GPC.get(compute_capability[0])) is None:
+        return (num_sms,)
+    gpcs = -(-num_sms // most)
+    pairs, more = divmod(num_sms // 2, gpcs)
+    sizes = [2 * (pairs + (number < more)) for number in range(gpcs)]
+    sizes[-1] += num_sms % 2
+    return tuple(sizes)
+
+
+def max_active_clusters(
+    compute_capability: tuple[int, int], num_sms: int, ctas_per_sm: int, cluster_size: int
+) -> int:
+    """Clusters that run at once on a GPU.
+
+    Args:
+        ctas_per_sm: CTAs that an SM holds.
+        cluster_size: CTAs of a cluster.
+
+    Raises:
+        InvalidProblem: such GPUs have no clusters.
+    """
+    if cluster_size > 1 and compute_capability < FIRST_CAPABILITY:
+        raise InvalidProblem(no_clusters(compute_capability))
+    return sum(
+        sms * ctas_per_sm // cluster_size for sms in sms_of_gpcs(compute_capability, num_sms)
+    )
+
+
+def no_clusters(compute_capability: tuple[int, int]) -> str:
+    """Why a GPU launches no clusters: a sentence."""
+    major, minor = compute_capability
+    return (
+        f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
+        "launch each CTA on its own."
+    )
+
+
+# How many CTAs fit on one SM, what limits them, and how a launch fills the GPU.
+#
+# The rules are NVIDIA's (`cuda_occupancy.h`, CUDA Toolkit 13): warps are whole; registers are
+# given per warp in units and per sub-partition; shared memory is rounded up and carries a reserve
+# per CTA.
+
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -138,7 +195,7 @@ def occupancy(
         smem_bytes: static + dynamic shared memory per CTA.
         idle_ctas: of those launched, the ones that find no key to visit and end at once. Waves and
             fills count the others.
-        cluster_size: CTAs of a cluster, which run on one GPC (`engine.model.clusters`).
+        cluster_size: CTAs of a cluster, which run on one GPC (`engine.model.occupancy`).
 
     Raises:
         InvalidProblem: a launch no CUDA device takes (see `check_launch`), no CTA, no SM, or
@@ -274,4 +331,57 @@ def _reason(
     return (
         f"{fits}, limited by shared memory ({smem_bytes:,} bytes per CTA); smaller tiles would "
         f"let more CTAs in."
+    )
+
+
+# Whether the CTAs of a launch fit in the shared memory of a GPU.
+
+
+def most_smem_bytes(device: DeviceSpec) -> int:
+    """What a CTA may ask for. Raises UnknownName for a compute capability without figures."""
+    return limits_for(device.compute_capability).smem_per_cta_optin_bytes
+
+
+def asked_smem_bytes(plan: LaunchPlan) -> int:
+    """The most dynamic shared memory that a pass asks for."""
+    return max(p.dynamic_smem_bytes for p in plan.passes)
+
+
+def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
+    """Every combination of the tunables' values, constraints not looked at."""
+    names = [t.name for t in variant.tunables]
+    for values in product(*(t.values for t in variant.tunables)):
+        yield dict(zip(names, values, strict=True))
+
+
+@lru_cache(maxsize=256)
+def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: str) -> str:
+    """What stands in the way of a problem, where a constraint refuses one config.
+
+    Args:
+        why: the sentence of that constraint.
+
+    Returns:
+        The same where another config runs the problem, or where all are refused by that sentence;
+        else that none does, and shared memory where it is that.
+    """
+    reasons, asked = set(), []
+    try:
+        most = most_smem_bytes(device)
+        for config in configs_of(variant):
+            if (reason := variant.unsupported(problem, config)) is not None:
+                reasons.add(reason)
+            else:
+                asked.append(asked_smem_bytes(make_plan(variant, problem, config)))
+    except AttuneError:  # a launch that cannot exist says why itself
+        return why
+    if not asked:
+        none = f"No config of {variant.id} takes this problem: choose another variant."
+        return why if reasons == {why} else f"{none} With this one: {why}"
+    if min(asked) <= most:
+        return why
+    return (
+        f"No config of {variant.id} runs this problem on {device.name}: of those that take it, the "
+        f"smallest asks for {min(asked):,} bytes of shared memory a CTA, and {device.name} gives "
+        f"it {most:,}: choose another variant or GPU."
     )

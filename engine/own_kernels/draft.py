@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from engine.own_kernels.host_launch import host_launch_of
-from engine.own_kernels.signature import Parameter, Signature, fields_of, kernels_of
+from engine.own_kernels.host_launch import (
+    Parameter,
+    Signature,
+    fields_of,
+    host_launch_of,
+    kernels_of,
+)
 
 _CTYPES: Final = {
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",

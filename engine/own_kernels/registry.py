@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from engine.errors import InvalidKernel, UnknownName
-from engine.records import files
-from engine.user_data import data_folder
+from engine.base import files
+from engine.base.errors import InvalidKernel, UnknownName
+from engine.base.files import data_folder
 from kernels.description import MissingDescription
 from kernels.ladder import LADDER
 from kernels.own import OwnKernels

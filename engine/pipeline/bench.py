@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from engine.auto import TakenAt, choose_at
+from engine.base.errors import MeasureError
+from engine.base.status import Status
 from engine.config import default_config, resolve_config
-from engine.errors import MeasureError
-from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind, Status
-from engine.measure.local_gpu import measuring
+from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
+from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import TimingGroup
-from engine.measure.timed import with_times
+from engine.measure.side_by_side import TimingGroup, with_times
 from engine.measure.verdict import Comparison
 from engine.model.estimate import unsupported_reason
 from engine.names import find_variant

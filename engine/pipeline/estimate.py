@@ -10,7 +10,7 @@ from engine.plan import LaunchPlan
 from kernels.variant import Variant
 
 if TYPE_CHECKING:
-    from engine.compile import CompiledKernel
+    from engine.cuda_source import CompiledKernel
 
 
 def estimate_compiled(
@@ -28,8 +28,8 @@ def estimate_compiled(
         compiled: `plan`'s kernel for `device`.
         calibration_of: what the prediction is calibrated on; None uses the priors.
     """
-    from engine.compile import resources
-    from engine.model.simulated import known_simulated_of
+    from engine.compiled_plan import resources
+    from engine.history.simulated import known_simulated_of
 
     used, known = resources(plan, compiled), known_simulated_of(variant, plan, compiled, device)
     by_priors = estimate(variant, plan, used, device, None, known)

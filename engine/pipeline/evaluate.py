@@ -17,10 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
-from engine.backends.base import Backend, RunOptions, RunResult, Schedule
-from engine.backends.executed import ExecutedStatements, describe_lines
-from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
-from engine.evaluation import Correctness, Evaluation, Execution, Latency, Status
+from engine.backends.base import Backend, RunOptions, RunResult
+from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
+from engine.base.status import Status
+from engine.cuda_on_host.executed import ExecutedStatements, describe_lines
+from engine.cuda_on_host.options import Schedule
+from engine.evaluation import Correctness, Evaluation, Execution, Latency
 from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
 from engine.model.estimate import CalibrationOf, Estimate, launch_plan
 from engine.pipeline.estimate import estimate_compiled
@@ -33,8 +35,8 @@ from engine.tensors import FloatArray, Inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
-    from engine.compile import CompiledKernel
     from engine.correctness import ErrorMap, ExpectedOutputs
+    from engine.cuda_source import CompiledKernel
     from engine.pipeline.partial import PartialRun
 
 OnStage: TypeAlias = Callable[[str], None]
@@ -191,7 +193,7 @@ class _Run:
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
         """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
-        from engine.compile import compile_plan, target_arch
+        from engine.compiled_plan import compile_plan, target_arch
 
         variant, device = self.resolved.variant, self.resolved.device
         if device is None:
@@ -228,7 +230,7 @@ class _Run:
         """A warpgroup that uses more registers than it holds ends the pipeline."""
         if not any(launch.warpgroup_registers for launch in plan.passes):
             return None
-        from engine.sass.register_budgets import plan_budget_mistake
+        from engine.compiled_plan import plan_budget_mistake
 
         why = plan_budget_mistake(plan, compiled)
         return self._stop(Status.COMPILE_ERROR, why) if why is not None else None
@@ -384,7 +386,7 @@ class _Run:
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
         """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
         from engine.backends.cpu import CpuBackend
-        from engine.backends.cpu.partial import PartialRunError
+        from engine.backends.partial import PartialRunError
         from engine.pipeline.partial import PartialRun, takes_too_long
 
         request = self.request
@@ -432,7 +434,7 @@ class _Run:
         """On a GPU, no other process measures meanwhile."""
         if name == "cpu":
             return nullcontext()
-        from engine.measure.local_gpu import gpu_lock
+        from engine.measure.device_lock import gpu_lock
 
         return gpu_lock(self._purpose, self.stage)
 
@@ -443,8 +445,8 @@ class _Run:
     def _measure(
         self, backend: CudaBackend, plan: LaunchPlan, inputs: Inputs, passed: Evaluation
     ) -> Evaluation:
-        from engine.measure.local_gpu import measuring
-        from engine.measure.timed import time_evaluation
+        from engine.measure.device_lock import measuring
+        from engine.measure.side_by_side import time_evaluation
 
         if self.request.effort == "none":
             return passed

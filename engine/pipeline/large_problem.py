@@ -12,8 +12,8 @@ from math import ceil, prod
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.errors import InvalidProblem
-from engine.evaluation import Status
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
 from engine.plan import make_plan
 from engine.problem import MAX_HEADS, Problem
 from kernels.variant import Config, Variant

@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from engine.base.errors import InvalidProblem
 from engine.devices import DeviceSpec, limits_for
-from engine.errors import InvalidProblem
-from engine.model.estimate import Estimate
-from engine.model.occupancy import occupancy
-from engine.model.traffic import traffic_by_order
-from engine.plan import LaunchPlan
-from engine.sass.advice import Advice, Rerun, advise
-from engine.sass.analysis import Analysis
-from engine.sass.emulation import Emulator
-from engine.sass.footprint import SharedBytes, shared_bytes, staying_touch, touched_bytes
-from engine.sass.timing.constants import kept_l2_bytes
-from engine.sass.timing.simulate import (
+from engine.machine_code.advice import Advice, Rerun, advise
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.footprint import SharedBytes, shared_bytes, staying_touch, touched_bytes
+from engine.machine_code.timing.constants import kept_l2_bytes
+from engine.machine_code.timing.simulate import (
     CtaClass,
     SimulatedLatency,
     SimulatedLaunch,
     simulate_launch,
 )
-from engine.sass.timing.traffic import launch_traffic, staying_traffic
-from engine.sass.trace import CtaTrace
+from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
+from engine.machine_code.trace import CtaTrace
+from engine.model.estimate import Estimate
+from engine.model.launches import traffic_by_order
+from engine.model.occupancy import occupancy
+from engine.plan import LaunchPlan
 from kernels.variant import Variant
 
 _MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time

@@ -7,11 +7,11 @@ they grow with the problem; a test compares them with what is really allocated.
 from __future__ import annotations
 
 from engine.backends.base import BackendName
+from engine.base.host_memory import available_host_memory
+from engine.base.units import format_bytes
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
-from engine.host_memory import available_host_memory
 from engine.plan import LaunchPlan
-from engine.units import format_bytes
 
 # The user half of a 48-bit address space; the only limit known where the system names none.
 _ADDRESSABLE_BYTES = 1 << 47

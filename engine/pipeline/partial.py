@@ -18,7 +18,7 @@ from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cpu import CpuBackend
-    from engine.backends.cpu.partial import PartOfLaunch
+    from engine.backends.partial import PartOfLaunch
 
 # What two host threads execute in a second, roughly: a launch that needs far more than the time
 # limit is not begun, and a part takes a share of the limit.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem
-from engine.evaluation import Evaluation, Latency, PassReport, Status
+from engine.evaluation import Evaluation, Latency, PassReport
 from engine.model.estimate import CalibrationOf, Estimate, launch_plan
 from engine.pipeline.estimate import estimate_compiled
 from engine.pipeline.memory import check_host_memory
@@ -56,7 +57,7 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
         UnknownName: the variant or GPU is not in its list.
         InvalidKernel: there is a mistake in the kernel's description.
     """
-    from engine.compile import cached_kernel
+    from engine.compiled_plan import cached_kernel
 
     resolved = resolve(request)
     variant, device = resolved.variant, resolved.device
@@ -98,7 +99,7 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
     Raises:
         ValueError: the kernel is not compiled.
     """
-    from engine.compile import cached_kernel
+    from engine.compiled_plan import cached_kernel
 
     if seen.plan is None or seen.device is None:
         raise ValueError("there is no launch to speak of")

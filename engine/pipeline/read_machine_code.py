@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.compile import cached_kernel, compile_plan
-from engine.compile.cache import cache_root, read_entry, write_entry
-from engine.compile.sources import read_source
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.compiled_plan import analyse_plan, cached_kernel, compile_plan
+from engine.cuda_source.cache import cache_root, read_entry, write_entry
+from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError, InvalidProblem
+from engine.machine_code.analysis import Analysis, code_digest
+from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
+from engine.machine_code.timing.simulate import residency_ratios
 from engine.model.estimate import launch_plan
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from engine.plan import LaunchPlan
-from engine.records.encoding import decode, encode
-from engine.sass.analysis import Analysis, analyse_plan, code_digest
-from engine.sass.report import Hint, MachineCode, PassReport, own_line, report
-from engine.sass.timing.residency import residency_ratios
+from engine.schema import decode, encode
 
 if TYPE_CHECKING:
-    from engine.compile import CompiledKernel
+    from engine.cuda_source import CompiledKernel
     from engine.pipeline.machine_code import TimedLaunch
 
 _FORMAT = "2"

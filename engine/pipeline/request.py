@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.auto import Choice, TakenAt, choose, choose_at
-from engine.backends.base import Schedule
 from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
+from engine.cuda_on_host.options import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.input_kinds import NORMAL, InputKind

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine.base.errors import AttuneError
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError
 from engine.model.estimate import CalibrationOf, Estimate, launch_plan
 from engine.model.launches import collect
 from engine.pipeline.estimate import estimate_compiled
@@ -53,8 +53,8 @@ def predict_simulated(
     Raises:
         CompileError, ToolMissing, UnknownName: as `compile_plan`.
     """
-    from engine.compile import compile_plan
-    from engine.model.simulated import simulated_of
+    from engine.compiled_plan import compile_plan
+    from engine.history.simulated import simulated_of
 
     compiled = compile_plan(plan, device.arch)
     predicted = estimate_compiled(variant, plan, compiled, device, calibration_of)

@@ -1,7 +1,7 @@
 """Searching for the fastest variant and config: what to try, in which order, and what is best."""
 
 from engine.search.autotune import ProblemResult, problem_results
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.strategies import STRATEGIES, StrategyName
 

@@ -1,33 +1,138 @@
-"""The result of a search for each problem: its best points race against each other on a GPU.
-
-Where candidates can be measured side by side (`OpenCandidates`), the best of the search run a race
-with paired rounds. Elsewhere the evaluations' own times rank them, and what runs differ by, or that
-a time is only predicted, is taken into account: the origin is always said.
-"""
+"""A race of many candidates: few rounds first, in which losers leave, then a final of the best."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from engine.errors import AttuneError
-from engine.evaluation import Origin
-from engine.measure.sampler import SamplerSettings
-from engine.measure.verdict import RANKING_ERROR
+from engine.base.errors import AttuneError
+from engine.evaluation import Correctness, Origin
+from engine.measure.device_lock import gpu_lock, gpu_states
+from engine.measure.rounds import Sample
+from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.side_by_side import TimingGroup
+from engine.measure.verdict import RANKING_ERROR, Verdict
+from engine.names import find_variant
+from engine.plan import make_plan
 from engine.problem import Problem
 from engine.schema import Stored
-from engine.search.race import Candidates, RaceResult, race
 from engine.search.ranking import (
     RankedPoint,
+    SweepRow,
     by_problem,
     comparable,
     rank_rows,
+    rank_run,
     ranking_origin,
 )
-from engine.search.rows import SweepRow
+from engine.search.space import local_gpu_id
+from engine.tensors import make_inputs
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.pipeline.evaluate import Evaluator
+
+
+FINALISTS = 5
+# Rounds of each heat. Fewer than 6 have no interval, and 6 already find what is 10 % slower.
+HEAT_ROUNDS = (6, 12, 24)
+
+
+class Candidates(Protocol):
+    """Candidates ready to be timed side by side, as in `engine.measure.side_by_side`."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why candidates cannot take part (any more), by name; a run may add to it."""
+        ...
+
+    def run(
+        self,
+        incumbent: str,
+        settings: SamplerSettings,
+        candidates: Sequence[str],
+        on_round: Callable[[Sequence[Sample]], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> SamplingRun: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult:
+    """The places of the finalists, and when the others left."""
+
+    places: tuple[RankedPoint, ...]  # of the finalists
+    final: SamplingRun
+    left_in_heat: dict[str, int]  # candidate → 1-based heat after which it was out
+    throttled: str  # why no verdict can be trusted; empty when all is well
+
+
+def race(
+    candidates: Candidates,
+    settings: SamplerSettings,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RaceResult:
+    """Successive halving, then a paired shoot-out of those that are left.
+
+    After each heat the slower half leaves, except candidates not yet known to be slower than the
+    leader. The final runs by the full stopping rule. A candidate that fails has no place.
+
+    Raises:
+        ValueError: no candidates.
+    """
+    remaining = list(candidates.names)
+    if not remaining:
+        raise ValueError("a race needs a candidate")
+    left_in: dict[str, int] = {}
+    for heat, rounds in enumerate(HEAT_ROUNDS, start=1):
+        if len(remaining) <= FINALISTS or should_stop():
+            break
+        staying = _survivors(candidates, remaining, rounds, settings, should_stop)
+        left_in |= {c: heat for c in remaining if c not in staying}
+        remaining = staying
+    left_in |= {c: len(HEAT_ROUNDS) for c in remaining[FINALISTS:]}
+    remaining = remaining[:FINALISTS]
+    final = candidates.run(remaining[0], settings, remaining[1:], should_stop=should_stop)
+    places = rank_run(final, without=candidates.failures)
+    return RaceResult(tuple(places), final, left_in, final.throttled)
+
+
+def _survivors(
+    candidates: Candidates,
+    remaining: Sequence[str],
+    rounds: int,
+    settings: SamplerSettings,
+    should_stop: Callable[[], bool],
+) -> list[str]:
+    """The candidates that remain after one heat, fastest first."""
+    heat = replace(settings, kinds=settings.kinds[:1], min_rounds=rounds, max_rounds=rounds)
+    run = candidates.run(remaining[0], heat, remaining[1:], should_stop=should_stop)
+    if run.stop == "cancelled":
+        return list(remaining)
+    kind = heat.kinds[0]
+    ordered = [place.point for place in rank_run(run, without=candidates.failures)]
+    half = max(FINALISTS, (len(ordered) + 1) // 2)
+    staying = [
+        candidate
+        for position, candidate in enumerate(ordered)
+        if position < half
+        or run.table.compare(candidate, ordered[0], kind).verdict is not Verdict.SLOWER
+    ]
+    return staying or list(remaining[:1])
+
+
+# The result of a search for each problem: its best points race against each other on a GPU.
+#
+# Where candidates can be measured side by side (`OpenCandidates`), the best of the search run a
+# race with paired rounds. Elsewhere the evaluations' own times rank them, and what runs differ by,
+# or that a time is only predicted, is taken into account: the origin is always said.
+
 
 # Makes the kernels of correct rows ready to be timed side by side; points are their names there.
 OpenCandidates: TypeAlias = Callable[[Sequence[SweepRow]], AbstractContextManager[Candidates]]
@@ -161,3 +266,43 @@ def _without_final(origin: Origin, rows: Sequence[SweepRow]) -> str:
 
 def _points(count: int) -> str:
     return "1 point" if count == 1 else f"{count} points"
+
+
+# The final on this machine's GPU: the kernels of a sweep's best rows, timed side by side.
+
+
+def gpu_candidates(
+    evaluator: Evaluator, on_wait: Callable[[str], None] = lambda _: None
+) -> OpenCandidates:
+    """Make rows that passed on this GPU ready for a race; others do not enter it.
+
+    Args:
+        evaluator: whose CUDA context is used; it stays the caller's.
+        on_wait: gets a sentence about the process whose lock on the GPU is waited for.
+    """
+
+    @contextmanager
+    def opened(rows: Sequence[SweepRow]) -> Iterator[Candidates]:
+        backend = cast("CudaBackend", evaluator.backend("cuda"))
+        problem = rows[0].problem
+        inputs = make_inputs(problem)
+        with (
+            gpu_lock(f"the final of {problem.label()}", on_wait),
+            gpu_states() as read_state,
+            TimingGroup(read_state) as group,
+        ):
+            here = local_gpu_id()
+            for row in rows:
+                if row.measured_on not in ("", here):
+                    continue
+                plan = make_plan(find_variant(row.variant), problem, row.config)
+                correctness = _verdict(row.result["correctness"])
+                group.add(row.point, partial(backend.timer, plan, inputs, correctness))
+            yield group
+
+    return opened
+
+
+def _verdict(correctness: dict[str, Any]) -> Correctness:
+    """The row's verdict as an object; a pass has no findings."""
+    return Correctness(**{**correctness, "findings": ()})

@@ -16,13 +16,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulate
-from engine.search.autotune import ProblemResult, problem_result
-from engine.search.gpu_final import gpu_candidates
-from engine.search.rows import SweepRow
+from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
+from engine.search.ranking import SweepRow
 from engine.search.sweep.estimate import runs_on_gpu
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
-from engine.search.location import Location
-from engine.search.ranking import comparable
-from engine.search.rows import SweepRow, compare_rows, problem_columns
+from engine.search.ranking import SweepRow, comparable, compare_rows, problem_columns
+from engine.search.space import Location
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from itertools import product
 from math import prod
 from typing import Any
 
-from engine.backends.base import Schedule
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.config import default_config
+from engine.cuda_on_host.options import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem, UnknownName
+from engine.evaluation import Evaluation
 from engine.input_kinds import NORMAL, InputKind
 from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
@@ -251,3 +254,48 @@ def _limit(count: int, what: str) -> None:
             f"That makes {count:,} {what}, and a sweep takes at most {MAX_POINTS:,}: choose fewer "
             "values."
         )
+
+
+# Where an evaluation ran: which machine, and which of the GPUs of one model.
+#
+# A GPU's name says only its model. Two of one model differ by a few percent, in clocks, cooling
+# and power, so their times are kept apart unless the driver says that they are the same device.
+
+
+_SHOWN_ID = len("GPU-5ac8f2e1")  # of a GPU's UUID; other names are shown whole
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The machine, and the GPU that the evaluation was executed on."""
+
+    host: str = ""  # empty: not recorded
+    gpu: str = ""  # its UUID; empty where no GPU executed it, or where that was not recorded
+
+    def label(self, device: str) -> str:
+        """`NVIDIA L4 (GPU-5ac8f2e1 on node7)`."""
+        if not self.gpu:
+            return f"{device} (which one was not recorded)"
+        shown = self.gpu[:_SHOWN_ID] if self.gpu.startswith("GPU-") else self.gpu
+        return f"{device} ({shown} on {self.host})"
+
+
+UNKNOWN_LOCATION = Location()
+
+
+def location_of(evaluation: Evaluation) -> Location:
+    """Where an evaluation that this process has made ran."""
+    on_gpu = evaluation.execution is not None and evaluation.execution.backend == "cuda"
+    return Location(platform.node(), local_gpu_id() if on_gpu else "")
+
+
+def local_gpu_id() -> str:
+    """What names the GPU that this process uses among all machines': its UUID.
+
+    Machine and index where the driver gives none.
+    """
+    from engine.devices.detect import detect_local
+
+    local = detect_local()
+    uuid = "" if isinstance(local, str) else local.uuid
+    return uuid or f"{platform.node()}:{os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
+from engine.base.errors import ToolMissing
 from engine.config import default_config
-from engine.errors import ToolMissing
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, target_device
 from engine.problem import Problem

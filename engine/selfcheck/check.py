@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from engine.errors import AttuneError, ToolMissing
+from engine.base.errors import AttuneError, ToolMissing
 
 
 class State(StrEnum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+from engine.base.errors import ToolMissing
 from engine.devices import DeviceSpec, find_device
 from engine.devices.detect import detect_local
-from engine.errors import ToolMissing
 from engine.selfcheck.check import Check, CheckResult, perform
 
 DEFAULT_GPU = "L4"  # what is compiled for where there is no GPU and none is named
@@ -43,8 +43,9 @@ def _target(gpu: str | None) -> DeviceSpec:
 def _on_gpu() -> Iterator[CheckResult]:
     """Every check is listed, whether there is a GPU or not."""
     from engine.backends.cuda import CudaBackend, why_not_cuda
-    from engine.measure.local_gpu import gpu_lock
-    from engine.selfcheck import gpu, timing
+    from engine.measure.device_lock import gpu_lock
+    from engine.selfcheck import gpu
+    from engine.selfcheck import gpu as timing
 
     made: list[CudaBackend] = []
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 
-from engine.backends.cpu.toolchain import find_toolchain
-from engine.compile import compile_plan
-from engine.compile.nvrtc import toolchain
+from engine.base.errors import CompileError, ToolMissing
+from engine.base.status import Status
+from engine.compiled_plan import compile_plan
+from engine.cuda_on_host.toolchain import find_toolchain
+from engine.cuda_source.nvrtc import toolchain
 from engine.devices import DeviceSpec
 from engine.environment import collect_environment
-from engine.errors import CompileError, ToolMissing
-from engine.evaluation import Status
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from engine.base.errors import AttuneError, InvalidKernel, UnknownName
+from engine.base.status import Status
+from engine.base.units import format_bytes, format_us
+from engine.batch.alternatives import Option, Situation, rank_options
 from engine.config import default_config
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError, InvalidKernel, UnknownName
-from engine.evaluation import Evaluation, Latency, Occupancy, Resources, Status
-from engine.model.batch.alternatives import Option, Situation, rank_options
+from engine.evaluation import Evaluation, Latency, Occupancy, Resources
 from engine.model.estimate import (
     Estimate,
     FootprintOf,
@@ -25,7 +27,6 @@ from engine.model.estimate import (
 )
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.units import format_bytes, format_us
 from kernels.ladder import LADDER
 from kernels.variant import Config, Variant
 

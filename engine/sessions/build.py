@@ -9,22 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from engine.evaluation import Evaluation
-from engine.problem import Problem
-from engine.records.encoding import decode, encode
-from engine.records.snapshot import (
-    Attachment,
-    Environment,
-    Snapshot,
-    Source,
-    StoredErrorMap,
-)
-from engine.text import (
+from engine.base.text import (
     MAX_NOTES,
     MAX_SENTENCE,
     MAX_SOURCE,
     clean_line,
     clean_lines,
+)
+from engine.evaluation import Evaluation
+from engine.problem import Problem
+from engine.schema import decode, encode
+from engine.sessions.snapshot import (
+    Attachment,
+    Environment,
+    Snapshot,
+    Source,
+    StoredErrorMap,
 )
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from engine.base.errors import AttuneError
+from engine.base.table import Table
+from engine.base.units import format_bytes, format_us
 from engine.config import default_config
 from engine.devices import find_device
-from engine.errors import AttuneError
 from engine.evaluation import Evaluation
 from engine.model.estimate import Estimate, FootprintOf, compiled_footprint, estimate_compiled
 from engine.model.launches import collect
 from engine.names import find_variant
-from engine.table import Table
-from engine.units import format_bytes, format_us
 
 # What `python -m engine profile` asks for, and what people read in the details page.
 DURATION = "gpu__time_duration.sum"

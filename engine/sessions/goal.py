@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.evaluation import Evaluation, Latency, Status
+from engine.base.status import Status
+from engine.base.units import format_us
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
-from engine.records.snapshot import Goal
-from engine.units import format_us
+from engine.sessions.snapshot import Goal
 
 State = Literal["met", "missed", "undecided"]
 

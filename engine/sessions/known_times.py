@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.auto import Taken
-from engine.compile.sources import variant_sources
+from engine.base.errors import AttuneError, CompileError
+from engine.base.status import Status
+from engine.compiled_plan import variant_sources
 from engine.devices.spec import DeviceSpec
-from engine.errors import AttuneError, CompileError
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import Evaluation, Latency
 from engine.model.calibrate import calibrate, prepare
 from engine.model.equations import Calibration
 from engine.model.estimate import CalibrationOf, Footprint, FootprintOf
@@ -345,7 +346,7 @@ def _fit(
     simulated: bool = False,
 ) -> Calibration | None:
     """`simulated`: on top of the points' simulated CTA times; None where one of them has none."""
-    from engine.model.simulated import known_curve
+    from engine.history.simulated import known_curve
 
     if not points:
         return None

@@ -1,6 +1,6 @@
 """The ledger of predictions: each one that was made, and how it fared once a time was taken.
 
-Predictions are kept as they are made (`engine.records.predictions`). Each is scored against the
+Predictions are kept as they are made (`engine.history.predictions`). Each is scored against the
 times that sessions hold (`engine.sessions.known_times`): the last prediction before the time was
 known counts; one that was made afterwards is listed and not counted, and neither is one of another
 source than was timed.
@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.records.predictions import Prediction
+from engine.base.table import Table
+from engine.base.units import format_us
+from engine.history.predictions import Prediction
 from engine.sessions.known_times import KnownTime
-from engine.table import Table
-from engine.units import format_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine.errors import AttuneError
+from engine.base import files
+from engine.base.errors import AttuneError
+from engine.base.files import data_folder
+from engine.base.units import format_speedup, format_us
 from engine.evaluation import Correctness, Evaluation, Latency, PassReport
 from engine.problem import Problem
-from engine.records import files
-from engine.records.encoding import decode, encode
-from engine.units import format_speedup, format_us
-from engine.user_data import data_folder
+from engine.schema import decode, encode
 
 _MAX_BYTES = 16 << 20
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.compile.sources import read_source
+from engine.base.errors import CompileError, InvalidKernel, SnapshotError, UnknownName
+from engine.cuda_source.sources import read_source
 from engine.devices import find_device
-from engine.errors import CompileError, InvalidKernel, SnapshotError, UnknownName
 from engine.evaluation import Evaluation
 from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
-from engine.records.snapshot import Snapshot, Source
+from engine.sessions.snapshot import Snapshot, Source
 from kernels.variant import KERNELS_DIR, Variant
 
 # What a header may be called when it is laid beside a source: never a path.

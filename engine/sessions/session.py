@@ -13,12 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from engine.base import files, journal
+from engine.base.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
+from engine.base.files import data_folder
+from engine.base.text import MAX_NOTES, MAX_SENTENCE, Notes, Sentence, clean_line, clean_lines
 from engine.environment import collect_environment
-from engine.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
 from engine.evaluation import Evaluation
-from engine.records import files, journal
-from engine.records.encoding import decode, encode
-from engine.records.snapshot import (
+from engine.schema import decode, encode
+from engine.sessions.build import (
+    UNTITLED,
+    make_error_map,
+    make_snapshot,
+    make_source,
+    missing_sources,
+    now,
+)
+from engine.sessions.goal import GoalStatus, goal_status
+from engine.sessions.snapshot import (
     AS_TUPLE,
     Decision,
     Goal,
@@ -31,19 +42,8 @@ from engine.records.snapshot import (
     StoredErrorMap,
     TimelineEntry,
 )
-from engine.sessions.build import (
-    UNTITLED,
-    make_error_map,
-    make_snapshot,
-    make_source,
-    missing_sources,
-    now,
-)
-from engine.sessions.goal import GoalStatus, goal_status
 from engine.sessions.store.store import Store, default_store
 from engine.sessions.timeline import TimelineRow, describe, timeline_rows
-from engine.text import MAX_NOTES, MAX_SENTENCE, Notes, Sentence, clean_line, clean_lines
-from engine.user_data import data_folder
 
 if TYPE_CHECKING:
     from engine.correctness import ErrorMap
@@ -325,7 +325,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
 
     The description comes along where it stands in a file beside the source.
     """
-    from engine.compile.sources import variant_sources
+    from engine.compiled_plan import variant_sources
     from engine.names import find_variant
     from kernels.description import read_sidecar, sidecar_of
     from kernels.toml_block import KernelDescriptionError

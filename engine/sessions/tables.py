@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from engine.base.errors import UnknownName
+from engine.base.status import Status
+from engine.base.table import Table
+from engine.base.units import format_bytes, format_speedup_over, format_us
+from engine.batch.cost import usd_per_billion_queries
 from engine.devices import find_device
-from engine.errors import UnknownName
-from engine.evaluation import Evaluation, Latency, PassReport, Status, baseline_label
-from engine.model.batch.cost import usd_per_billion_queries
-from engine.records.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
+from engine.evaluation import Evaluation, Latency, PassReport, baseline_label
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.counters import counters_table
 from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.known_times import KnownTime, source_match
+from engine.sessions.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
 from engine.sessions.store.store import SnapshotInfo
 from engine.sessions.timeline import TimelineRow, timeline_rows
-from engine.table import Table
-from engine.units import format_bytes, format_speedup_over, format_us
 from kernels.variant import Variant
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.evaluation import Evaluation, Latency, Status
-from engine.records.snapshot import TimelineEntry
-from engine.units import format_us
+from engine.base.status import Status
+from engine.base.units import format_us
+from engine.evaluation import Evaluation, Latency
+from engine.sessions.snapshot import TimelineEntry
 
 
 @dataclass(frozen=True, slots=True)

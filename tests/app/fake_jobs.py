@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from verdicts import RIGHT
 
-from engine.evaluation import Evaluation, Finding, Status
+from engine.base.status import Status
+from engine.evaluation import Evaluation, Finding
+from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus
-from engine.jobs.status import SingleJob
 from engine.pipeline.request import EvaluationRequest
-from engine.records.encoding import encode
+from engine.schema import encode
 
 CORRECT = replace(
     RIGHT,

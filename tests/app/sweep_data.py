@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from engine.evaluation import Evaluation, Latency, Status
+from engine.base.status import Status
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepSpec
 

@@ -8,7 +8,7 @@ from test_compare_page import save
 from test_known_times_shown import taken
 
 from engine.auto import choose
-from engine.compile.sources import read_sources
+from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.names import find_variant
 from engine.problem import Problem

@@ -24,8 +24,8 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 def by_equations(monkeypatch):
     """No simulated CTA is known, whatever other tests of this process have simulated: what a page
     says of a kernel changes when its simulation arrives."""
-    monkeypatch.setattr("engine.model.simulated.store._kept", {})
-    monkeypatch.setattr("engine.model.simulated.store.read_entry", lambda _: None)
+    monkeypatch.setattr("engine.history.simulated.store._kept", {})
+    monkeypatch.setattr("engine.history.simulated.store.read_entry", lambda _: None)
 
 
 def ready(at) -> bool:
@@ -287,8 +287,8 @@ def test_an_unsupported_head_dim_is_one_sentence(open_app):
 @pytest.mark.slow
 def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
+    from engine.batch import recommend
     from engine.devices import all_devices
-    from engine.model.batch import recommend
     from kernels.ladder import LADDER
 
     monkeypatch.setattr(recommend, "LADDER", LADDER[:2])

@@ -10,7 +10,7 @@ from test_compare_page import save
 from test_run_states import BASE
 
 from app.sweep import frames
-from engine.compile.sources import read_sources
+from engine.cuda_source.sources import read_sources
 from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.names import find_variant
 from engine.problem import Problem

@@ -19,20 +19,20 @@ from test_run_states import BASE
 from app.shared import queue_position, runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import latency_stream_chart, latency_stream_jobs, polling, run_state
-from engine.evaluation import Status
-from engine.jobs.latency_stream.samples import (
+from engine.base.status import Status
+from engine.jobs.latency_stream.series import (
     LatencySample,
+    LatencySeries,
     StreamPart,
     append_samples,
     begin_stream,
     read_samples,
 )
-from engine.jobs.latency_stream.series import LatencySeries
 from engine.jobs.manager import JobStatus
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 
 CAP, HOT = "power cap", "software thermal slowdown"
 SWITCH = "Measure continuously"

@@ -7,7 +7,7 @@ from app_driver import charts, components, texts, until
 
 from app.tune.machine_code import other, tab
 from app.tune.machine_code.reading import Reading
-from engine.sass.report import (
+from engine.machine_code.report import (
     Count,
     FoldedLoop,
     Hint,

@@ -12,9 +12,10 @@ from streamlit.testing.v1 import AppTest
 from app.shared import runs
 from app.shared.widgets import plain_markdown
 from app.tune import polling, run_state
+from engine.base.status import Status
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency, Status
+from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem

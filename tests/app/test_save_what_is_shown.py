@@ -10,8 +10,8 @@ from fake_jobs import done
 from test_run_states import BASE, compiled_cache, jobs, run  # noqa: F401  (fixtures)
 
 from app.tune import run_state
-from engine.compile.sources import read_sources
-from engine.evaluation import Status
+from engine.base.status import Status
+from engine.cuda_source.sources import read_sources
 from engine.names import find_variant
 from engine.sessions.store.store import default_store
 

@@ -10,11 +10,12 @@ import pytest
 from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 
-from engine.evaluation import Latency, Status
-from engine.records.predictions import keep_prediction
-from engine.records.snapshot import Goal, TimelineEntry
+from engine.base.status import Status
+from engine.evaluation import Latency
+from engine.history.predictions import keep_prediction
 from engine.sessions import advice
 from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.snapshot import Goal, TimelineEntry
 from engine.sessions.store import store as store_module
 from kernels.ladder import LADDER
 

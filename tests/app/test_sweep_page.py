@@ -19,7 +19,7 @@ from app.sweep import charts as sweep_charts
 from app.sweep import frames
 from app.sweep.cost_estimate import estimate
 from app.sweep.results import TABS
-from engine.errors import StoreError
+from engine.base.errors import StoreError
 from engine.jobs.manager import manager
 from engine.problem import Problem
 from engine.search.ranking import by_problem

@@ -13,8 +13,8 @@ from app.sweep import filtered_rows, results
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.result_rows import ResultRows
 from engine.search.autotune import problem_results
+from engine.search.ranking import SweepRow
 from engine.search.results import sweep_frame
-from engine.search.rows import SweepRow
 
 ROWS = rows_of(spec(variants=("v01", "v02", "v05"), seqlens=(64,)))
 

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine import compile as compile_package
+from engine import compiled_plan as compile_package
 from engine.auto import Taken, choice, choose, chosen_variants
 from engine.auto import table as tables
 from engine.auto.renew import GPUS, _Ranking
 from engine.auto.table import Row, Table, changed_since, code_digest, read_table
+from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
-from engine.compile import compile_plan, resources
+from engine.compiled_plan import compile_plan, resources
 from engine.devices import find_device
-from engine.errors import AttuneError, InvalidProblem, UnknownName
 from engine.model.estimate import BF16_CAPABILITY, capability_reason
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, pin_auto, resolve
@@ -282,7 +282,7 @@ def test_no_config_of_the_tables_spills(capability: tuple[int, int]) -> None:
 
 
 def test_a_config_that_spills_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    import engine.model.simulated.curves  # noqa: F401  # it keeps the `compile_plan` that it finds
+    import engine.history.simulated.curves  # noqa: F401  # it keeps the `compile_plan` that it finds
 
     monkeypatch.setattr(compile_package, "compile_plan", lambda *_: None)
     spilled = SimpleNamespace(spill_bytes=8, stack_bytes=0)

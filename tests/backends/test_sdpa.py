@@ -15,7 +15,7 @@ from engine.backends.sdpa import (
     to_torch,
     unsupported_reason,
 )
-from engine.errors import MeasureError, ToolMissing
+from engine.base.errors import MeasureError, ToolMissing
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.variant import Dtype

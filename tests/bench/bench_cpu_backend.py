@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 
 from engine.backends.base import RunOptions
-from engine.backends.cpu.backend import CpuBackend
-from engine.backends.cpu.build import build_kernels, build_runtime
-from engine.backends.cpu.client import worker_threads
-from engine.backends.cpu.toolchain import find_toolchain
-from engine.evaluation import Status
+from engine.backends.cpu import CpuBackend
+from engine.base.status import Status
+from engine.cuda_on_host.build import build_kernels, build_runtime
+from engine.cuda_on_host.client import worker_threads
+from engine.cuda_on_host.toolchain import find_toolchain
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

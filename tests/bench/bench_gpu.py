@@ -24,15 +24,15 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from engine.arguments import TensorArg  # noqa: E402
 from engine.backends.base import RunOptions  # noqa: E402
 from engine.backends.cuda import CudaBackend, why_not_cuda  # noqa: E402
-from engine.compile import compile_plan  # noqa: E402
+from engine.base.launch import TensorArg  # noqa: E402
+from engine.compiled_plan import compile_plan  # noqa: E402
 from engine.correctness.check import check_output  # noqa: E402
 from engine.devices.detect import detect_local  # noqa: E402
 from engine.devices.nvml import GpuState  # noqa: E402
 from engine.evaluation import Correctness, Latency  # noqa: E402
-from engine.measure.local_gpu import measuring  # noqa: E402
+from engine.measure.device_lock import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
 from engine.measure.side_by_side import FULL, TimingGroup  # noqa: E402
 from engine.plan import LaunchPlan, make_plan  # noqa: E402

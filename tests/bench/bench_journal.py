@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from engine.base import journal
 from engine.evaluation import BaselineTiming, Evaluation
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
@@ -23,10 +24,9 @@ from engine.measure.sampler import sampled_latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records import journal
-from engine.records.encoding import encode
+from engine.schema import encode
+from engine.search.ranking import SweepRow
 from engine.search.results import sweep_frame
-from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions, SweepPoint, point_id
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 

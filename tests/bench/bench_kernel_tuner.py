@@ -22,16 +22,18 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from engine.arguments import TensorArg  # noqa: E402
 from engine.backends.cuda import why_not_cuda  # noqa: E402
+from engine.base.launch import TensorArg  # noqa: E402
 from engine.correctness.check import absolute_tolerance  # noqa: E402
 from engine.correctness.reference import reference  # noqa: E402
 from engine.jobs.sweep.ahead import CompileAhead  # noqa: E402
 from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.plan import make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
-from engine.search.autotune import problem_results  # noqa: E402
-from engine.search.gpu_final import gpu_candidates  # noqa: E402
+from engine.search.autotune import (  # noqa: E402
+    gpu_candidates,
+    problem_results,
+)
 from engine.search.space import Space, SweepOptions  # noqa: E402
 from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
 from engine.search.sweep.run import run_sweep  # noqa: E402

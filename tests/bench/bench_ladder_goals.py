@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
+from engine.compiled_plan import analyse_plan
 from engine.config import default_config
 from engine.devices import find_device
 from engine.pipeline.machine_code import TimedLaunch, time_passes
 from engine.pipeline.simulate import predict_simulated
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sass.analysis import analyse_plan
 from kernels.ladder import by_id
 
 A100, L4, H200, RTX = "A100 80GB", "L4", "H200", "RTX 5090"

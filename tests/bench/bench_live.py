@@ -23,8 +23,11 @@ from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
 
 from app.shared.palette import LIGHT  # noqa: E402
 from app.tune import latency_stream_chart  # noqa: E402
-from engine.jobs.latency_stream.samples import LatencySample, StreamPart  # noqa: E402
-from engine.jobs.latency_stream.series import LatencySeries  # noqa: E402
+from engine.jobs.latency_stream.series import (  # noqa: E402
+    LatencySample,
+    LatencySeries,
+    StreamPart,
+)
 
 CHART = ".attune-chart[data-key=latency_stream_chart]"
 GOAL_CANCEL_MS = 500

@@ -22,28 +22,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.compile import CompiledKernel, compile_plan, resources
-from engine.compile.cache import cache_root
+from engine.base.errors import AttuneError
+from engine.compiled_plan import compile_plan, launch_of_pass, resources
+from engine.cuda_source import CompiledKernel
+from engine.cuda_source.cache import cache_root
 from engine.devices import DeviceSpec, find_device
-from engine.errors import AttuneError
+from engine.history.simulated import known_ctas, known_simulated_of, simulated_of
+from engine.history.simulated.ctas import SimulatedCtas
+from engine.history.simulated.lengths import heaviest_cta
+from engine.history.simulated.persistent import PersistentCtas
+from engine.machine_code.analysis import program_of
+from engine.machine_code.counts import count_launch
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import find_entry
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.native_library import build_libraries
+from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
 from engine.model.estimate import Estimate, estimate, launch_plan
 from engine.model.launches import collect
-from engine.model.simulated import known_ctas, known_simulated_of, simulated_of
-from engine.model.simulated.ctas import SimulatedCtas
-from engine.model.simulated.heaviest import heaviest_cta
-from engine.model.simulated.persistent import PersistentCtas
 from engine.names import find_variant
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.sass.analysis import program_of
-from engine.sass.counts import count_launch
-from engine.sass.cubin import read_cubin
-from engine.sass.disassembly import find_entry
-from engine.sass.emulation import Emulator
-from engine.sass.launch import launch_of_pass
-from engine.sass.native_library import build_libraries
-from engine.sass.timing.native import simulate_sm
-from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -17,10 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from engine.compile import compile_plan, resources  # noqa: E402
+from engine.batch.curve import predict_curve  # noqa: E402
+from engine.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
+from engine.compiled_plan import (  # noqa: E402
+    compile_plan,
+    resources,
+)
 from engine.devices import find_device  # noqa: E402
-from engine.model.batch.curve import predict_curve  # noqa: E402
-from engine.model.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
 from engine.model.estimate import compiled_footprint  # noqa: E402
 from engine.pipeline.preview import preview  # noqa: E402
 from engine.pipeline.request import EvaluationRequest  # noqa: E402

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from engine.base.errors import AttuneError
+from engine.batch.validate import from_evaluations, validate
 from engine.devices import find_device
-from engine.errors import AttuneError
-from engine.model.batch.validate import from_evaluations, validate
 from engine.model.estimate import compiled_footprint
 from engine.names import find_variant
-from engine.records.codec import loads
+from engine.sessions.snapshot import loads
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
 

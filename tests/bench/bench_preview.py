@@ -30,7 +30,7 @@ def module(*names):
 
 preview = module("engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
-from engine.compile import compile_plan
+from engine.cuda_source import compile_plan
 from engine.problem import Problem
 
 requests = [

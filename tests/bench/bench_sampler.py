@@ -23,8 +23,11 @@ from simulated_gpu import (  # noqa: E402
 )
 
 from engine.measure.sampler import SamplerSettings, run_rounds  # noqa: E402
-from engine.measure.statistics import median_interval  # noqa: E402
-from engine.measure.verdict import Verdict, interval_verdict  # noqa: E402
+from engine.measure.verdict import (  # noqa: E402
+    Verdict,
+    interval_verdict,
+    median_interval,
+)
 
 COMPARISONS = 1000
 DECIDED = (Verdict.FASTER, Verdict.SLOWER)

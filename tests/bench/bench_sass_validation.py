@@ -48,21 +48,21 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.compile import compile_kernel
+from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, limits_for
+from engine.machine_code import Cubin, disassemble, read_cubin
+from engine.machine_code.emulation import emulate
+from engine.machine_code.footprint import SharedBytes
+from engine.machine_code.instruction import Program
+from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
+from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.simulate import CtaClass, measured_ctas, simulate_launch
+from engine.machine_code.timing.sm import GpuRates, gpu_rates, sm_kernel
+from engine.machine_code.timing.traffic import launch_traffic
 from engine.measure.verdict import RANKING_ERROR
 from engine.model.occupancy import occupancy
-from engine.sass import Cubin, disassemble, read_cubin
-from engine.sass.emulation import emulate
-from engine.sass.footprint import SharedBytes
-from engine.sass.instruction import Program
-from engine.sass.launch import Launch, buffer_address
-from engine.sass.timing.constants import LAUNCH_FLOOR_US
-from engine.sass.timing.native import simulate_sm
-from engine.sass.timing.simulate import CtaClass, measured_ctas, simulate_launch
-from engine.sass.timing.sm import GpuRates, gpu_rates, sm_kernel
-from engine.sass.timing.traffic import launch_traffic
 
 CHOSEN_ON = "chosen on"
 KERNELS = Path(__file__).resolve().parents[1] / "sass" / "kernels"

@@ -20,8 +20,8 @@ from sessions_data import evaluation_maker  # noqa: E402
 
 from engine.environment import collect_environment  # noqa: E402
 from engine.problem import Problem  # noqa: E402
-from engine.records.codec import dumps, loads  # noqa: E402
 from engine.sessions.build import make_snapshot  # noqa: E402
+from engine.sessions.snapshot import dumps, loads  # noqa: E402
 from engine.sessions.store.store import Store, search  # noqa: E402
 
 NUM_SNAPSHOTS = 10_000

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "backends" / "cpu")
 
 from cuda_feature_cases import GROUPS, LACKING, lacking_sentence
 
-from engine.backends.cpu.client import Client
+from engine.cuda_on_host.client import Client
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from engine.records.codec import loads
 from engine.sessions.report import to_html
+from engine.sessions.snapshot import loads
 
 pytestmark = pytest.mark.browser
 

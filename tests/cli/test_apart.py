@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import AttuneError, CompileError, UnknownName
 from engine.cli import apart
 from engine.cli.apart import run_apart
-from engine.errors import AttuneError, CompileError, UnknownName
 
 ROOT = Path(__file__).resolve().parents[2]
 

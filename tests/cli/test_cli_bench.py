@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.status import Status
 from engine.cli import main
 from engine.cli.bench import _as_dict, _print_result, parse_entrant
-from engine.errors import InvalidProblem, UnknownName
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import Evaluation, Latency
 from engine.measure.verdict import Comparison, Verdict
 from engine.pipeline.bench import BenchLine, BenchResult, Entrant
 from engine.problem import Problem
-from engine.sessions.export import export_evaluations
+from engine.sessions.files import export_evaluations
 
 PROBLEM = Problem(1, 8, 128, 64)
 
@@ -157,7 +158,7 @@ EVALUATION = Evaluation(
 
 
 def test_a_snapshot_opens_again(tmp_path: Path) -> None:
-    from engine.records.codec import loads
+    from engine.sessions.snapshot import loads
 
     for name in ("a.json", "a.json.gz"):
         path = tmp_path / name

@@ -9,7 +9,7 @@ import pytest
 from sessions_data import evaluation_maker, make_latency
 
 from engine.cli import main
-from engine.compile.sources import read_sources
+from engine.cuda_source.sources import read_sources
 from engine.names import find_variant
 from engine.pipeline.bench import BenchResult
 from engine.problem import Problem

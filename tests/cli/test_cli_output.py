@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sessions_data import snapshot_maker
 
+from engine.base import files
 from engine.cli import main
-from engine.records import files
 from engine.sessions.store.store import Store
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from engine.base.errors import ToolMissing
 from engine.cli import main
-from engine.compile import compile_kernel
-from engine.errors import ToolMissing
+from engine.cuda_source import compile_kernel
+from engine.machine_code import disassembly as nvdisasm
 from engine.names import find_variant
-from engine.sass import nvdisasm
 
 GEMM = """
 #include <cstdio>
@@ -246,7 +246,7 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
             nvdisasm.find_nvdisasm()
     finally:
         nvdisasm.find_nvdisasm.cache_clear()
-    monkeypatch.setattr("engine.sass.disassembly.run_nvdisasm", missing)
+    monkeypatch.setattr("engine.machine_code.disassembly.run_nvdisasm", missing)
     assert main(["sass", "v01", "--arch", "sm_75", "-S", "64"]) == 1
     assert capsys.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
 

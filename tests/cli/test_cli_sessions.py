@@ -16,9 +16,8 @@ from engine.evaluation import Evaluation, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.codec import dumps, loads
-from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.snapshot import Snapshot, dumps, loads
 from kernels.characters import hidden_in
 
 OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"

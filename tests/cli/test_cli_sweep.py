@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from engine.base.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
+from engine.base.status import Status
 from engine.cli import parser
-from engine.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.search import evaluation_process
@@ -256,7 +257,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     def lost(*_: object) -> None:
         raise ClusterError("The Dask scheduler is gone.")
 
-    monkeypatch.setattr("engine.search.cluster.executor.connect", lost)
+    monkeypatch.setattr("engine.cluster.executor.connect", lost)
     journal = tmp_path / "s.jsonl"
     journal.touch()
     argv = ["v01", "--gpu", "L4", "--dask", "127.0.0.1:8786", "--journal", str(journal)]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.host_code import without_host_code
-from engine.compile.nvrtc import compile_kernel
-from engine.compile.sources import read_sources
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.cuda_source.host_code import without_host_code
+from engine.cuda_source.nvrtc import compile_kernel
+from engine.cuda_source.sources import read_sources
 from kernels.variant import KERNELS_DIR
 
 HOST = [

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import compile_kernel
-from engine.compile.nvrtc import toolchain
-from engine.errors import CompileError, ToolMissing, UnknownName
+from engine.base.errors import CompileError, ToolMissing, UnknownName
+from engine.cuda_source import compile_kernel
+from engine.cuda_source.nvrtc import toolchain
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
@@ -152,7 +152,7 @@ def test_the_key_covers_everything_that_matters(
     (tmp_path / "h.cuh").write_text("#define ONE 1\n")
     assert key() == start
     newer = dataclasses.replace(toolchain(), release="99.0.0")
-    monkeypatch.setattr("engine.compile.nvrtc.toolchain", lambda: newer)
+    monkeypatch.setattr("engine.cuda_source.nvrtc.toolchain", lambda: newer)
     keys.add(key())
     assert len(keys) == 6
 
@@ -190,7 +190,8 @@ def test_without_a_place_for_the_cache_it_still_compiles(
 
 def test_two_processes_that_compile_the_same_are_safe(data: Path, cache_dir: Path) -> None:
     code = (
-        "import sys, hashlib; from pathlib import Path; from engine.compile import compile_kernel\n"
+        "import sys, hashlib; from pathlib import Path\n"
+        "from engine.cuda_source import compile_kernel\n"
         "for arch in ('sm_75', 'sm_80', 'sm_86', 'sm_89', 'sm_90'):\n"
         f"    k = compile_kernel(Path({str(data / 'two_entries.cu')!r}), {TILE!r}, arch, ())\n"
         "    print(hashlib.sha256(k.cubin).hexdigest())\n"
@@ -228,7 +229,7 @@ def test_without_the_toolkits_headers_there_is_one_sentence(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = dataclasses.replace(toolchain(), include_dir=tmp_path)
-    monkeypatch.setattr("engine.compile.nvrtc.toolchain", lambda: bare)
+    monkeypatch.setattr("engine.cuda_source.nvrtc.toolchain", lambda: bare)
     with pytest.raises(ToolMissing, match=r"CUDA header cuda_bf16\.h is missing from .*: pip inst"):
         compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
 
@@ -248,5 +249,5 @@ def test_a_template_named_without_its_arguments(tmp_path: Path) -> None:
 
 
 def test_importing_the_compiler_imports_no_cupy() -> None:
-    code = "import sys, engine.compile; sys.exit('cupy' in sys.modules)"
+    code = "import sys, engine.cuda_source; sys.exit('cupy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,10 +7,12 @@ import pytest
 from slow_cases import one_in
 from tests.kernels.fitting import fitting_config
 
-from engine.compile import cached_kernel, compile_plan, nvrtc, resources
-from engine.errors import ToolMissing
+from engine.base.errors import ToolMissing
+from engine.base.launch import PassLaunch
+from engine.compiled_plan import cached_kernel, compile_plan, resources
+from engine.cuda_source import nvrtc
 from engine.evaluation import Resources
-from engine.plan import LaunchPlan, PassLaunch, make_plan
+from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile.ptxas import (
+from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
     locate_ptx_errors,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.sources import read_sources
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.cuda_source.sources import read_sources
 
 
 def test_headers_are_found_transitively(data: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.toolkit import choose_include_dir, headers_version
-from engine.errors import ToolMissing
+from engine.base.errors import ToolMissing
+from engine.cuda_source.toolkit import choose_include_dir, headers_version
 
 
 def include_dir(folder: Path, cudart_version: int | None) -> Path:

@@ -11,12 +11,12 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunResult
+from engine.base.status import Status
 from engine.correctness import check_output, check_with_maps
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
-from engine.correctness.emulate import emulated_attention
 from engine.correctness.maps import NOT_COMPARED
-from engine.correctness.reference import everything, reference
-from engine.evaluation import Correctness, Status
+from engine.correctness.reference import emulated_attention, everything, reference
+from engine.evaluation import Correctness
 from engine.input_kinds import INPUT_KINDS, InputKind
 from engine.problem import Problem
 from engine.tensors import POISON_BITS, Inputs, decode, encode, make_inputs

@@ -11,9 +11,10 @@ from emulated_kernel import Kernel
 from slow_cases import one_in
 
 from engine.backends.base import RunResult
+from engine.base.status import Status
 from engine.correctness import check_output
 from engine.correctness.reference import reference
-from engine.evaluation import Correctness, Status
+from engine.evaluation import Correctness
 from engine.input_kinds import InputKind
 from engine.plan import make_plan
 from engine.problem import Problem

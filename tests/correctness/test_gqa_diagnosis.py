@@ -9,9 +9,10 @@ import pytest
 
 from engine.backends.base import RunResult
 from engine.backends.sdpa import sdpa_same_dtype
+from engine.base.status import Status
 from engine.correctness import check_output
 from engine.correctness.reference import Coverage, covered_reference, everything, reference
-from engine.evaluation import Correctness, Status
+from engine.evaluation import Correctness
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, encode, make_inputs

@@ -13,8 +13,9 @@ from slow_cases import one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
+from engine.base.status import Status
 from engine.correctness import check_output
-from engine.evaluation import Correctness, Status
+from engine.evaluation import Correctness
 from engine.input_kinds import InputKind
 from engine.plan import make_plan
 from engine.problem import Problem

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from slow_cases import one_in
 
-from engine.correctness.emulate import emulated_attention
 from engine.correctness.reference import (
     MAX_ELEMENTS,
     choose_coverage,
     coverage_size,
     covered_reference,
+    emulated_attention,
     everything,
 )
 from engine.correctness.reference import reference as whole_reference

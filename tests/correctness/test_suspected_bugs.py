@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from engine.backends.base import RunResult
+from engine.base.status import Status
 from engine.correctness import check_output
-from engine.evaluation import Correctness, Status
+from engine.evaluation import Correctness
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import decode, encode, make_inputs

@@ -10,10 +10,10 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunResult
+from engine.base.status import Status
 from engine.correctness import check_output
-from engine.correctness.emulate import emulated_attention
-from engine.correctness.reference import everything, slice_qkv
-from engine.evaluation import Correctness, Status
+from engine.correctness.reference import emulated_attention, everything, slice_qkv
+from engine.evaluation import Correctness
 from engine.input_kinds import INPUT_KINDS
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, decode, encode, make_inputs

@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
+from engine.base.errors import AttuneError, UnknownName
 from engine.devices import all_devices, find_device, limits_for
-from engine.devices.spec import SM_LIMITS, DeviceSpec
-from engine.devices.table import _key
-from engine.errors import AttuneError, UnknownName
+from engine.devices.spec import SM_LIMITS, DeviceSpec, _key
 
 # FP16 FMAs per SM and cycle with FP32 accumulation where nothing halves it (architecture
 # whitepapers), and FP32 lanes per SM.

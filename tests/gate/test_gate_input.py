@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import BadInput
 from engine.cli import main
-from engine.errors import BadInput
 from engine.gate.found import find_kernels
 from engine.gate.settings import parse_problem, read_settings
 from engine.gate.trees import NoTree, open_tree, open_trees, working_tree

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.compile import cached_kernel
+from engine.compiled_plan import cached_kernel
 from engine.jobs.sweep.ahead import CompileAhead
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import StoreError
-from engine.records import journal
+from engine.base import journal
+from engine.base.errors import StoreError
 
 
 def test_round_trip_and_offset(tmp_path: Path) -> None:

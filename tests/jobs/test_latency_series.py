@@ -8,9 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from engine.jobs.latency_stream.samples import LatencySample, StreamPart
-from engine.jobs.latency_stream.series import LatencySeries
-from engine.measure.statistics import median_interval
+from engine.jobs.latency_stream.series import LatencySample, LatencySeries, StreamPart
+from engine.measure.verdict import median_interval
 
 CAP, HOT = "power cap", "software thermal slowdown"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.journal import read_from
 from engine.devices.nvml import GpuState
-from engine.jobs.latency_stream.samples import (
+from engine.jobs.latency_stream.series import (
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
     LatencySample,
@@ -22,13 +23,12 @@ from engine.jobs.latency_stream.samples import (
 )
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager, JobStatus
-from engine.jobs.runner import JobRunner
+from engine.jobs.supervisor import JobRunner
 from engine.jobs.worker import JOB_TYPES
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.encoding import encode
-from engine.records.journal import read_from
+from engine.schema import encode
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 

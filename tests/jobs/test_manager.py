@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine.base import journal
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records import journal
 
 SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 # What a worker does in the least time, where it does not matter what.

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluation import Evaluation, Latency, Status
+from engine.base.status import Status
+from engine.evaluation import Evaluation, Latency
 from engine.jobs.sweep import files as subject
 from engine.jobs.sweep.files import SweepFiles
 from engine.problem import Problem
-from engine.records.encoding import encode
-from engine.search.rows import SweepRow
+from engine.schema import encode
+from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
 

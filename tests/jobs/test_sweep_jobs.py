@@ -16,11 +16,11 @@ import pytest
 
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
-from engine.jobs.table import JobTable
-from engine.measure.statistics import MedianInterval
+from engine.jobs.supervisor import JobTable
+from engine.measure.verdict import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import RankedPoint
 from engine.search.space import Space, SweepOptions

@@ -15,8 +15,8 @@ from slow_cases import of_each, one_in
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
+from engine.base.status import Status
 from engine.correctness.check import check_output
-from engine.evaluation import Status
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.tensors import Inputs, make_inputs

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from slow_cases import of_each
 
-from engine.compile.nvrtc import compile_kernel
+from engine.cuda_source.nvrtc import compile_kernel
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.arguments import ScalarArg, TensorArg
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
+from engine.base.launch import ScalarArg, TensorArg
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.description import KernelDescriptionError, description_of, parse_variant, without_block

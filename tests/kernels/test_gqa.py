@@ -13,8 +13,8 @@ import pytest
 from fitting import fitting_config
 from slow_cases import one_in
 
+from engine.base.status import Status
 from engine.cli import main
-from engine.evaluation import Status
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from slow_cases import one_in
 
-from engine.backends.base import DEFAULT_ARCH, RunOptions
+from engine.backends.base import RunOptions
+from engine.base.status import Status
 from engine.correctness.check import check_output
-from engine.evaluation import Status
+from engine.cuda_on_host.options import DEFAULT_ARCH
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from shared_builds import own_cache
 
+from engine.base.errors import InvalidKernel
 from engine.cli import main
-from engine.errors import InvalidKernel
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.preview import preview

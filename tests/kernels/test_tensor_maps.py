@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.arguments import TensorMapArg, encode_argument
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
+from engine.base.launch import PassLaunch, TensorMapArg, encode_argument
 from engine.own_kernels.explain import explain
-from engine.plan import PassLaunch, make_plan
+from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.description import KernelDescriptionError, parse_variant
 from kernels.variant import Variant

@@ -10,8 +10,8 @@ from slow_cases import of_each
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
+from engine.base.status import Status
 from engine.correctness.check import check_output
-from engine.evaluation import Status
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from engine.auto.reach import out_of_reach
+from engine.base.errors import AttuneError
 from engine.cli import main
 from engine.devices import find_device
-from engine.errors import AttuneError
-from engine.ladder import Rung, known_rung, ladder_table, work_out_rung
-from engine.ladder.changes import (
+from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
+from engine.kernel_figures.changes import (
     counts_diff,
     gain,
     header_of,
@@ -20,10 +20,9 @@ from engine.ladder.changes import (
     rung_before,
     source_diff,
 )
-from engine.ladder.rung import request_of
-from engine.ladder.tables import reasons, without_empty
+from engine.kernel_figures.rung import reasons, request_of, without_empty
+from engine.model.calibrate import fits
 from engine.model.estimate import unsupported_reason
-from engine.model.fitting import fits
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from tests.sass.gate import recorded

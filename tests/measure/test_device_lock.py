@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import MeasureError
+from engine.base.errors import MeasureError
 from engine.measure.device_lock import device_lock, lock_path
 
 GPU = "GPU-1234/../etc"  # whatever a driver may say, it stays a file's name

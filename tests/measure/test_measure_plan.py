@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.measure.replay_plan import (
+from engine.measure.replay import (
     COLD_L2_MULTIPLE,
     MAX_LAUNCHES,
     TARGET_REPLAY_US,

@@ -11,11 +11,10 @@ from statistics import median
 import numpy as np
 import pytest
 
+from engine.base.errors import MeasureError
 from engine.devices.nvml import GpuState
-from engine.errors import MeasureError
 from engine.evaluation import LatencyKind
-from engine.measure.replay import ReplayDevice
-from engine.measure.replay_plan import TARGET_REPLAY_US
+from engine.measure.replay import TARGET_REPLAY_US, ReplayDevice
 from engine.measure.sampler import sampled_latency
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.measure.statistics import median_interval
 from engine.measure.verdict import (
     MIN_DIFFERENCE,
     RUN_TO_RUN_FLOOR,
@@ -19,6 +18,7 @@ from engine.measure.verdict import (
     aa_floor,
     decide,
     interval_verdict,
+    median_interval,
     paired_verdict,
 )
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
-from engine.errors import InvalidProblem
 from engine.evaluation import Resources
-from engine.model.clusters import max_active_clusters, sms_of_gpcs
 from engine.model.estimate import estimate, launch_plan
-from engine.model.occupancy import occupancy
+from engine.model.occupancy import max_active_clusters, occupancy, sms_of_gpcs
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.description import parse_variant

@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine.devices import find_device
-from engine.devices.spec import limits_for
-from engine.errors import InvalidProblem
-from engine.model.batch.table import (
+from engine.base.errors import InvalidProblem
+from engine.batch.table import (
     batch_table,
     explain_knee,
     memory_feasible,
     smallest_batches,
     step_warning,
 )
+from engine.devices import find_device
+from engine.devices.spec import limits_for
 from engine.model.occupancy import occupancy
 from engine.problem import Problem
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.base.errors import InvalidProblem
+from engine.batch.validate import validate
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem
-from engine.model.batch.validate import validate
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, Parameters, evaluate, machine, predict_arrays
 from engine.model.estimate import FootprintOf

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from engine.errors import InvalidProblem
-from engine.model.batch.cost import Cost, cost, queries_in, saving
+from engine.base.errors import InvalidProblem
+from engine.batch.cost import Cost, cost, queries_in, saving
 from engine.problem import Problem
 
 # A request of 4 heads and 128 positions.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.batch.validate import validate
 from engine.devices import find_device
-from engine.model.batch.validate import validate
 from engine.model.calibrate import calibrate, leave_one_out, prepare
 from engine.model.estimate import FootprintOf
 from engine.model.measurements import read_measurements

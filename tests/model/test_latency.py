@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.base.errors import InvalidProblem
+from engine.batch.curve import predict_curve
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
-from engine.errors import InvalidProblem
 from engine.evaluation import Latency, Resources
-from engine.model.batch.curve import predict_curve
 from engine.model.equations import Terms
 from engine.model.estimate import capability_reason, estimate, launch_plan, unsupported_reason
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InvalidProblem, UnknownName
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.model.measurements import (
     MAX_CHARS,
     MAX_ROWS,

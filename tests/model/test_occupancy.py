@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SM_LIMITS, SmLimits
-from engine.errors import InvalidProblem
 from engine.evaluation import Occupancy
 from engine.model.occupancy import occupancy
 from engine.model.whatif import whatif

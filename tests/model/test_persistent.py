@@ -8,22 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compile import CompiledKernel, compile_plan, resources
+from engine.compiled_plan import compile_plan, launch_of_pass, resources
+from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
+from engine.history.simulated import known_ctas, simulated_of
+from engine.history.simulated.ctas import pieces_of
+from engine.history.simulated.persistent import PersistentCtas
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import find_entry
+from engine.machine_code.emulation import EXECUTED, Emulator
+from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
 from engine.model.estimate import estimate
-from engine.model.simulated import known_ctas, simulated_of
-from engine.model.simulated.persistent import PersistentCtas
-from engine.model.simulated.schedule import pieces_of
 from engine.names import find_variant
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.sass.analysis import program_of
-from engine.sass.cubin import read_cubin
-from engine.sass.disassembly import find_entry
-from engine.sass.emulation import EXECUTED, Emulator
-from engine.sass.launch import launch_of_pass
-from engine.sass.timing.native import simulate_sm
-from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
 
 PROBLEM = Problem(batch=2, num_heads=15, seqlen=1000, head_dim=64)
 CAUSAL = replace(PROBLEM, causal=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing, UnknownName
+from engine.base.status import Status
+from engine.batch import recommend
+from engine.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
+from engine.batch.validate import from_evaluations
 from engine.devices import find_device
-from engine.errors import AttuneError, CompileError, InvalidProblem, ToolMissing, UnknownName
-from engine.evaluation import Evaluation, Latency, Status
-from engine.model.batch import recommend
-from engine.model.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
-from engine.model.batch.validate import from_evaluations
+from engine.evaluation import Evaluation, Latency
 from engine.model.estimate import FootprintOf, compiled_footprint
 from engine.model.measurements import Measurement, read_measurements
 from engine.problem import Problem

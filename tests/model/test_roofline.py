@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
 from engine.cli import main
 from engine.devices import find_device
-from engine.errors import InvalidProblem
-from engine.evaluation import Evaluation, Latency, Status
+from engine.evaluation import Evaluation, Latency
 from engine.model.roofline import LaunchWork, launch_work, roofline_points, roofs_of
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.search.roofline import roofline_frame, sweep_roofs
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
+from engine.search.sweep.estimate import roofline_frame, sweep_roofs
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from kernels.variant import Config, ProblemLike
 

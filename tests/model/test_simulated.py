@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
 from engine.evaluation import Resources
-from engine.model.batch.recommend import BatchRequest, recommend_batch
+from engine.history.simulated import known_batch_curve, simulated_batch_curve
 from engine.model.calibrate import Points, calibrate
 from engine.model.equations import (
     Calibration,
@@ -22,7 +23,6 @@ from engine.model.equations import (
 from engine.model.estimate import Estimate, estimate
 from engine.model.launches import Launches, collect
 from engine.model.measurements import Measurement
-from engine.model.simulated import known_batch_curve, simulated_batch_curve
 from engine.names import find_variant
 from engine.pipeline.simulate import predict_simulated
 from engine.plan import make_plan

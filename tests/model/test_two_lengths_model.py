@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
-from engine.model.batch.recommend import BatchRequest, recommend_batch
 from engine.model.estimate import estimate_compiled
 from engine.model.launches import collect, collect_batches
 from engine.model.measurements import parse_measurements

@@ -14,8 +14,7 @@ from engine.evaluation import Occupancy
 from engine.model.estimate import Estimate, estimate_compiled
 from engine.model.launches import collect
 from engine.problem import Problem
-from engine.records.codec import dumps, loads
-from engine.records.snapshot import version_of
+from engine.sessions.snapshot import dumps, loads, version_of
 from kernels.ladder import by_id
 from kernels.variant import ceil_div
 
@@ -91,7 +90,7 @@ def test_a_file_holds_idle_ctas_in_version_3() -> None:
 
 @pytest.mark.parametrize("num_splits", [1, 32])
 def test_the_recommendation_counts_what_works(num_splits: int, footprint_of) -> None:
-    from engine.model.batch.recommend import BatchRequest, recommend_batch
+    from engine.batch.recommend import BatchRequest, recommend_batch
 
     request = BatchRequest(
         "v05", "L4", seqlen=128, head_dim=64, config=with_splits(num_splits), max_batch=256

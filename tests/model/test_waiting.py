@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from engine.errors import InvalidProblem
-from engine.model.batch.waiting import WaitPlan, plan_waiting, wait_quantile_us
+from engine.base.errors import InvalidProblem
+from engine.batch.cost import WaitPlan, plan_waiting, wait_quantile_us
 
 # A launch that is free to grow: 1 ms whatever the batch.
 FLAT = np.full(256, 1000.0)

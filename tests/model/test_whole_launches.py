@@ -7,22 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compile import compile_plan, resources
+from engine.compiled_plan import compile_plan, launch_of_pass, resources
 from engine.devices import find_device
+from engine.history.simulated import known_ctas, simulated_of
+from engine.history.simulated.ctas import SimulatedCtas
+from engine.machine_code.analysis import program_of
+from engine.machine_code.counts import count_launch
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import find_entry
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
 from engine.model.estimate import estimate
-from engine.model.simulated import known_ctas, simulated_of
-from engine.model.simulated.ctas import SimulatedCtas
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sass.analysis import program_of
-from engine.sass.counts import count_launch
-from engine.sass.cubin import read_cubin
-from engine.sass.disassembly import find_entry
-from engine.sass.emulation import Emulator
-from engine.sass.launch import launch_of_pass
-from engine.sass.timing.native import simulate_sm
-from engine.sass.timing.sm import allocated_smem, gpu_rates, sm_kernel
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
 

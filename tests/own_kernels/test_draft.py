@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InvalidKernel
-from engine.own_kernels.describe import described, write_description
+from engine.base.errors import InvalidKernel
 from engine.own_kernels.draft import Draft, draft_block, draft_of
-from engine.own_kernels.explain import explain, why_arguments_differ
+from engine.own_kernels.explain import described, explain, why_arguments_differ, write_description
+from engine.own_kernels.host_launch import fields_of, kernels_of
 from engine.own_kernels.registry import check_kernel
-from engine.own_kernels.signature import fields_of, kernels_of
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.description import has_block, without_block

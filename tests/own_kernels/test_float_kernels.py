@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.base.status import Status
 from engine.cli import main
-from engine.evaluation import Evaluation, Status
+from engine.evaluation import Evaluation
 from engine.own_kernels.explain import explain
+from engine.own_kernels.host_launch import kernels_of
 from engine.own_kernels.registry import VARIABLE
-from engine.own_kernels.signature import kernels_of
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan

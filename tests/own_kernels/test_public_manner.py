@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from slow_cases import one_in
 
-from engine.arguments import StructArg, encode_argument
+from engine.base.launch import StructArg, encode_argument
+from engine.base.status import Status
 from engine.cli import main
-from engine.evaluation import Status
 from engine.names import find_variant
 from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import Evaluator

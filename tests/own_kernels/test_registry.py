@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import InvalidKernel, UnknownName
 from engine.cli import main
-from engine.errors import InvalidKernel, UnknownName
 from engine.names import find_variant
 from engine.own_kernels.registry import (
     OWN,

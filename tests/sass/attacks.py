@@ -18,17 +18,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.base.errors import AttuneError
 from engine.devices import find_device
-from engine.errors import AttuneError
+from engine.machine_code import emulation, native_library
+from engine.machine_code.analysis import Analysis, find_entry
+from engine.machine_code.counts import count_launch
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import disassemble
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.instruction import Program
+from engine.machine_code.launch import Launch
 from engine.pipeline.machine_code import time_launch
-from engine.sass import emulation, native_library
-from engine.sass.analysis import Analysis, find_entry
-from engine.sass.counts import count_launch
-from engine.sass.cubin import read_cubin
-from engine.sass.disassembly import disassemble
-from engine.sass.emulation import Emulator
-from engine.sass.instruction import Program
-from engine.sass.launch import Launch
 
 MOST_STEPS = 20_000  # warp instructions of one CTA
 DEVICES = {"sm_80": "A100", "sm_90": "H100", "sm_120": "RTX 5090"}

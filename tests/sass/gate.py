@@ -16,17 +16,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile import compile_plan
+from engine.base.errors import AttuneError
+from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.config import default_config
-from engine.errors import AttuneError
+from engine.machine_code.analysis import disassembled
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
+from engine.machine_code.instruction import Pipe, Program
+from engine.machine_code.summary import outer_line
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.sass.analysis import disassembled
-from engine.sass.cubin import read_cubin
-from engine.sass.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
-from engine.sass.instruction import Pipe, Program
-from engine.sass.launch import launch_of_pass
-from engine.sass.summary import outer_line
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

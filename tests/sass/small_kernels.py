@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from engine.compile import compile_kernel
-from engine.sass.analysis import Analysis, analyse
-from engine.sass.arguments import parse_arguments
-from engine.sass.launch import Launch
+from engine.cuda_source import compile_kernel
+from engine.machine_code.analysis import Analysis, analyse
+from engine.machine_code.launch import Launch, parse_arguments
 
 
 def counted(

@@ -6,12 +6,11 @@ import struct
 
 import pytest
 
-from engine.errors import InvalidProblem
-from engine.sass.arguments import parse_arguments
-from engine.sass.cubin import Entry, Parameter
-from engine.sass.emulation import Emulator
-from engine.sass.instruction import Program
-from engine.sass.launch import Launch, constant_bank
+from engine.base.errors import InvalidProblem
+from engine.machine_code.cubin import Entry, Parameter
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.instruction import Program
+from engine.machine_code.launch import Launch, constant_bank, parse_arguments
 
 
 def test_every_pointer_has_an_aligned_address_of_its_own() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import compile_kernel
-from engine.sass.native_library import _sources
+from engine.cuda_source import compile_kernel
+from engine.machine_code.native_library import _sources
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = Path(__file__).with_name("kernels")

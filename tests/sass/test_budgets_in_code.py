@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import compile_plan
-from engine.evaluation import Evaluation, Status
+from engine.base.status import Status
+from engine.compiled_plan import compile_plan
+from engine.evaluation import Evaluation
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.register_budgets import budget_mistake, register_budgets
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sass.analysis import program_of
-from engine.sass.cubin import read_cubin
-from engine.sass.register_budgets import budget_mistake, register_budgets
 from kernels.description import parse_variant
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.base.errors import CompileError
 from engine.devices import find_device
-from engine.errors import CompileError
+from engine.machine_code.emulation import EXECUTED, Emulator
+from engine.machine_code.summary import launch_figures
+from engine.machine_code.trace import AccessKind
 from engine.pipeline.machine_code import time_launch
-from engine.sass.emulation import EXECUTED, Emulator
-from engine.sass.summary import launch_figures
-from engine.sass.trace import AccessKind
 from tests.sass.small_kernels import counted
 from tests.slow_cases import one_in
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.compile import compile_kernel
+from engine.cuda_source import compile_kernel
 from engine.devices import find_device
+from engine.machine_code.analysis import analyse
+from engine.machine_code.footprint import SharedBytes, StayingTouch
+from engine.machine_code.launch import Launch, parse_arguments
+from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
 from engine.pipeline.machine_code import TimedLaunch, time_launch
-from engine.sass.analysis import analyse
-from engine.sass.arguments import parse_arguments
-from engine.sass.footprint import SharedBytes, StayingTouch
-from engine.sass.launch import Launch
-from engine.sass.timing.traffic import launch_traffic, staying_traffic
 
 KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
 TWO_AXES, ROWS, GROUPED, STAYING = range(4)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import compile_kernel
+from engine.cuda_source import compile_kernel
 from engine.devices import find_device
-from engine.sass import AccessKind, Program, disassemble, read_cubin
-from engine.sass.emulation import emulate
-from engine.sass.launch import Launch, buffer_address
-from engine.sass.timing.native import simulate_sm
-from engine.sass.timing.result import SmTiming
-from engine.sass.timing.sm import gpu_rates, sm_kernel
-from engine.sass.trace import CtaTrace
+from engine.machine_code import AccessKind, Program, disassemble, read_cubin
+from engine.machine_code.emulation import emulate
+from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.result import SmTiming
+from engine.machine_code.timing.sm import gpu_rates, sm_kernel
+from engine.machine_code.trace import CtaTrace
 
 KERNELS = Path(__file__).parent / "kernels"
 SEQLEN, TILE_BYTES = 256, 64 * 64 * 2

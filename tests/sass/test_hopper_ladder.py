@@ -7,12 +7,11 @@ from itertools import product
 import pytest
 from tests.kernels.fitting import fitting_config
 
-from engine.compile import compile_plan
+from engine.compiled_plan import compile_plan, plan_budget_mistake
+from engine.machine_code.analysis import disassembled
+from engine.machine_code.cubin import read_cubin
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sass.analysis import disassembled
-from engine.sass.cubin import read_cubin
-from engine.sass.register_budgets import plan_budget_mistake
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.slow_cases import one_in

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import UnknownName
-from engine.sass.cubin import Cubin, Entry
-from engine.sass.disassembly import find_entry, find_loops, plain_name
-from engine.sass.instruction import NO_BARRIER, Pipe, SourceLine
-from engine.sass.listing import decode_control, parse_listing, parse_live, split_operands
+from engine.base.errors import UnknownName
+from engine.machine_code.cubin import Cubin, Entry
+from engine.machine_code.disassembly import find_entry, find_loops, plain_name
+from engine.machine_code.instruction import NO_BARRIER, Pipe, SourceLine
+from engine.machine_code.listing import decode_control, parse_listing, parse_live, split_operands
 
 LISTING = """
 \t.section\t.text.k,"ax",@progbits

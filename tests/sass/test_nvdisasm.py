@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import CompileError, ToolMissing
-from engine.sass import nvdisasm
+from engine.base.errors import CompileError, ToolMissing
+from engine.machine_code import disassembly as nvdisasm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def test_one_that_hangs_is_ended(
 ASKS = """
 import sys
 from pathlib import Path
-from engine.sass import nvdisasm
+from engine.machine_code import nvdisasm
 nvdisasm.find_nvdisasm = lambda: Path(sys.argv[1])
 nvdisasm.run_nvdisasm(b"")
 """

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.compiled_plan import analyse_plan
 from engine.devices import find_device
+from engine.machine_code.advice import Advice, AdviceKind
 from engine.names import find_variant
 from engine.pipeline.machine_code import advise_launch, time_launch
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sass.advice import Advice, AdviceKind
-from engine.sass.analysis import analyse_plan
 from tests.sass.small_kernels import counted
 from tests.slow_cases import one_in
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from engine.sass.timing.sharing import share_sms
+from engine.machine_code.timing.traffic import share_sms
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 

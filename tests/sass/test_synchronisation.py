@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from engine.devices import find_device
-from engine.sass.analysis import Analysis
-from engine.sass.emulation import Emulator
-from engine.sass.timing.native import simulate_sm
-from engine.sass.timing.sm import gpu_rates, sm_kernel
-from engine.sass.trace import AccessKind, CtaTrace
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.sm import gpu_rates, sm_kernel
+from engine.machine_code.trace import AccessKind, CtaTrace
 from tests.sass.small_kernels import counted
 
 HEADER = """

@@ -11,30 +11,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.devices import find_device
-from engine.errors import CompileError, ToolMissing, UnknownName
-from engine.sass.cubin import Entry
-from engine.sass.emulation import Emulator
-from engine.sass.instruction import NO_BARRIER, Control, Instruction, Pipe, Program
-from engine.sass.launch import Launch, buffer_address
-from engine.sass.pipes import pipe_of
-from engine.sass.timing import simulate
-from engine.sass.timing.constants import (
+from engine.machine_code.cubin import Entry
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.instruction import NO_BARRIER, Control, Instruction, Pipe, Program, pipe_of
+from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.timing import simulate
+from engine.machine_code.timing.constants import (
     ARCHS,
     CONSTANTS,
     SmConstants,
     kept_l2_bytes,
     sm_constants,
 )
-from engine.sass.timing.cta_times import CtaTimes, measure
-from engine.sass.timing.grid import grid_cycles
-from engine.sass.timing.native import simulate_counts, simulate_freed, simulate_sm
-from engine.sass.timing.residuals import RESIDUALS, interval
-from engine.sass.timing.result import SmTiming, StallReason
-from engine.sass.timing.simulate import CtaClass, simulate_launch
-from engine.sass.timing.sm import gpu_rates, sm_kernel
-from engine.sass.timing.traffic import KvOrder, traffic
-from engine.sass.trace import AccessKind, CtaTrace
+from engine.machine_code.timing.cta_times import CtaTimes, measure
+from engine.machine_code.timing.dispatch import grid_cycles
+from engine.machine_code.timing.native import simulate_counts, simulate_freed, simulate_sm
+from engine.machine_code.timing.result import RESIDUALS, SmTiming, StallReason, interval
+from engine.machine_code.timing.simulate import CtaClass, simulate_launch
+from engine.machine_code.timing.sm import gpu_rates, sm_kernel
+from engine.machine_code.timing.traffic import KvOrder, traffic
+from engine.machine_code.trace import AccessKind, CtaTrace
 
 KERNELS = Path(__file__).parent / "kernels"
 
@@ -218,8 +216,8 @@ def test_ctas_of_a_queue_start_when_a_slot_falls_free() -> None:
 @lru_cache(maxsize=1)
 def flash() -> tuple[Program, Entry]:
     pytest.importorskip("cupy")
-    from engine.compile import compile_kernel
-    from engine.sass import disassemble, read_cubin
+    from engine.cuda_source import compile_kernel
+    from engine.machine_code import disassemble, read_cubin
 
     try:
         compiled = compile_kernel(KERNELS / "flash_mma.cu", (), "sm_90", ("flash",))

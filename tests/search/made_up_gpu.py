@@ -17,15 +17,16 @@ from typing import Any
 from search_data import SimulatedCandidates, bowl, evaluation
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
+from engine.base.status import Status
+from engine.cluster import worker
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluation import Execution, Status
+from engine.evaluation import Execution
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.search import evaluation_process
-from engine.search.cluster import worker
-from engine.search.race import Candidates
-from engine.search.rows import SweepRow, without_result
+from engine.search.autotune import Candidates
+from engine.search.ranking import SweepRow, without_result
 from engine.search.sweep import estimate
 
 DEADLY_SEQLEN = 48

@@ -9,6 +9,7 @@ from typing import Any
 from simulated_gpu import SimulatedDevice
 from verdicts import RIGHT
 
+from engine.base.status import Status
 from engine.devices import find_device, limits_for
 from engine.evaluation import (
     Correctness,
@@ -18,7 +19,6 @@ from engine.evaluation import (
     Origin,
     PassReport,
     Resources,
-    Status,
 )
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
@@ -27,9 +27,8 @@ from engine.names import find_variant
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.search.location import UNKNOWN_LOCATION, Location
-from engine.search.rows import SweepRow
-from engine.search.space import SweepOptions, SweepPoint, make_point
+from engine.search.ranking import SweepRow
+from engine.search.space import UNKNOWN_LOCATION, Location, SweepOptions, SweepPoint, make_point
 
 WHEN = "2026-01-01T00:00:00+00:00"
 SMALL = Problem(1, 1, 128, 64)

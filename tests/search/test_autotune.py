@@ -9,12 +9,11 @@ from dataclasses import replace
 from search_data import SMALL, SimulatedCandidates, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
-from engine.evaluation import Status
+from engine.base.status import Status
 from engine.measure.sampler import SamplerSettings
-from engine.search.autotune import RACERS, problem_results
-from engine.search.keep import tuned_config
-from engine.search.race import Candidates
-from engine.search.rows import SweepRow
+from engine.search.autotune import RACERS, Candidates, problem_results
+from engine.search.ranking import SweepRow
+from engine.search.tuned_from_sweep import tuned_config
 from engine.tuned import problem_class
 
 WARM = SamplerSettings(kinds=("device_warm",))

@@ -16,21 +16,20 @@ import pytest
 from local_cluster import LocalCluster, wait_for
 from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 
+from engine.base.errors import ClusterError, InvalidProblem, ToolMissing
+from engine.base.status import Status
 from engine.cli import main
-from engine.errors import ClusterError, InvalidProblem, ToolMissing
-from engine.evaluation import Status
+from engine.cluster.executor import Cluster, connect, sweep_on
+from engine.cluster.members import is_loopback, parse_address
+from engine.cluster.tasks import MAX_DEATHS
+from engine.history.predictions import predictions
 from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.predictions import predictions
 from engine.search.autotune import ProblemResult
-from engine.search.cluster.address import is_loopback, parse_address
-from engine.search.cluster.executor import Cluster, connect, sweep_on
-from engine.search.cluster.tasks import MAX_DEATHS
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.progress import Progress
+from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import run_sweep
 
 distributed = pytest.importorskip("distributed")
@@ -219,7 +218,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
 
 
 OTHER_SOURCES = """
-from engine.search.cluster import worker
+from engine.cluster import worker
 worker.fingerprint = lambda: "0123456789abcdef"
 """
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from search_data import SMALL
 
-from engine.errors import ClusterError
+from engine.base.errors import ClusterError
+from engine.cluster import tasks
+from engine.cluster.members import Member
+from engine.cluster.tasks import MAX_DEATHS, Tasks
+from engine.cluster.worker import Description
 from engine.problem import Problem
-from engine.search.cluster import tasks
-from engine.search.cluster.members import Member
-from engine.search.cluster.tasks import MAX_DEATHS, Tasks
-from engine.search.cluster.worker import Description
 
 OTHER = replace(SMALL, seqlen=256)
 

@@ -11,13 +11,12 @@ import pytest
 from search_data import SMALL, row
 
 from engine.backends.base import Backend
-from engine.errors import MeasureError
+from engine.base.errors import MeasureError
 from engine.evaluation import Correctness
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.evaluate import Evaluator
 from engine.plan import LaunchPlan
-from engine.search.autotune import problem_results
-from engine.search.gpu_final import gpu_candidates
+from engine.search.autotune import gpu_candidates, problem_results
 from engine.tensors import Inputs
 
 
@@ -106,7 +105,7 @@ def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("engine.search.gpu_final.local_gpu_id", lambda: "GPU-here")
+    monkeypatch.setattr("engine.search.autotune.local_gpu_id", lambda: "GPU-here")
     rows = [
         row("v05", t, config={"num_splits": s}, gpu=gpu)
         for s, t, gpu in ((1, 5.1, "GPU-here"), (2, 5.0, "GPU-here"), (4, 4.0, "GPU-there"))

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluation import Evaluation, Latency, Status
+from engine.base.status import Status
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.search.autotune import problem_results
-from engine.search.keep import configs_to_keep, keep_configs
-from engine.search.rows import SweepRow
+from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
+from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.tuned import load_tuned
 
 # Two problems of one class and one of another.

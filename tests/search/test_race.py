@@ -9,7 +9,7 @@ from search_data import SimulatedCandidates
 from simulated_gpu import SimulatedConditions, SimulatedDevice, Throttle
 
 from engine.measure.sampler import SamplerSettings
-from engine.search.race import FINALISTS, race
+from engine.search.autotune import FINALISTS, race
 
 WARM = SamplerSettings(kinds=("device_warm",))
 FIELD = {f"c{i:02}": 10.0 * (1 + 0.04 * i) for i in range(24)}

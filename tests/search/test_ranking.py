@@ -7,13 +7,19 @@ from dataclasses import replace
 from search_data import SMALL, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
-from engine.evaluation import Status
+from engine.base.status import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.verdict import Verdict
 from engine.search.autotune import problem_result
-from engine.search.ranking import assign_places, by_problem, rank_rows, rank_run, ranking_origin
-from engine.search.rows import compare_rows
-from engine.search.sweep.progress import Tally
+from engine.search.ranking import (
+    assign_places,
+    by_problem,
+    compare_rows,
+    rank_rows,
+    rank_run,
+    ranking_origin,
+)
+from engine.search.sweep.journal import Tally
 
 
 def test_who_is_not_slower_than_the_first_of_a_place_shares_it() -> None:

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from search_data import SMALL, bowl, point, row
 
-from engine.evaluation import Status
-from engine.search.ranking import by_problem
+from engine.base.status import Status
+from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
     COLUMNS,
     occupancy_frame,
@@ -20,7 +20,6 @@ from engine.search.results import (
     tunable_importance,
     winner_line,
 )
-from engine.search.rows import SweepRow
 from engine.search.space import Space, SweepOptions
 
 LARGE = replace(SMALL, seqlen=1024)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search_data import SMALL, point
 
-from engine.errors import InvalidProblem, UnknownName
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 from engine.search.space import (
     MAX_POINTS,
     ProblemAxes,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from search_data import SMALL, bowl
 
-from engine.errors import ToolMissing
+from engine.base.errors import ToolMissing
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions, SweepPoint
 from engine.search.strategies import STRATEGIES, StrategyName, make_strategy

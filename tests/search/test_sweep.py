@@ -19,11 +19,12 @@ from types import SimpleNamespace
 import pytest
 from search_data import SMALL, Landscape, bowl
 
-from engine.errors import StoreError, ToolMissing, UnknownName
-from engine.evaluation import Execution, Latency, Origin, Status
+from engine.base.errors import StoreError, ToolMissing, UnknownName
+from engine.base.status import Status
+from engine.evaluation import Execution, Latency, Origin
+from engine.history.predictions import predictions
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
-from engine.records.predictions import predictions
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
 from engine.search.sweep import Budget, Progress, SweepJournal, SweepSpec, run_sweep
@@ -277,7 +278,7 @@ def test_where_a_row_was_measured_survives_the_journal(
         made = Landscape(bowl)(request).evaluation
         return EvaluationOutcome(replace(made, execution=on_gpu))
 
-    monkeypatch.setattr("engine.search.location.local_gpu_id", lambda: now)
+    monkeypatch.setattr("engine.search.space.local_gpu_id", lambda: now)
     path = tmp_path / "s.jsonl"
     told: list[Progress] = []
     run_sweep(SPEC, evaluate, SweepJournal(path), told.append)

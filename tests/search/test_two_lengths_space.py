@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import InvalidProblem
+from engine.base.errors import InvalidProblem
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 from engine.search.space import ProblemAxes, Space, point_id
 from engine.tuned import problem_class
 

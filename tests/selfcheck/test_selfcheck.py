@@ -7,8 +7,8 @@ import json
 import pytest
 
 from engine.backends.cuda import why_not_cuda
+from engine.base.errors import MeasureError, ToolMissing
 from engine.cli import main
-from engine.errors import MeasureError, ToolMissing
 from engine.selfcheck import CheckResult, State, selfcheck, software
 from engine.selfcheck import run as run_module
 from engine.selfcheck.check import perform

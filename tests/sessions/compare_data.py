@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from sessions_data import evaluation_maker
 
-from engine.evaluation import Evaluation, Latency, Status
+from engine.base.status import Status
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
-from engine.records.snapshot import Snapshot, Source
 from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.snapshot import Snapshot, Source
 
 ENVIRONMENT = {
     "collected": "2026-01-01T00:00:00+00:00",

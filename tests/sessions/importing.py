@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import SnapshotError
+from engine.base.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.records.codec import dumps, loads
 from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.snapshot import dumps, loads
 
 WHOLE = ImportOptions(
     variant="v05", device="NVIDIA L4", batch=2, num_heads=3, seqlen=128, head_dim=64

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from engine.base.errors import ToolMissing
+from engine.base.status import Status
 from engine.devices.spec import DeviceSpec
-from engine.errors import ToolMissing
-from engine.evaluation import Evaluation, Latency, Resources, Status
+from engine.evaluation import Evaluation, Latency, Resources
 from engine.model.estimate import Footprint
 from engine.plan import make_plan
 from engine.problem import Problem

@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 from sessions_data import evaluation_maker, map_stub, snapshot_maker
 
+from engine.base.errors import SnapshotError
 from engine.correctness import ErrorMap
-from engine.errors import SnapshotError
 from engine.problem import Problem
-from engine.records import codec
-from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
-from engine.records.snapshot import SCHEMA_VERSION, StoredErrorMap, summarise
+from engine.sessions import snapshot as codec
 from engine.sessions.build import make_error_map, make_source
+from engine.sessions.snapshot import (
+    HEAD_BYTES,
+    SCHEMA_VERSION,
+    StoredErrorMap,
+    dumps,
+    loads,
+    read_summary,
+    summarise,
+)
 
 V1 = Path(__file__).parent / "data" / "v1.json"
 

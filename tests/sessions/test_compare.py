@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from compare_data import evaluation, latency, session, source
 
-from engine.errors import AttuneError, InvalidProblem, UnknownName
-from engine.evaluation import BaselineTiming, Evaluation, PassReport, Status
+from engine.base.errors import AttuneError, InvalidProblem, UnknownName
+from engine.base.status import Status
+from engine.evaluation import BaselineTiming, Evaluation, PassReport
 from engine.measure.verdict import Verdict
-from engine.records.snapshot import Snapshot
 from engine.sessions.compare import (
     ComparedRow,
     Pick,
@@ -21,6 +21,7 @@ from engine.sessions.compare import (
     parse_pick,
 )
 from engine.sessions.compare.output import comparison_tables, unmatched_frame, winners_frame
+from engine.sessions.snapshot import Snapshot
 
 
 def the_row(comparison: SessionComparison) -> ComparedRow:

@@ -9,9 +9,17 @@ import pytest
 from compare_data import evaluation, session
 
 from engine.cli import main
-from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
-from engine.records.snapshot import Decision, Goal, Phase, Spent
 from engine.sessions.session import resume_session, start_session
+from engine.sessions.snapshot import (
+    HEAD_BYTES,
+    Decision,
+    Goal,
+    Phase,
+    Spent,
+    dumps,
+    loads,
+    read_summary,
+)
 from engine.sessions.store.store import default_store
 from engine.sessions.tables import session_tables, spent_table
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from engine import environment
+from engine.base.errors import ToolMissing
 from engine.environment import collect_environment
-from engine.errors import ToolMissing
-from engine.records.snapshot import Environment
+from engine.sessions.snapshot import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sessions_data import snapshot_maker
 
-from engine.errors import SnapshotError
+from engine.base.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.records.codec import dumps, read_summary
-from engine.records.encoding import decode
+from engine.schema import decode
+from engine.sessions.snapshot import dumps, read_summary
 
 json_values = st.recursive(
     st.none()

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, make_latency
 
-from engine.evaluation import BaselineTiming, Evaluation, Status
+from engine.base.status import Status
+from engine.evaluation import BaselineTiming, Evaluation
 from engine.problem import Problem
-from engine.records.snapshot import Goal
 from engine.sessions.goal import describe_goal, goal_status
+from engine.sessions.snapshot import Goal
 
 
 def timed(median_us: float, baseline_us: float = 25.0, **changes: Any) -> Evaluation:

@@ -9,12 +9,12 @@ import pytest
 from sessions_data import evaluation_maker, snapshot_maker
 from tests.kernels.fitting import fitting_config
 
-from engine.arguments import TensorMapArg, encode_argument
+from engine.base.launch import TensorMapArg, encode_argument
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.records.codec import dumps, loads
 from engine.sessions.build import make_source
 from engine.sessions.rerun import their_source
+from engine.sessions.snapshot import dumps, loads
 from kernels.description import parse_variant
 from kernels.ladder import LADDER
 from kernels.variant import Variant

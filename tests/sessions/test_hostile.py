@@ -27,10 +27,10 @@ from hostile import (
 from sessions_data import snapshot_maker
 from slow_cases import one_in
 
-from engine.errors import SnapshotError
-from engine.records.codec import MAX_BYTES, dumps, loads
-from engine.records.explain import place_of
+from engine.base.errors import SnapshotError
+from engine.schema import place_of
 from engine.sessions.files import snapshot_of
+from engine.sessions.snapshot import MAX_BYTES, dumps, loads
 from engine.sessions.store.store import Store
 from kernels.characters import hidden_in, visible
 
@@ -81,8 +81,8 @@ WATCHED = """
 import resource, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2], sys.argv[2] + "/tests"]
 import test_hostile
-from engine.errors import SnapshotError
-from engine.records.codec import loads
+from engine.base.errors import SnapshotError
+from engine.sessions.snapshot import loads
 from engine.sessions.importers import import_measurements
 data = test_hostile.GREEDY[sys.argv[3]]()
 limit = test_hostile.MEMORY_LIMIT_MB << 20

@@ -11,11 +11,11 @@ from importing import imported, refusal
 from make_shipped import SHIPPED, h200_baselines, l4_study, shipped
 from sessions_data import snapshot_maker
 
-from engine.evaluation import Status
+from engine.base.status import Status
 from engine.problem import Problem
-from engine.records.codec import dumps
 from engine.sessions.goal import goal_status
 from engine.sessions.importers import ImportOptions, common
+from engine.sessions.snapshot import dumps
 from engine.sessions.store.store import Store
 
 # -- the recorded sessions that ship

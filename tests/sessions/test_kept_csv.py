@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import StoreError
-from engine.records import kept_csv
+from engine.base import kept_csv
+from engine.base.errors import StoreError
 
 
 @pytest.fixture(autouse=True)

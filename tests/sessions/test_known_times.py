@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from compare_data import evaluation, latency, session
 
-from engine.compile.sources import read_sources
+from engine.base.status import Status
+from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Resources, Status
+from engine.evaluation import Resources
 from engine.model.equations import Calibration
 from engine.names import find_variant
 from engine.problem import Problem

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, make_latency
 
-from engine.errors import SnapshotError
-from engine.evaluation import BaselineTiming, Evaluation, Status
+from engine.base.errors import SnapshotError
+from engine.base.status import Status
+from engine.evaluation import BaselineTiming, Evaluation
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 
 
 def through_json(evaluation: Evaluation) -> Any:

@@ -14,16 +14,22 @@ from make_shipped import h200_baselines, l4_study
 from markdown_it import MarkdownIt
 from sessions_data import evaluation_maker, make_latency, snapshot_maker
 
-from engine.evaluation import Status
+from engine.base.status import Status
+from engine.base.table import Table
 from engine.palette import LIGHT
 from engine.problem import Problem
-from engine.records.codec import loads
-from engine.records.snapshot import Snapshot
 from engine.sessions.build import make_error_map
-from engine.sessions.report.document import escape_markdown, html_templates, to_html, to_markdown
-from engine.sessions.report.figures import MAX_MAPS, MAX_POINTS, report_figures
+from engine.sessions.report.document import (
+    MAX_MAPS,
+    MAX_POINTS,
+    escape_markdown,
+    html_templates,
+    report_figures,
+    to_html,
+    to_markdown,
+)
+from engine.sessions.snapshot import Snapshot, loads
 from engine.sessions.tables import session_tables
-from engine.table import Table
 
 
 def tables(snapshot: Snapshot) -> dict[str, Table]:

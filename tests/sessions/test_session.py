@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, make_latency, map_stub
 
-from engine.compile.sources import read_sources
-from engine.errors import StoreError
-from engine.evaluation import Status
+from engine.base import journal
+from engine.base.errors import StoreError
+from engine.base.status import Status
+from engine.cuda_source.sources import read_sources
 from engine.pipeline.evaluate import EvaluationOutcome
-from engine.records import journal
-from engine.records.codec import dumps, loads
-from engine.records.snapshot import Goal
 from engine.sessions.session import (
     Session,
     resume_session,
@@ -30,6 +28,7 @@ from engine.sessions.session import (
     start_session,
     working_sessions,
 )
+from engine.sessions.snapshot import Goal, dumps, loads
 from engine.sessions.store.store import Store
 from kernels.ladder import by_id
 

@@ -11,14 +11,13 @@ import pytest
 from importing import imported, refusal
 from sessions_data import evaluation_maker, snapshot_maker
 
-from engine.errors import SnapshotError
+from engine.base.errors import SnapshotError
 from engine.problem import Problem
-from engine.records import codec
-from engine.records.codec import HEAD_BYTES, dumps, loads, read_summary
-from engine.records.snapshot import Snapshot, summarise
+from engine.sessions import snapshot as codec
 from engine.sessions.build import make_source
 from engine.sessions.rerun import their_source
-from engine.sessions.store.naming import names_for
+from engine.sessions.snapshot import HEAD_BYTES, Snapshot, dumps, loads, read_summary, summarise
+from engine.sessions.store.folders import names_for
 from engine.sessions.tables import batch_table
 from kernels.ladder import by_id
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, snapshot_maker
 
-from engine.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
+from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
+from engine.base.files import TEMPORARY_PREFIX
 from engine.problem import Problem
-from engine.records.codec import dumps
-from engine.records.files import TEMPORARY_PREFIX
 from engine.sessions.files import snapshot_of
+from engine.sessions.snapshot import dumps
 from engine.sessions.store import folders
-from engine.sessions.store.naming import is_snapshot_name, names_for
+from engine.sessions.store.folders import is_snapshot_name, names_for
 from engine.sessions.store.store import SHIPPED, Store, default_store, search
 
 NAME = "20261121T024500Z_l4_2-variants_2-problems.json.gz"

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from engine.sass.compare import CountPair
-from engine.sass.report import Count, HotLine, PassReport, Share
+from engine.machine_code.report import Count, CountPair, HotLine, PassReport, Share
 
 HOTTEST = 10
 

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 import streamlit as st
 
-from engine.records.encoding import encode
-from engine.sass.compare import align
-from engine.sass.report import Listing, MachineCode, PassReport
+from engine.machine_code.report import Listing, MachineCode, PassReport, align
+from engine.schema import encode
 
 # A kernel's code, one of its passes, and the name it goes by.
 Named: TypeAlias = tuple[str, MachineCode, PassReport]

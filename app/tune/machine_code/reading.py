@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.shared.runs import machine_code_job, rerun_as_jobs_end
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.jobs.manager import JobStatus
+from engine.machine_code.report import MachineCode
 from engine.pipeline.read_machine_code import known_machine_code
 from engine.pipeline.request import EvaluationRequest
-from engine.sass.report import MachineCode
 
 _POLL_S = 0.4
 

@@ -12,10 +12,9 @@ from app.tune.machine_code import charts, frames, listing
 from app.tune.machine_code.other import Other, Seen, choose
 from app.tune.machine_code.reading import Reading, read
 from app.tune.run_state import RunState
+from engine.base.units import format_us
 from engine.evaluation import Latency
-from engine.sass.compare import compare_counts
-from engine.sass.report import MachineCode, PassReport
-from engine.units import format_us
+from engine.machine_code.report import MachineCode, PassReport, compare_counts
 
 
 def draw(selection: Selection, state: RunState) -> None:

@@ -12,12 +12,14 @@ from engine.backends.cuda.buffers import Buffers, why_too_large
 from engine.backends.cuda.calls import WAIT_S, GpuCalls, GpuTimeout, Kernel
 from engine.backends.cuda.failures import Failure, explain
 from engine.backends.cuda.timing import DeviceTimer
-from engine.compile.nvrtc import CompiledKernel, compile_plan
-from engine.errors import CompileError, MeasureError, ToolMissing, UnknownName
-from engine.evaluation import Correctness, Status
+from engine.base.errors import CompileError, MeasureError, ToolMissing, UnknownName
+from engine.base.status import Status
+from engine.base.units import format_bytes
+from engine.compiled_plan import compile_plan
+from engine.cuda_source.nvrtc import CompiledKernel
+from engine.evaluation import Correctness
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
-from engine.units import format_bytes
 
 
 class CudaBackend:

@@ -11,11 +11,18 @@ from typing import Self
 
 import numpy as np
 
-from engine.arguments import FORMATS, ScalarArg, StructArg, TensorMapArg, encode_argument
 from engine.backends.cuda.calls import GpuCalls, KernelArgument
-from engine.plan import LaunchPlan, PassLaunch
+from engine.base.launch import (
+    FORMATS,
+    PassLaunch,
+    ScalarArg,
+    StructArg,
+    TensorMapArg,
+    encode_argument,
+)
+from engine.base.units import format_bytes
+from engine.plan import LaunchPlan
 from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of, output_of
-from engine.units import format_bytes
 
 GUARD_BYTES = 64 * 1024
 

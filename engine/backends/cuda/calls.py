@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.arguments import TensorMapArg
+from engine.base.launch import TensorMapArg
 
 # What the implementation hands out and takes back, and nobody else looks into.
 Kernel: TypeAlias = Any

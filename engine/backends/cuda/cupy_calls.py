@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.arguments import TensorMapArg
+from engine.backends.cuda.availability import keep_until_exit, watchdog
 from engine.backends.cuda.calls import WAIT_S, GpuTimeout, Graph, Kernel, KernelArgument
-from engine.backends.cuda.process_end import keep_until_exit, watchdog
-from engine.compile.nvrtc import compile_kernel
-from engine.cupy_folder import make_cupy_folder
+from engine.base.launch import TensorMapArg
+from engine.cuda_source.nvrtc import compile_kernel
+from engine.cuda_source.toolkit import make_cupy_folder
 
 _FINGERPRINT = Path(__file__).with_name("fingerprint.cu")
 _FINGERPRINT_THREADS = 256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import AttuneError
-from engine.evaluation import Status
+from engine.base.errors import AttuneError
+from engine.base.status import Status
 
 # Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): what it means, what to do.
 _HINT_CHECK = "run it on the CPU backend's check build, which names the line"

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.backends.cuda.buffers import kernel_arguments
 from engine.backends.cuda.calls import GpuCalls, Graph, Kernel
-from engine.errors import MeasureError
+from engine.base.errors import MeasureError
 from engine.plan import LaunchPlan
 from engine.tensors import POISON_BITS, Inputs
 

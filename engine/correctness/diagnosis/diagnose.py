@@ -17,10 +17,8 @@ from engine.correctness.compared_output import BoolArray, BrokenElements, Compar
 from engine.correctness.diagnosis.limits import wrong_limits
 from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
-from engine.correctness.diagnosis.places import place_of
-from engine.correctness.diagnosis.regions import Region
-from engine.correctness.diagnosis.score_range import far_scores_words
-from engine.correctness.diagnosis.weights import wrong_weights
+from engine.correctness.diagnosis.regions import Region, place_of
+from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.maps import ErrorMap, error_maps
 from engine.correctness.reference import Coverage, everything
 from engine.correctness.suspected_bugs import (

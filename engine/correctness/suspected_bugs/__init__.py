@@ -1,9 +1,9 @@
 """Bugs whose output can be computed, and which of them explains a wrong one."""
 
-from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import (
     MAX_CASES,
     Case,
+    SuspectedBug,
     choose_cases,
     in_wrong_columns,
     spread_cases,

@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 from engine.tensors import RawArray, decode
 
 # Heads on either side that a wrong offset is looked for in.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -216,3 +216,22 @@ def merge(
     numerator = (acc * (weight[..., None] if weigh_acc else 1.0)).sum(axis=0)
     denominator = (l * (weight if weigh_l else 1.0)).sum(axis=0)
     return _divide(numerator, denominator[..., None])
+
+
+# What a suspected bug is: a name, words, and the output it would give.
+
+
+# `[R, head_dim]` for the case's rows, NaN where the bug gives NaN; None where it cannot occur.
+Prediction = Callable[[Case], Float64Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedBug:
+    """A bug whose output can be computed."""
+
+    pattern: str  # the finding's name: "causal_diagonal", "fusion_rescale", …
+    what: str  # completes "The output matches …"
+    look_at: str  # where to look, a whole clause
+    predict: Prediction
+    # What it must explain of the squared error at least, where another bug looks alike.
+    min_explained: float = 0.0

@@ -13,8 +13,7 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 
 _STEP = 16  # columns of Q and K, or keys of P and V, of one mma
 _PIECE = 8

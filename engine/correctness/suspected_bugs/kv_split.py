@@ -9,10 +9,10 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.bug import SuspectedBug
 from engine.correctness.suspected_bugs.case import (
     Case,
     State,
+    SuspectedBug,
     attend,
     finite_or_zero,
     merge,

@@ -9,8 +9,7 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 from engine.tensors import decode
 from kernels.variant import ceil_div
 

@@ -11,8 +11,7 @@ from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array
 from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs.addressing import addressing_bugs
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.correctness.suspected_bugs.fragments import fragment_bugs
 from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs

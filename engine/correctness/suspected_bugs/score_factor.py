@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 
 # A fitted factor explains all but rounding, or it is not one.
 EXPLAINED_BY_FACTOR = 0.999

@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspected_bugs.bug import SuspectedBug
-from engine.correctness.suspected_bugs.case import Case, attend, finite_or_zero, merge
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend, finite_or_zero, merge
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled
 from engine.tensors import decode, encode
 

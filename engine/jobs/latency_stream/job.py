@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from engine.backends.base import RunOptions
+from engine.base.errors import MeasureError
+from engine.base.status import Status
 from engine.devices.nvml import GpuState
-from engine.errors import MeasureError
-from engine.evaluation import Evaluation, Status
-from engine.jobs.latency_stream.samples import (
+from engine.evaluation import Evaluation
+from engine.jobs.latency_stream.series import (
     MAX_SAMPLES,
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
@@ -25,13 +26,13 @@ from engine.jobs.latency_stream.samples import (
     begin_stream,
     is_unseen,
 )
-from engine.jobs.runner import JobRunner
-from engine.jobs.status import JobStatus
+from engine.jobs.layout import JobStatus
+from engine.jobs.supervisor import JobRunner
 from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan, make_plan
-from engine.records.encoding import encode
+from engine.schema import encode
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class _Stream:
             time.sleep(max(_CPU_INTERVAL_S - busy, busy * (1 / _CPU_SHARE - 1)))
 
     def measure_on_gpu(self) -> None:
-        from engine.measure.local_gpu import measuring
+        from engine.measure.device_lock import measuring
 
         begin_stream(self.stream, "device_warm", self.checked.device)
         purpose = f"live, {self.checked.variant}, {self.checked.problem.label()}"

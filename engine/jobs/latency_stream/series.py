@@ -1,24 +1,188 @@
-"""A latency stream so far: median with interval, spread, and what a chart draws.
-
-The samples are kept as columns that grow, and every figure is brought up to date from the new ones
-where that can be: an update of a stream of an hour costs milliseconds.
-"""
+"""Which samples of a long, growing series a chart draws: few, and none of the extremes lost."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from math import ceil
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.jobs.latency_stream.samples import LatencySample, StreamKind, StreamPart
-from engine.jobs.latency_stream.thinning import FloatArray, Thinned, spans
+from engine.base import journal
+from engine.devices.nvml import GpuState
 from engine.measure.rounds import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
-from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
+from engine.measure.verdict import MIN_SAMPLES, MedianInterval, median_interval
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IndexArray: TypeAlias = npt.NDArray[np.intp]
+
+_FIRST_WIDTH_S = 1 / 16
+
+
+class Thinned:
+    """Of every slice of time the lowest, the middle and the highest sample.
+
+    Slices lie at fixed places, and their width only ever doubles: what is drawn stays where it is
+    while data grow, instead of flickering. Each update looks at the new samples alone, but for the
+    few updates in which the width doubles.
+    """
+
+    def __init__(self, max_slices: int = 500) -> None:
+        self.width_s = _FIRST_WIDTH_S
+        self._max_slices = max_slices
+        self._closed: IndexArray = np.empty(0, dtype=np.intp)  # of slices that are complete
+        self._open = 0  # the first sample of the slice that still grows
+
+    def update(self, at_s: FloatArray, values: FloatArray) -> IndexArray:
+        """Indices to draw, ascending; at most three per slice.
+
+        Args:
+            at_s: the time of every sample so far, ascending from 0.
+            values: as many; in the next call both have grown at their end.
+        """
+        if at_s.size == 0:
+            return self._closed
+        while at_s[-1] >= self._max_slices * self.width_s:
+            self.width_s *= 2
+            self._closed, self._open = self._closed[:0], 0
+        start = self._open
+        slices = (at_s[start:] / self.width_s).astype(np.intp)
+        order = np.lexsort((values[start:], slices))
+        first = np.flatnonzero(np.diff(slices, prepend=-1))
+        last = np.append(first[1:], slices.size) - 1
+        picked = order[np.concatenate([first, last, (first + last) // 2])]
+        drawn = np.union1d(self._closed, picked + start)
+        self._open = start + int(first[-1])
+        self._closed = drawn[drawn < self._open]
+        return drawn
+
+
+def spans(on: npt.NDArray[np.bool_], at_s: FloatArray, least_s: float) -> list[tuple[float, float]]:
+    """From when to when `on` holds, as (start, end) in seconds.
+
+    A span lasts until the next sample in which it no longer holds, and at least `least_s`; gaps
+    shorter than that are closed.
+    """
+    edges = np.diff(on.astype(np.int8), prepend=0, append=0)
+    starts = at_s[np.flatnonzero(edges == 1)]
+    if starts.size == 0:
+        return []
+    ends = at_s[np.minimum(np.flatnonzero(edges == -1), at_s.size - 1)]
+    ends = np.maximum(ends, starts + least_s)
+    apart = starts[1:] - ends[:-1] >= least_s
+    first, last = np.append(True, apart), np.append(apart, True)
+    return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True))
+
+
+# The samples of a latency stream: one file that the worker appends to and any number of tabs read.
+#
+# A reader holds nothing but the offset it has read up to, so tabs come and go as they like. Each
+# read touches a file beside the stream, so that a stream that is not read any more ends.
+
+
+VERSION = 1
+# A stream ends when it has not been read for this long. Browsers let the pages of hidden tabs ask
+# once a minute, which is often enough.
+UNSEEN_S = 150.0
+# Sooner when another long job waits for its turn: a closed tab must not hold it up.
+UNSEEN_IN_THE_WAY_S = 10.0
+MAX_SAMPLES = 500_000  # of one stream: hours, and still quick to look at
+# "cpu_execution" is the wall time of running the kernel on the host: no GPU's latency, whatever
+# the target is.
+StreamKind: TypeAlias = Literal["device_warm", "cpu_execution"]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySample:
+    """One sample; what is not known (on the CPU backend: everything about a GPU) is None."""
+
+    at: float  # Unix time
+    time_us: float
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, at: float, time_us: float, state: GpuState) -> LatencySample:
+        known = (state.sm_clock_mhz, state.power_w, state.temperature_c)
+        return cls(at, time_us, *known, state.throttle_reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """What a stream holds behind some offset.
+
+    `after` is the offset to go on from; it stays valid for as long as the stream exists.
+    """
+
+    kind: StreamKind | None  # None when this part begins behind the stream's head
+    device: str  # what the samples were taken on, likewise
+    samples: tuple[LatencySample, ...]
+    after: int
+
+
+def begin_stream(path: Path, kind: StreamKind, device: str) -> None:
+    """Write the head: what the samples will be."""
+    journal.append(path, {"event": "stream", "version": VERSION, "kind": kind, "device": device})
+
+
+def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
+    """Add samples in one write, so that a reader sees a round as a whole.
+
+    Raises:
+        StoreError: the disk is full or the folder cannot be written.
+    """
+    if rows := [astuple(sample) for sample in samples]:
+        journal.append(path, {"event": "samples", "rows": rows})
+
+
+def read_samples(path: Path, after: int = 0) -> StreamPart:
+    """The samples behind byte `after`, 0 for all. A stream that is not there (yet) is empty."""
+    events, offset = journal.read_from(path, after)
+    kind: StreamKind | None = None
+    device = ""
+    samples: list[LatencySample] = []
+    for event in events:
+        if event.get("event") == "stream" and event.get("version") == VERSION:
+            kind, device = event["kind"], str(event["device"])
+        elif event.get("event") == "samples":
+            samples += [
+                LatencySample(at, us, mhz, watts, celsius, tuple(reasons))
+                for at, us, mhz, watts, celsius, reasons in event["rows"]
+            ]
+    return StreamPart(kind, device, tuple(samples), offset)
+
+
+def mark_seen(path: Path) -> None:
+    """Note that this stream is read now, whether it has begun or not. Failing does no harm."""
+    with suppress(OSError):
+        _seen(path).touch(mode=0o600)
+
+
+def is_unseen(path: Path, since: float, limit_s: float = UNSEEN_S) -> bool:
+    """Whether the stream was not read for `limit_s`. `since` (Unix time) counts as a read."""
+    with suppress(OSError):
+        since = _seen(path).stat().st_mtime
+    return time.time() - since > limit_s
+
+
+def _seen(path: Path) -> Path:
+    return path.with_suffix(".seen")
+
+
+# A latency stream so far: median with interval, spread, and what a chart draws.
+#
+# The samples are kept as columns that grow, and every figure is brought up to date from the new
+# ones where that can be: an update of a stream of an hour costs milliseconds.
+
 
 # The median so far is drawn where the samples have grown by this much since the last point: each
 # interval costs a sort of all samples before it.

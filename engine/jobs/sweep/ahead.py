@@ -16,9 +16,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Self
 
-from engine.errors import AttuneError
+from engine.base.errors import AttuneError
 from engine.pipeline.request import EvaluationRequest
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 
 _AHEAD = 4  # points per process that may be compiled before their turn
 
@@ -91,8 +91,8 @@ def _end_with_parent() -> None:
 
 def _compile(data: dict[str, Any], on_cpu: bool) -> None:
     """Put one point's builds into the cache. What fails here fails again there, with its reason."""
-    from engine.backends.cpu.build import build_kernels
-    from engine.compile import compile_plan
+    from engine.compiled_plan import compile_plan
+    from engine.cuda_on_host.build import build_kernels
     from engine.pipeline.request import resolve
     from engine.plan import make_plan
 

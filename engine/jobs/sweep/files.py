@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.errors import AttuneError
-from engine.jobs.status import JobProgress, JobState, JobStatus
-from engine.records import files
-from engine.search.rows import SweepRow
-from engine.search.sweep.journal import SweepJournal
-from engine.search.sweep.progress import SweepCounts, Tally
+from engine.base import files
+from engine.base.errors import AttuneError
+from engine.jobs.layout import JobProgress, JobState, JobStatus
+from engine.search.ranking import SweepRow
+from engine.search.sweep.journal import SweepCounts, SweepJournal, Tally
 
 PREFIX = "cli-"  # of the ids of these jobs
 _MOST = 50  # newest, of a folder
@@ -237,7 +236,7 @@ _files_lock = threading.Lock()
 
 def sweep_files() -> SweepFiles:
     """The sweeps that this user ran on the command line."""
-    from engine.compile.cache import cache_root
+    from engine.cuda_source.cache import cache_root
 
     folder = cache_root() / "sweeps"
     with _files_lock:

@@ -3,7 +3,7 @@
 The point under way is named in a file beside the sweep's journal. A worker that finds one there was
 started after another had died of it, or with it: the point is tried once more, and after a second
 death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
-`engine.search.cluster.executor` looks after points that kill them.
+`engine.cluster.executor` looks after points that kill them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from engine.evaluation import Status
-from engine.jobs.runner import JobRunner
-from engine.jobs.status import JobProgress, JobStatus
+from engine.base import files
+from engine.base.status import Status
+from engine.jobs.layout import JobProgress, JobStatus
+from engine.jobs.supervisor import JobRunner
 from engine.jobs.sweep.ahead import CompileAhead
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
-from engine.records import files
-from engine.records.encoding import encode
-from engine.search.autotune import ProblemResult, problem_result, result_with_final
+from engine.schema import encode
+from engine.search.autotune import ProblemResult, gpu_candidates, problem_result, result_with_final
 from engine.search.evaluation_process import evaluate_point
-from engine.search.gpu_final import gpu_candidates
-from engine.search.ranking import by_problem
-from engine.search.rows import without_result
+from engine.search.ranking import by_problem, without_result
 from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
-from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.progress import Progress
+from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 
 MAX_DEATHS = 2  # of the worker, at one point
@@ -108,7 +105,7 @@ class _Sweep:
 
     def run_on_cluster(self, address: str) -> tuple[SweepEnd, list[ProblemResult]]:
         """Evaluate on a cluster; only what a page asks for meanwhile is evaluated here."""
-        from engine.search.cluster.executor import connect, sweep_on
+        from engine.cluster.executor import connect, sweep_on
 
         def should_stop() -> bool:
             self.runner.serve_waiting_evaluations()

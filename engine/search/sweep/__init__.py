@@ -1,8 +1,7 @@
 """A sweep: what was asked for, its journal, its run and its progress."""
 
 from engine.search.sweep.estimate import Estimator
-from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.search.sweep.progress import Progress
+from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 
 __all__ = [

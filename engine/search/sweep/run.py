@@ -14,20 +14,18 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
-from engine.errors import AttuneError
-from engine.evaluation import Status
+from engine.base.errors import AttuneError
+from engine.base.status import Status
+from engine.history.predictions import keep_prediction
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulated_us
 from engine.problem import Problem
-from engine.records.predictions import keep_prediction
-from engine.search.location import UNKNOWN_LOCATION, Location, location_of
-from engine.search.rows import SweepRow, skipped_row, without_result
-from engine.search.space import SweepPoint
+from engine.search.ranking import SweepRow, skipped_row, without_result
+from engine.search.space import UNKNOWN_LOCATION, Location, SweepPoint, location_of
 from engine.search.strategies import Expected, Strategy, make_strategy
 from engine.search.sweep.estimate import Estimator
-from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.search.sweep.progress import Progress, Tally
+from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec, Tally
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], EvaluationOutcome]
 Timed: TypeAlias = tuple[EvaluationOutcome, float, Location]  # with the seconds it took, and where
@@ -73,7 +71,7 @@ def run_sweep(
         on_progress: called after every row.
         should_stop: asked before every evaluation and ten times a second while waiting; what is
             done stays.
-        executor: where `evaluate` runs (a pool, `engine.search.cluster.executor`); here when None.
+        executor: where `evaluate` runs (a pool, `engine.cluster.executor`); here when None.
         in_flight: how many evaluations to give it at once; asked again and again.
         workers: how many it runs beside each other, for the estimate and to be shown.
         problems_at_once: how many problems an exhaustive sweep goes through side by side.

@@ -2,6 +2,7 @@
 
 from engine.sessions.compare.comparison import (
     ComparedRow,
+    Regression,
     SessionComparison,
     Unmatched,
     compare_sessions,
@@ -9,7 +10,6 @@ from engine.sessions.compare.comparison import (
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.kernel_figures import Change, KernelFigures, changes
 from engine.sessions.compare.pairing import Pairing, Pick, parse_pick
-from engine.sessions.compare.regressions import Regression
 from engine.sessions.compare.winners import Winner
 
 __all__ = [

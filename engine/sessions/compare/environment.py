@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.records.snapshot import Environment, Snapshot
+from engine.sessions.snapshot import Environment, Snapshot
 
 # When it was asked, and figures that change from one moment to the next.
 _FLEETING = ("collected", "sm_clock_mhz", "memory_clock_mhz")

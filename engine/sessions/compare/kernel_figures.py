@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.base.units import format_bytes, format_speedup, format_us
 from engine.evaluation import Evaluation, Latency, Origin
-from engine.units import format_bytes, format_speedup, format_us
 
 ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
 # The figures of `changes`, in the order in which a person reads them.

@@ -9,9 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from engine.base.table import Table, csv_text
+from engine.base.units import format_speedup, format_speedup_over, format_us
 from engine.evaluation import Origin, baseline_label
-from engine.records.encoding import encode
-from engine.sessions.compare.comparison import ComparedRow, SessionComparison, Unmatched
+from engine.schema import encode
+from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.kernel_figures import (
     FIGURES,
@@ -19,11 +21,7 @@ from engine.sessions.compare.kernel_figures import (
     Change,
     changes,
 )
-from engine.sessions.compare.regressions import Regression
-from engine.sessions.compare.times import config_label
-from engine.sessions.compare.winners import Entry, Winner
-from engine.table import Table, csv_text
-from engine.units import format_speedup, format_speedup_over, format_us
+from engine.sessions.compare.winners import Entry, Winner, config_label
 
 _FEW = 3  # rows that have a table of their own
 

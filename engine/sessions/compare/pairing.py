@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from engine.errors import InvalidProblem, UnknownName
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.evaluation import Evaluation
 from engine.problem import Problem
-from engine.sessions.compare.times import (
+from engine.sessions.compare.winners import (
     Key,
     config_label,
     latency_of_kind,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from engine.errors import SnapshotError
-from engine.records.codec import text_of
-from engine.records.explain import file_label
-from engine.records.snapshot import FORMAT, Snapshot
+from engine.base.errors import SnapshotError
+from engine.schema import file_label
 from engine.sessions.importers import kernel_tuner, nsight_compute, nvbench, own_journal, table
 from engine.sessions.importers.common import ImportOptions
+from engine.sessions.snapshot import FORMAT, Snapshot, text_of
 
 __all__ = ["ImportOptions", "import_measurements"]
 

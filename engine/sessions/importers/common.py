@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
+from engine.base.errors import InvalidProblem, SnapshotError, UnknownName
+from engine.base.status import Status
+from engine.base.text import clean_line
 from engine.devices import find_device
-from engine.errors import InvalidProblem, SnapshotError, UnknownName
-from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind, Status
+from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import sampled_latency
 from engine.problem import Problem
-from engine.records.explain import file_label
-from engine.records.snapshot import MAX_EVALUATIONS, Environment, Goal, Gpu, Snapshot
+from engine.schema import file_label
 from engine.sessions.build import make_snapshot
-from engine.text import clean_line
+from engine.sessions.snapshot import MAX_EVALUATIONS, Environment, Goal, Gpu, Snapshot
 from kernels.variant import Dtype
 
 NOT_CHECKED = "Recorded elsewhere: Attune neither ran this kernel nor checked its result."

@@ -9,10 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.errors import SnapshotError
-from engine.evaluation import Evaluation, Status
-from engine.records.codec import parse_json
-from engine.records.snapshot import Snapshot
+from engine.base.errors import SnapshotError
+from engine.base.status import Status
+from engine.evaluation import Evaluation
 from engine.sessions.importers.common import (
     FileLocation,
     ImportOptions,
@@ -26,6 +25,7 @@ from engine.sessions.importers.common import (
     split_config,
     time_us,
 )
+from engine.sessions.snapshot import Snapshot, parse_json
 
 _FAILURES = {
     "InvalidConfig": (Status.SKIPPED, "Kernel Tuner: the config was not valid for this GPU."),

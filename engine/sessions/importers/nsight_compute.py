@@ -13,11 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.errors import AttuneError, SnapshotError
+from engine.base.errors import AttuneError, SnapshotError
 from engine.evaluation import Evaluation
 from engine.names import find_variant
-from engine.records.explain import file_label
-from engine.records.snapshot import Snapshot
+from engine.schema import file_label
 from engine.sessions.importers.common import (
     MAX_NOTES_PER_EVALUATION,
     FileLocation,
@@ -30,6 +29,7 @@ from engine.sessions.importers.common import (
     recorded_session,
     time_us,
 )
+from engine.sessions.snapshot import Snapshot
 
 _REASON = (
     "Nsight Compute's duration, profiled: caches flushed and clocks fixed unless it was told "

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.evaluation import Evaluation, Latency
-from engine.records.snapshot import Snapshot
 from engine.sessions.importers.common import (
     FileLocation,
     ImportOptions,
@@ -25,6 +24,7 @@ from engine.sessions.importers.common import (
     split_config,
     time_us,
 )
+from engine.sessions.snapshot import Snapshot
 
 _COLD = "nv/cold/time/gpu/"
 _BATCH = "nv/batch/time/gpu/mean"

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from engine.errors import SnapshotError
+from engine.base.errors import SnapshotError
 from engine.evaluation import Evaluation
-from engine.records.codec import parse_json
-from engine.records.encoding import decode
-from engine.records.explain import file_label
-from engine.records.snapshot import Snapshot, Source
+from engine.schema import decode, file_label
 from engine.sessions.build import make_snapshot
 from engine.sessions.importers.common import ImportOptions
+from engine.sessions.snapshot import Snapshot, Source, parse_json
 
 _MAX_FIRST_BYTES = 4 << 20
 _FIRST = ({"kind": "start"}, {"event": "sweep"})

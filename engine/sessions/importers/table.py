@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from engine.csv_table import read_csv
-from engine.errors import InvalidProblem, SnapshotError
+from engine.base.errors import InvalidProblem, SnapshotError
+from engine.base.table import read_csv
 from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.problem import Problem
-from engine.records.explain import file_label
-from engine.records.snapshot import Snapshot
+from engine.schema import file_label
 from engine.sessions.importers.common import (
     FileLocation,
     ImportOptions,
@@ -33,6 +32,7 @@ from engine.sessions.importers.common import (
     time_us,
     whole_number,
 )
+from engine.sessions.snapshot import Snapshot
 
 SDPA = "sdpa"  # the variant of rows that time PyTorch's attention only
 

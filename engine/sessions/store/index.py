@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from engine.compile.cache import cache_root
+from engine.cuda_source.cache import cache_root
 from engine.sessions.store.folders import Entry
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"

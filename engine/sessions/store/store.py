@@ -16,13 +16,30 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from engine.errors import BadInput, SnapshotError, StoreError, UnknownName
-from engine.records.codec import HEAD_BYTES, MAX_BYTES, dumps, loads, read_summary
-from engine.records.snapshot import SCHEMA_VERSION, Record, Snapshot, Summary, summarise
-from engine.sessions.store.folders import Entry, Folder, LocalFolder, open_folder
+from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
+from engine.base.files import data_folder
+from engine.sessions.snapshot import (
+    HEAD_BYTES,
+    MAX_BYTES,
+    SCHEMA_VERSION,
+    Record,
+    Snapshot,
+    Summary,
+    dumps,
+    loads,
+    read_summary,
+    summarise,
+)
+from engine.sessions.store.folders import (
+    Entry,
+    Folder,
+    LocalFolder,
+    checked_name,
+    is_snapshot_name,
+    names_for,
+    open_folder,
+)
 from engine.sessions.store.index import Index, key_of
-from engine.sessions.store.naming import checked_name, is_snapshot_name, names_for
-from engine.user_data import data_folder
 
 SETTING = "ATTUNE_SESSIONS"
 SHIPPED = Path(__file__).resolve().parents[3] / "sessions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.backends.cpu.client import Client
+from engine.cuda_on_host.client import Client
 
 
 @pytest.fixture(scope="session")

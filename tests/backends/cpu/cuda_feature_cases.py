@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.backends.base import DEFAULT_ARCH
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.options import DEFAULT_ARCH
 from engine.plan import TensorArg
 
 LANES = 32

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.arguments import ScalarArg, TensorArg, TensorMapArg
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
+from engine.base.launch import ScalarArg, TensorArg, TensorMapArg
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
 from engine.tensors import decode, encode
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from host_kernels import KERNELS
 
-from engine.arguments import ScalarArg, TensorArg
-from engine.backends.base import DEFAULT_ARCH
-from engine.backends.cpu.build import HostLibrary, build_kernels
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
+from engine.base.launch import ScalarArg, TensorArg
+from engine.cuda_on_host.build import HostLibrary, build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
+from engine.cuda_on_host.options import DEFAULT_ARCH
 
 WORDS = 256
 INPUT = np.linspace(1, 2, WORDS, dtype=np.float32)

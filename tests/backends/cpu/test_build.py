@@ -9,12 +9,12 @@ import shutil
 import pytest
 from host_kernels import KERNELS
 
-from engine.backends.cpu import build, own_files
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Job, KernelLaunch
-from engine.compile.cache import cache_root, read_entry, write_entry
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.cuda_on_host import build, own_files
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Job, KernelLaunch
+from engine.cuda_source.cache import cache_root, read_entry, write_entry
 
 KERNEL = 'extern "C" __global__ void k(float *out) { out[threadIdx.x] = VALUE; }\n'
 

@@ -18,12 +18,12 @@ import numpy as np
 import planted
 import pytest
 
-from engine.arguments import TensorArg
-from engine.backends.cpu import client as client_module
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch
-from engine.evaluation import Status
+from engine.base.launch import TensorArg
+from engine.base.status import Status
+from engine.cuda_on_host import client as client_module
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 
 SCALE = (
     'extern "C" __global__ void scale(const float *in, float *out) {\n'
@@ -176,7 +176,7 @@ from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 import planted
-from engine.backends.cpu.client import Client
+from engine.cuda_on_host.client import Client
 
 library = planted.library("faults.cu", check=False)
 client = Client(workers=2)
@@ -290,7 +290,7 @@ def test_interrupted_wait_starts_afresh(scale_source, monkeypatch):
 
 
 def test_worker_threads_can_be_chosen(monkeypatch):
-    from engine.backends.cpu.client import worker_threads
+    from engine.cuda_on_host.client import worker_threads
 
     monkeypatch.setenv("ATTUNE_CPU_THREADS", "3")
     assert worker_threads() == 3

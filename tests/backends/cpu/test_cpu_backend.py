@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.arguments import ScalarArg, TensorArg
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.backends.cpu import client as client_module
-from engine.evaluation import Status
-from engine.plan import LaunchPlan, PassLaunch, ScratchBuffer, make_plan
+from engine.base.launch import PassLaunch, ScalarArg, TensorArg
+from engine.base.status import Status
+from engine.cuda_on_host import client as client_module
+from engine.plan import LaunchPlan, ScratchBuffer, make_plan
 from engine.problem import Problem
 from engine.tensors import POISON_BITS, Inputs, decode, make_inputs
 from kernels.ladder import by_id
@@ -245,9 +245,9 @@ def test_a_kernel_of_the_ladder_runs(backend):
 
 def test_importing_the_package_is_cheap():
     code = (
-        "import sys, engine.backends.cpu\n"
+        "import sys, engine.cuda_on_host\n"
         "assert 'numpy' not in sys.modules\n"
-        "import engine.backends.cpu.child\n"
+        "import engine.cuda_on_host.child\n"
         "assert 'numpy' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

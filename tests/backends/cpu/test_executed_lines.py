@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 from planted import run
 
-from engine.backends.cpu.build import build_kernels
-from engine.backends.executed import (
+from engine.base.status import Status
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.executed import (
     ExecutedStatements,
     describe_lines,
     marked_source,
 )
-from engine.evaluation import Evaluation, LineCoverage, Status
+from engine.evaluation import Evaluation, LineCoverage
 from engine.problem import Problem
-from engine.records.encoding import decode, encode
+from engine.schema import decode, encode
 
 HEADER = """\
 #if USES_TABLE

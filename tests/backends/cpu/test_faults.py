@@ -10,9 +10,9 @@ import planted
 import pytest
 from host_kernels import KERNELS, line_of
 
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.toolchain import find_toolchain
-from engine.evaluation import Status
+from engine.base.status import Status
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.toolchain import find_toolchain
 
 FILE = "faults.cu"
 
@@ -150,7 +150,7 @@ def test_zero_filled_buffers_are_cleared_once(client, faults):
 def test_launches_that_cannot_be(client, faults, changes, sentence):
     from dataclasses import replace
 
-    from engine.backends.cpu.job import Buffer, Job, KernelLaunch
+    from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 
     launch = KernelLaunch("well_behaved", (1, 1, 1), (64, 1, 1), planted.ARGS)
     job = Job(

@@ -9,10 +9,10 @@ import pytest
 from host_kernels import KERNELS, Attention, run_attention, tma_job
 from slow_cases import of_each, one_in
 
-from engine.arguments import ScalarArg, TensorArg, TensorMapArg
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch
-from engine.evaluation import Status
+from engine.base.launch import ScalarArg, TensorArg, TensorMapArg
+from engine.base.status import Status
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 from engine.tensors import decode, encode
 
 ATTENTION = ("fa1", "fa_split", "fa_mma", "fa_wgmma")

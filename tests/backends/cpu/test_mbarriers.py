@@ -6,8 +6,8 @@ import planted
 import pytest
 from host_kernels import KERNELS, line_of
 
-from engine.backends.cpu.backend import with_names
-from engine.evaluation import Status
+from engine.backends.cpu import with_names
+from engine.base.status import Status
 
 FILE = "mbarriers.cu"
 # `BUG` and `OTHER` stand for the lines that say so.

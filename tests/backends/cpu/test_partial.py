@@ -12,14 +12,15 @@ from slow_cases import one_in
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
-from engine.backends.cpu.partial import MAX_GROUP, PartialRunError
+from engine.backends.partial import MAX_GROUP, PartialRunError
+from engine.base.launch import PassLaunch
+from engine.base.status import Status
 from engine.correctness.check import check_against
 from engine.correctness.expected import expect
-from engine.evaluation import Status
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.partial import PartialRun
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import PassLaunch, TensorArg, make_plan
+from engine.plan import TensorArg, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
 

@@ -8,8 +8,8 @@ import pytest
 from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention, tma_job
 from slow_cases import one_in
 
-from engine.backends.cpu.toolchain import find_toolchain
-from engine.evaluation import Status
+from engine.base.status import Status
+from engine.cuda_on_host.toolchain import find_toolchain
 
 BUGS = "planted_bugs.cu"
 CLEAN = "clean_patterns.cu"

@@ -7,9 +7,9 @@ import pytest
 from ptx_cases import BITS, INTEGERS, KINDS, LANES, Case, source, values
 from ptx_float_cases import COMPARISONS, CONVERSIONS, FLOATS
 
-from engine.arguments import TensorArg
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch
+from engine.base.launch import TensorArg
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 
 CASES = [*INTEGERS, *BITS, *FLOATS, *COMPARISONS, *CONVERSIONS]
 

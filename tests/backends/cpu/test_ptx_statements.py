@@ -7,11 +7,11 @@ import pytest
 from host_kernels import KERNELS
 from slow_cases import one_in
 
-from engine.arguments import TensorArg
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.job import Buffer, Job, KernelLaunch
-from engine.backends.cpu.ptx import translate_asm
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.base.launch import TensorArg
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.ptx import translate_asm
 
 SOURCE = KERNELS / "ptx_statements.cu"
 # The kernel of the matrices is there too, and its statement comes in by macros.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.arguments import TensorArg
-from engine.backends.cpu.build import build_kernels
-from engine.backends.cpu.client import Client
-from engine.backends.cpu.job import Buffer, Job, JobResult, KernelLaunch
-from engine.evaluation import Status
+from engine.base.launch import TensorArg
+from engine.base.status import Status
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
 
 SOURCE = """\
 template <int PRODUCER>

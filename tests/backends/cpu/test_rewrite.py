@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from engine.backends.cpu.rewrite import rewrite_shared, translate
-from engine.compile.sources import read_sources
-from engine.errors import CompileError
+from engine.base.errors import CompileError
+from engine.cuda_on_host.rewrite import rewrite_shared, translate
+from engine.cuda_source.sources import read_sources
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from engine.backends.cpu.toolchain import find_toolchain
-from engine.errors import ToolMissing
+from engine.base.errors import ToolMissing
+from engine.cuda_on_host.toolchain import find_toolchain
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_gxx_comes_before_clang_and_broken_ones_are_passed_over(path_folder):
     assert find_toolchain().family == "gcc"
     pretend_compiler(path_folder / "c++", "g++ 11")
     pretend_compiler(path_folder / "g++", "", exit_code=1)
-    from engine.backends.cpu import toolchain
+    from engine.cuda_on_host import toolchain
 
     toolchain._find.cache_clear()
     assert find_toolchain().family == "clang"

@@ -10,9 +10,9 @@ import numpy as np
 from fake_gpu import FakeGpu
 from verdicts import RIGHT
 
-from engine.arguments import ScalarArg, TensorArg
+from engine.base.launch import PassLaunch, ScalarArg, TensorArg
 from engine.evaluation import Correctness
-from engine.plan import LaunchPlan, PassLaunch, ScratchBuffer
+from engine.plan import LaunchPlan, ScratchBuffer
 from engine.problem import Problem
 
 PROBLEM = Problem(1, 2, 8, 32)

@@ -8,8 +8,8 @@ import pytest
 
 from engine.backends.cuda import CudaBackend, availability, why_not_cuda
 from engine.backends.cuda.availability import explain_missing, is_same_model
+from engine.base.errors import ToolMissing
 from engine.devices import find_device
-from engine.errors import ToolMissing
 
 
 @pytest.fixture

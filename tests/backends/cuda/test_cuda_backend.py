@@ -12,8 +12,8 @@ from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, v
 
 from engine.backends.base import Backend, RunOptions
 from engine.backends.cuda import CudaBackend
-from engine.errors import MeasureError, ToolMissing
-from engine.evaluation import Status
+from engine.base.errors import MeasureError, ToolMissing
+from engine.base.status import Status
 from engine.tensors import POISON_BITS, Inputs, make_inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

@@ -6,8 +6,8 @@ import pytest
 from fake_gpu import CudaError, OutOfMemory
 
 from engine.backends.cuda.failures import LOST_CONTEXT, explain
-from engine.errors import ToolMissing
-from engine.evaluation import Status
+from engine.base.errors import ToolMissing
+from engine.base.status import Status
 
 LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
 
@@ -48,7 +48,7 @@ def test_a_sentence_of_ours_stays_as_it_is() -> None:
 
 def test_every_error_after_which_cuda_wants_a_new_process_loses_the_context() -> None:
     """CUDA's own header says so error by error; a new one must not be missed."""
-    from engine.compile.nvrtc import toolchain
+    from engine.cuda_source.nvrtc import toolchain
 
     header = (toolchain().include_dir / "driver_types.h").read_text(encoding="utf-8")
     documented = {

@@ -16,18 +16,19 @@ from fake_gpu import murmur_sum
 from fake_kernels import verdict
 from fitting import fitting_config, is_taken
 
-from engine.arguments import TensorArg
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
-from engine.compile import compile_plan, resources
+from engine.base.launch import PassLaunch, TensorArg
+from engine.base.status import Status
+from engine.compiled_plan import compile_plan, resources
 from engine.devices import limits_for
-from engine.evaluation import Latency, Status
-from engine.measure.local_gpu import gpu_states
+from engine.evaluation import Latency
+from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan, PassLaunch, make_plan
+from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.ladder import LADDER

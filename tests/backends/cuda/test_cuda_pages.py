@@ -10,12 +10,12 @@ import pytest
 from fake_gpu import FakeGpu
 from fake_kernels import PROBLEM, gpu_with, make_plan, produce
 
-from engine.arguments import TensorArg
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.cupy_calls import CupyCalls
-from engine.evaluation import Status
-from engine.pages import Pages
+from engine.base.launch import TensorArg
+from engine.base.status import Status
+from engine.paged_kv import Pages
 from engine.tensors import Inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

@@ -12,12 +12,12 @@ from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, v
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.cupy_calls import CupyCalls
+from engine.base.errors import MeasureError
+from engine.base.status import Status
 from engine.devices.nvml import GpuState
-from engine.errors import MeasureError
-from engine.evaluation import ALL_KINDS, Evaluation, Latency, Status
+from engine.evaluation import ALL_KINDS, Evaluation, Latency
 from engine.measure.sampler import SamplerSettings, SamplingRun
-from engine.measure.side_by_side import TimingGroup
-from engine.measure.timed import time_evaluation
+from engine.measure.side_by_side import TimingGroup, time_evaluation
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 

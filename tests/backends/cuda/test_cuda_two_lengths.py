@@ -10,11 +10,11 @@ import pytest
 from fake_gpu import FakeGpu
 from fake_kernels import gpu_with, make_plan, verdict
 
-from engine.arguments import ScalarArg, TensorArg
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
-from engine.evaluation import Status
-from engine.plan import LaunchPlan, PassLaunch
+from engine.base.launch import PassLaunch, ScalarArg, TensorArg
+from engine.base.status import Status
+from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import Inputs, make_inputs
 

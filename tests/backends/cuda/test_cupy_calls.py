@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.cuda import cupy_calls
-from engine.compile import compile_kernel
+from engine.cuda_source import compile_kernel
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 

@@ -31,7 +31,7 @@ def run(code: str) -> tuple[int, str, str, float]:
 def test_what_is_kept_is_not_destroyed_at_exit() -> None:
     code, out, err, seconds = run(
         """
-from engine.backends.cuda.process_end import keep_until_exit
+from engine.backends.cuda.availability import keep_until_exit
 keep_until_exit(Endless())
 print("the report")
 """
@@ -43,7 +43,7 @@ print("the report")
 def test_an_exception_is_still_shown() -> None:
     code, _, err, _ = run(
         """
-from engine.backends.cuda.process_end import keep_until_exit
+from engine.backends.cuda.availability import keep_until_exit
 keep_until_exit(Endless())
 raise ValueError("a bug")
 """
@@ -55,7 +55,7 @@ raise ValueError("a bug")
 def test_a_call_that_does_not_come_back_ends_the_process() -> None:
     code, out, err, seconds = run(
         """
-from engine.backends.cuda.process_end import watchdog
+from engine.backends.cuda.availability import watchdog
 print("begun")
 with watchdog("cuModuleUnload", 0.2):
     time.sleep(60)
@@ -68,7 +68,7 @@ with watchdog("cuModuleUnload", 0.2):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
 def test_a_call_that_comes_back_disturbs_nothing(seconds: float) -> None:
-    from engine.backends.cuda.process_end import watchdog
+    from engine.backends.cuda.availability import watchdog
 
     stuck: list[str] = []
     with watchdog("cudaFree", 0.2, stuck.append):

@@ -7,7 +7,8 @@ import pytest
 from fake_gpu import FakeGpu
 
 from engine.backends.cuda import CudaBackend
-from engine.selfcheck import gpu, timing
+from engine.selfcheck import gpu
+from engine.selfcheck import gpu as timing
 from engine.selfcheck.check import CheckFailed, State, perform
 from kernels.ladder import LADDER
 

@@ -12,11 +12,11 @@ import pytest
 from fake_gpu import FakeGpu
 from fake_kernels import PROBLEM, finish, gpu_with, make_plan, produce
 
-from engine.arguments import ScalarArg, StructArg, TensorMapArg
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, cupy_calls
 from engine.backends.cuda.cupy_calls import CupyCalls
-from engine.evaluation import Status
+from engine.base.launch import ScalarArg, StructArg, TensorMapArg
+from engine.base.status import Status
 from engine.tensors import Inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

@@ -1,0 +1,307 @@
+"""`CpuBackend`: launch plans really executed, on the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
+from engine.base.errors import CompileError, ToolMissing
+from engine.base.launch import PassLaunch
+from engine.base.status import Status
+from engine.cuda_on_host.build import HostLibrary, build_kernels
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.plan import LaunchPlan
+from engine.tensors import FloatArray, Inputs, RawArray, lse_of, output_of
+
+
+class CpuBackend:
+    """Compiles a plan's `.cu` for the host and runs it in a child process.
+
+    What it reports about correctness is real; its times say nothing about a GPU. Threads may share
+    one backend: compiles run side by side, executions one after the other.
+
+    Args:
+        workers: host threads that run CTAs; `ATTUNE_CPU_THREADS` or the number of processors when
+            not given.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self._client = Client(workers)
+
+    @property
+    def name(self) -> BackendName:
+        return "cpu"
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the child that executes, while there is one."""
+        return self._client.process_id
+
+    def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
+        """Execute every pass on poisoned output and scratch, and report what happened.
+
+        A missing compiler is a COMPILE_ERROR whose reason says how to get one.
+        """
+        library = _build(plan, options)
+        if isinstance(library, RunResult):
+            return library
+        result = self._client.run(_job(plan, inputs, options, library), options.timeout_s)
+        out: RawArray | None = None
+        lse: FloatArray | None = None
+        if result.status is Status.PASSED:
+            layout = plan.layouts.get("out", "bhsd")
+            out = output_of(result.returned["out"], plan.problem, layout)
+            if plan.lse is not None:
+                lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
+        return RunResult(
+            status=result.status,
+            reason=with_names(result.reason, plan.source),
+            log=result.log,
+            out=out,
+            lse=lse,
+            inputs_unchanged=not result.changed_inputs,
+            repeatable=result.repeatable,
+            guards_intact=result.guards_intact,
+            execution_ms=result.execution_ms,
+            executed=result.executed,
+            warnings=result.warnings,
+        )
+
+    def choose_part(
+        self, plan: LaunchPlan, options: RunOptions, max_flops: float
+    ) -> PartOfLaunch | RunResult:
+        """Some CTAs to execute in place of all: see `partial.choose_part`.
+
+        Returns:
+            The part, or what came of it where the kernel does not compile.
+
+        Raises:
+            PartialRunError: it cannot be told which CTAs belong together.
+        """
+        library = _build(plan, replace(options, check=False))
+        if isinstance(library, RunResult):
+            return library
+
+        def probe(launch: PassLaunch, ctas: Sequence[int]) -> Sequence[tuple[str, int] | None]:
+            job = _probe_job(plan, launch, tuple(ctas), library)
+            result = self._client.run(job, options.timeout_s)
+            if result.status is not Status.PASSED:
+                raise PartialRunError(f"its CTAs cannot be probed: {result.reason.rstrip('.')}")
+            return result.touched
+
+        try:
+            return choose_part(plan, probe, max_flops)
+        except WrongOffsetError as mistake:
+            return self._explain(plan, mistake, library, options.timeout_s)
+
+    def _explain(
+        self, plan: LaunchPlan, mistake: WrongOffsetError, library: HostLibrary, timeout_s: float
+    ) -> RunResult:
+        """With the line of the access where there is one: that CTA runs again, to its error."""
+        if mistake.cta is not None:
+            job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
+            result = self._client.run(job, timeout_s)
+            if result.status is Status.LAUNCH_ERROR:
+                return RunResult(result.status, result.reason, result.log)
+        return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {mistake}.")
+
+    def run_part(
+        self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions
+    ) -> RunResult:
+        """Execute the CTAs of `part`, once.
+
+        Args:
+            inputs: those of `part.part.problem`.
+
+        Returns:
+            `out` is that problem's too; rows that do not belong to the part are zero.
+        """
+        library = _build(plan, options)
+        if isinstance(library, RunResult):
+            return library
+        job = _partial_job(plan, part, inputs, options, library)
+        result = self._client.run(job, options.timeout_s)
+        out: RawArray | None = None
+        if result.status is Status.PASSED:
+            out = output_of(result.returned["out"], part.part.problem, "bhsd")
+            others = np.ones(out.shape[2], bool)
+            others[list(part.part.row_numbers)] = False
+            out[:, :, others] = 0
+        return RunResult(
+            result.status,
+            with_names(result.reason, plan.source),
+            result.log,
+            out,
+            guards_intact=result.guards_intact,
+            execution_ms=result.execution_ms,
+            executed=result.executed,
+            warnings=result.warnings,
+        )
+
+    def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
+        """Execute the last CTA of every pass, on zeros and on buffers that may exceed memory.
+
+        Returns:
+            No output: only whether its accesses are inside of the buffers.
+        """
+        library = _build(plan, options)
+        if isinstance(library, RunResult):
+            return library
+        buffers = tuple(
+            Buffer(
+                name,
+                size_bytes=size,
+                fill="zero",
+                pieces=(),
+                opens_itself=True,
+                read_only=name in ("q", "k", "v"),
+            )
+            for name, size in plan.buffer_bytes.items()
+        )
+        launches = tuple(_launch(p, (prod(p.grid) - 1,)) for p in plan.passes)
+        result = self._client.run(Job(library, buffers, launches), options.timeout_s)
+        return RunResult(result.status, with_names(result.reason, plan.source), result.log)
+
+    def close(self) -> None:
+        """End the child process; safe to call twice, and the next run starts a new one."""
+        self._client.close()
+
+
+_MBARRIER = re.compile(r"the mbarrier (?=of ([^\s:]+):(\d+))")
+_INITIALISED = re.compile(r"init\w*\s*\(\s*&?\s*([^,()]+?)\s*,")  # what the call is given first
+
+
+def with_names(reason: str, source: Path) -> str:
+    """With what the kernel calls an mbarrier, where the line that initialises it says so."""
+
+    def named(found: re.Match[str]) -> str:
+        file, line = found[1], int(found[2])
+        if file != source.name:
+            return found[0]
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+        call = _INITIALISED.search(lines[line - 1]) if line <= len(lines) else None
+        return f"the mbarrier {call[1]} " if call is not None else found[0]
+
+    return _MBARRIER.sub(named, reason)
+
+
+def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
+    tensors = inputs.in_layouts(plan.layouts, plan.pages, packed=plan.packed)
+    outputs = [name for name in ("out", "lse") if name in plan.buffer_bytes]
+    return Job(
+        library=library,
+        buffers=(
+            *(Buffer(name, data=data, read_only=True) for name, data in tensors.items()),
+            *(
+                Buffer(
+                    n,
+                    data=plan.refilled.get(n),
+                    size_bytes=plan.buffer_bytes[n],
+                    returned=True,
+                    each_launch=n in plan.refilled,
+                )
+                for n in outputs
+            ),
+            *(
+                Buffer(
+                    s.name,
+                    data=s.initial if s.each_launch or s.fill == "-inf" else None,
+                    size_bytes=s.size_bytes,
+                    fill="zero" if s.fill == "zero" else "poison",
+                    each_launch=s.each_launch,
+                )
+                for s in plan.scratch
+            ),
+        ),
+        launches=tuple(map(_launch, plan.passes)),
+        schedule=options.schedule,
+        seed=options.seed,
+        repeat=options.repeat,
+        inside=plan.inside,
+    )
+
+
+def _build(plan: LaunchPlan, options: RunOptions) -> HostLibrary | RunResult:
+    """The compiled plan, or the result that says why there is none."""
+    try:
+        return build_kernels(
+            plan.source,
+            plan.entries,
+            plan.defines,
+            options.check,
+            options.arch,
+            plan.include_folders,
+        )
+    except CompileError as error:
+        return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)
+    except ToolMissing as error:
+        return RunResult(Status.COMPILE_ERROR, str(error))
+
+
+def _probe_job(
+    plan: LaunchPlan, launch: PassLaunch, ctas: tuple[int, ...], library: HostLibrary
+) -> Job:
+    """Q and O are closed, so that touching them ends a CTA; everything else is zero."""
+    buffers = tuple(
+        Buffer(n, size_bytes=size, fill="zero", pieces=(), opens_itself=n not in ("q", "out"))
+        for n, size in plan.buffer_bytes.items()
+    )
+    return Job(library, buffers, (_launch(launch, ctas),), probe=True)
+
+
+def _partial_job(
+    plan: LaunchPlan,
+    part: PartOfLaunch,
+    inputs: Inputs,
+    options: RunOptions,
+    library: HostLibrary,
+) -> Job:
+    problem = plan.problem
+
+    def pieces(slices: tuple[int, ...], of: int) -> tuple[tuple[int, int], ...]:
+        return tuple((s * of, of) for s in slices)
+
+    q_bytes = problem.tensor_bytes // (problem.batch * problem.num_heads)
+    kv_bytes = problem.kv_bytes // (problem.batch * problem.kv_heads)
+    own = {"q": pieces(part.q_slices, q_bytes), "out": pieces(part.q_slices, q_bytes)}
+    own |= dict.fromkeys(("k", "v"), pieces(part.kv_slices, kv_bytes))
+    tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    sizes = plan.buffer_bytes
+    zeroed = {scratch.name for scratch in plan.scratch if scratch.fill == "zero"}
+    others = [name for name in sizes if name not in own]
+    return Job(
+        library,
+        (
+            *(
+                Buffer(n, data, size_bytes=sizes[n], read_only=True, pieces=own[n])
+                for n, data in tensors.items()
+            ),
+            Buffer("out", size_bytes=sizes["out"], returned=True, pieces=own["out"]),
+            *(
+                Buffer(
+                    n,
+                    size_bytes=sizes[n],
+                    fill="zero" if n in zeroed else "poison",
+                    pieces=(),
+                    opens_itself=True,
+                )
+                for n in others
+            ),
+        ),
+        tuple(_launch(p, ctas) for p, ctas in zip(plan.passes, part.ctas, strict=True)),
+        schedule=options.schedule,
+        seed=options.seed,
+    )
+
+
+def _launch(p: PassLaunch, ctas: tuple[int, ...] | None = None) -> KernelLaunch:
+    cluster = p.cluster if prod(p.cluster) > 1 else None
+    return KernelLaunch(p.entry, p.grid, p.block, p.args, p.dynamic_smem_bytes, ctas, cluster)

@@ -1,0 +1,1 @@
+"""What the rest stands on: errors, files, journals, text, units, tables."""

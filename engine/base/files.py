@@ -1,0 +1,222 @@
+"""Writing files whole, and locking them: the one way.
+
+A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
+moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
+as OSError; `as_sentence` turns them into one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from engine.base.errors import StoreError, UnknownName
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+
+TEMPORARY_PREFIX = ".saving-"
+TEMPORARY_MAX_AGE_S = 3_600.0
+
+# A disk that is full or broken, whatever file was asked for.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# What file systems without hard links answer to link().
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+@contextlib.contextmanager
+def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator[None]:
+    """An OSError as a StoreError: `what (No space left on device): remedy.`
+
+    Args:
+        named: a person named the file: UnknownName, unless the disk is at fault.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        kind = UnknownName if named and error.errno not in DISK_ERRORS else StoreError
+        raise kind(f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}.") from error
+
+
+def read(path: Path, most: int) -> bytes:
+    """At most `most` bytes of a regular file.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is a folder, pipe or device.
+    """
+    with open_regular(path) as file:
+        return file.read(most)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """A regular file, for reading; raises as `read` does."""
+    # Without O_NONBLOCK the opening of a pipe would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    file = os.fdopen(fd, "rb")
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def write(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file, in place of the one that is there.
+
+    Args:
+        durable: wait for the disk. Not needed for what can be made again.
+    """
+    path = Path(os.path.realpath(path))  # a link stays one
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        path.write_bytes(data)
+        return
+    write_with(path, lambda file: file.write(data), durable=durable)
+
+
+def write_with(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool = True) -> None:
+    """As `write`, for content that `fill` writes into an open file."""
+    with _temporary(path.parent, fill, durable) as temporary:
+        temporary.replace(path)
+
+
+def create(path: Path, data: bytes) -> None:
+    """Write a new file. FileExistsError, and nothing changed, when there is one."""
+    with _temporary(path.parent, lambda file: file.write(data), True) as temporary:
+        move(temporary, path)
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path, fill: Callable[[IO[bytes]], object], durable: bool) -> Iterator[Path]:
+    """A file that the caller renames; gone when that fails."""
+    temporary = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with os.fdopen(fd, "wb") as file:
+            fill(file)
+            file.flush()
+            if durable:
+                os.fsync(fd)
+        yield temporary
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename in one step, and never over an existing file (FileExistsError)."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _move_without_links(source, target)
+    else:
+        source.unlink()
+
+
+def _move_without_links(source: Path, target: Path) -> None:
+    # rename() would replace; the claim makes sure that only one process gets to use the name.
+    claim = target.with_name(f"{TEMPORARY_PREFIX}claim-{target.name}")
+    os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    try:
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "exists", str(target))
+        source.rename(target)
+    finally:
+        claim.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's own entries durable, where the system can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed."""
+    oldest = time.time() - TEMPORARY_MAX_AGE_S
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()
+
+
+def lock(path: Path) -> FileLock:
+    """The lock on `path`, to be used in a `with`: it waits for other processes.
+
+    The file is created when there is none, its content is left alone, and the system gives the lock
+    back when the process dies.
+
+    Raises:
+        OSError: it cannot be created or written.
+    """
+    from filelock import FileLock
+
+    # A FileLock takes a file that cannot be created in an existing folder, as in /proc, for one
+    # that another process holds.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600))
+    return FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
+
+
+def try_lock(path: Path) -> FileLock | None:
+    """The lock on `path`, taken and held until its `release()`; None when it is taken already.
+
+    Raises:
+        OSError: as `lock`.
+    """
+    from filelock import Timeout
+
+    taken = lock(path)
+    try:
+        taken.acquire(timeout=0)
+    except Timeout:
+        return None
+    return taken
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on an existing file."""
+    # A shared lock, so that two who ask do not see each other.
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+# Where Attune keeps what a person made, and the platform's folders.
+
+
+def data_folder() -> Path:
+    """`ATTUNE_DATA_DIR`, or the platform's folder for the user's data."""
+    if chosen := os.environ.get("ATTUNE_DATA_DIR", "").strip():
+        return Path(chosen).expanduser()
+    return platform_folder("data")
+
+
+def platform_folder(kind: Literal["data", "cache"]) -> Path:
+    """The platform's folder for the user's data, or for what can be made again."""
+    try:
+        import platformdirs
+    except ImportError:  # a machine that only measures may lack it
+        return Path.home() / {"data": ".local/share", "cache": ".cache"}[kind] / "attune"
+    path_of = {"data": platformdirs.user_data_path, "cache": platformdirs.user_cache_path}[kind]
+    return path_of("attune", appauthor=False)

@@ -1,0 +1,159 @@
+"""A table for people: what the command line prints, a report writes and the app shows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Self
+
+from engine.base.errors import InvalidProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+NONE = "–"  # a value that is not known, or does not exist
+
+# A number with few words after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash, and
+# no sentence that begins with a number.
+_FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-]).{0,24}$")
+
+# What a spreadsheet takes for a formula, in either width, whatever blanks stand before it.
+_FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@＝＋－＠]")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values under column names. None is written as a dash, a float with four digits."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    remark: str = ""
+
+    @classmethod
+    def of(cls, title: str, records: Iterable[Mapping[str, object]], remark: str = "") -> Self:
+        """A table of records that all have the same fields. No record: no columns."""
+        rows = list(records)
+        columns = tuple(rows[0]) if rows else ()
+        return cls(title, columns, tuple(tuple(row.values()) for row in rows), remark)
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as they are written."""
+        return tuple(tuple(map(cell_text, row)) for row in self.rows)
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold nothing but figures, and are set right."""
+        if not self.rows:
+            return (False,) * len(self.columns)
+        return tuple(all(map(_FIGURE.match, column)) for column in zip(*self.texts, strict=True))
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a DataFrame: numbers stay numbers, but a column with a dash is text."""
+        import pandas as pd
+
+        has_gap = [any(row[i] is None for row in self.rows) for i in range(len(self.columns))]
+        rows = [
+            [cell_text(value) if gap else value for value, gap in zip(row, has_gap, strict=True)]
+            for row in self.rows
+        ]
+        return pd.DataFrame(rows, columns=list(self.columns))
+
+
+def cell_text(value: object) -> str:
+    """One value as a table shows it."""
+    if value is None:
+        return NONE
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def as_markdown(table: Table) -> str:
+    """The table in Markdown, figures set right; no newline at the end."""
+    rules = ["---:" if numeric else "---" for numeric in table.numeric]
+    lines = [table.columns, rules, *table.texts]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """A table as CSV; a text that a spreadsheet would take for a formula is set off by a quote."""
+    safe = frame.map(_no_formula).rename(columns=_no_formula)
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", " ")  # unquoted, it would begin a new row
+    return f"'{text}" if text[:1] == "\t" or _FORMULA.match(text) else text
+
+
+# CSV tables with a header, read row by row; every complaint names its line.
+
+
+@dataclass(frozen=True, slots=True)
+class CsvTable:
+    """The header, and the rows behind it as they are read. Cells have no white space around."""
+
+    header_line: int  # 0: there is no header
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[int, Mapping[str, str]]]  # (line, cell of each column)
+
+
+def read_csv(text: str, name: str) -> CsvTable:
+    """A table from CSV text. Lines that start with # and rows without any text are left out.
+
+    Args:
+        name: what to call the text in complaints.
+
+    Raises:
+        InvalidProblem: not valid CSV, two columns of one name, or (while the rows are read) a row
+            that has more or fewer cells than the header.
+    """
+    lines = _lines(text.removeprefix("\ufeff"), name)
+    header_line, columns = next(lines, (0, ()))
+    doubled = [c for c, count in Counter(columns).items() if count > 1]
+    if doubled and any(columns):
+        column = doubled[0][:40]
+        raise InvalidProblem(f"{name}, line {header_line} has the column {column!r} twice.")
+    return CsvTable(header_line, columns, _rows(lines, columns, name))
+
+
+def _rows(
+    lines: Iterator[tuple[int, tuple[str, ...]]], columns: tuple[str, ...], name: str
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    for line, cells in lines:
+        if not any(cells):
+            continue
+        if len(cells) != len(columns):
+            raise InvalidProblem(
+                f"{name}, line {line} has {len(cells)} cells and the header has {len(columns)} "
+                "columns."
+            )
+        yield line, dict(zip(columns, cells, strict=True))
+
+
+def _lines(text: str, name: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(line, cells) of what is neither empty nor a comment. A quoted cell may span lines."""
+    source = io.StringIO(text, newline="")
+    number = 0
+    for line in source:
+        if not line.strip() or line.lstrip().startswith("#"):
+            number += 1
+            continue
+        reader = csv.reader(chain([line], source), strict=True)
+        try:
+            cells = tuple(cell.strip() for cell in next(reader))
+        except csv.Error as error:
+            line_number = number + reader.line_num
+            raise InvalidProblem(f"{name}, line {line_number} is not valid CSV: {error}.") from None
+        number += reader.line_num
+        yield number, cells

@@ -1,0 +1,291 @@
+"""What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
+
+Every option is put in the same two figures, latency and dollars per 10⁹ queries, and ranked by
+what a query costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.units import format_us
+from engine.batch.cost import WaitPlan, usd_per_billion_queries
+from engine.devices.spec import DeviceSpec
+from engine.model.equations import Calibration, prior_covariance
+from engine.model.estimate import (
+    BatchCurveOf,
+    FootprintOf,
+    capability_reason,
+    estimate_compiled,
+    unsupported_reason,
+)
+from engine.problem import Problem
+from kernels.variant import Config, Variant
+
+OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
+
+# Tunables that trade CTAs for work per CTA: the ones that help a batch that is too small.
+_SPREADING_TUNABLES = ("num_splits", "block_m")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing to do, with its predicted figures."""
+
+    kind: OptionKind
+    title: str
+    variant: str
+    config: dict[str, int]
+    device: str
+    batch: int
+    latency_us: float  # what a request sees at the 95th percentile when waiting, else the launch's
+    low_us: float
+    high_us: float
+    per_query_us: float
+    usd_per_billion_queries: float | None
+    speedup: float  # of a query's GPU time, against accepting
+    reason: str
+    by_machine_code: bool  # the latency: else by roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is run now, at the batch that cannot grow."""
+
+    variant: Variant
+    config: Config
+    problem: Problem
+    device: DeviceSpec
+    price_usd_per_hour: float | None
+    calibration: Calibration | None
+
+
+def rank_options(
+    now: Situation,
+    variants: Iterable[Variant],
+    devices: Iterable[DeviceSpec],
+    footprint_of: FootprintOf,
+    wait: WaitPlan | None,
+    curve_of: BatchCurveOf | None = None,
+) -> tuple[tuple[Option, ...], tuple[str, ...]]:
+    """Options, cheapest query first, and why some could not be judged.
+
+    Args:
+        variants: to consider on the same GPU (with the configs that spread work over more CTAs).
+        devices: to consider with the same variant; only cheaper ones (smaller, where a price is
+            missing) are offered.
+        wait: a plan to collect requests, if one was asked for.
+        curve_of: CTA times by machine code. Options are ranked by one method: where one of them
+            has no such times, all are by roofline.
+
+    Raises:
+        InvalidProblem: the present situation itself cannot be predicted.
+    """
+    devices = tuple(devices)
+    accepted = _option("accept", now, "Accept it", footprint_of, None, curve_of)
+    if isinstance(accepted, str):
+        raise InvalidProblem(accepted)
+    base = accepted
+    options = [replace(base, reason=f"{base.reason} Nothing changes.")]
+    notes: list[str] = []
+    others = [*_other_kernels(now, variants), *_other_devices(now, devices)]
+    # Nearly all the time goes into compiling, which runs outside Python's lock.
+    with ThreadPoolExecutor() as pool:
+        answers = list(
+            pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base, curve_of), others)
+        )
+    estimates = [answer for answer in answers if not isinstance(answer, str)]
+    if curve_of is not None and any(not each.by_machine_code for each in (base, *estimates)):
+        if now.calibration is not None and now.calibration.by_machine_code:
+            now = replace(now, calibration=None)
+        by_roofline, unjudged = rank_options(now, variants, devices, footprint_of, wait)
+        why = "Options are compared by roofline: not all of these kernels were simulated."
+        return by_roofline, (why, *unjudged)
+    for (_, _, title), answer in zip(others, answers, strict=True):
+        if isinstance(answer, str):
+            notes.append(f"{title}: {answer}")
+        else:
+            options.append(answer)
+    if wait is not None and wait.batch > now.problem.batch:
+        larger = replace(now, problem=replace(now.problem, batch=wait.batch))
+        later = _option("wait", larger, "", footprint_of, None, curve_of)
+        if not isinstance(later, str):
+            options.append(_waiting(now, wait, base, later.latency_us))
+    best_of_variant = _best_configs(options)
+    ranked = sorted(best_of_variant, key=_rank)
+    if basis := _different_bases(ranked, {d.name: d for d in (now.device, *devices)}):
+        notes.append(basis)
+    return tuple(ranked), tuple(dict.fromkeys(notes))
+
+
+def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
+    """What is rented for each price, where that is not the same for all options; else empty."""
+    bases = {
+        o.device: devices[o.device].price_basis
+        for o in options
+        if o.usd_per_billion_queries is not None
+    }
+    if len(set(bases.values())) < 2:
+        return ""
+    listing = "; ".join(f"{name}: {basis}" for name, basis in bases.items())
+    return f"These prices are not of one kind ({listing}): give your own before you compare them."
+
+
+def _rank(option: Option) -> tuple[bool, float, float]:
+    """Cheapest query first; what has no price comes after what has one."""
+    dollars = option.usd_per_billion_queries
+    if dollars is None:
+        return True, option.per_query_us, option.latency_us
+    return False, dollars, option.latency_us
+
+
+def _best_configs(options: list[Option]) -> list[Option]:
+    """Of the configs of one variant only the fastest."""
+    best: dict[tuple[str, str, str], Option] = {}
+    for option in options:
+        key = (option.kind, option.variant, option.device)
+        if key not in best or option.per_query_us < best[key].per_query_us:
+            best[key] = option
+    return list(best.values())
+
+
+def _other_kernels(
+    now: Situation, variants: Iterable[Variant]
+) -> Iterator[tuple[OptionKind, Situation, str]]:
+    # K and V in pages, or not, is no choice of a kernel: they lie as they lie.
+    alike = (v for v in variants if (v.page_rows is None) == (now.variant.page_rows is None))
+    for variant in alike:
+        for config in _spreading_configs(variant, now.device):
+            if variant.id == now.variant.id and config == dict(now.config):
+                continue
+            if unsupported_reason(variant, now.problem, config, now.device) is not None:
+                continue
+            calibration = None
+            if variant.id == now.variant.id:
+                calibration = _carried(now.calibration, variant)
+            other = replace(now, variant=variant, config=config, calibration=calibration)
+            shown = ", ".join(f"{k}={v}" for k, v in config.items() if k in _SPREADING_TUNABLES)
+            yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
+
+
+def _spreading_configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
+    """The default, and it with every value of the tunables that make more or fewer CTAs."""
+    default = variant.default_config(device.num_sms)
+    yield default
+    for tunable in variant.tunables:
+        if tunable.name in _SPREADING_TUNABLES:
+            for value in tunable.values:
+                if value != tunable.default:
+                    yield {**default, tunable.name: value}
+
+
+def _other_devices(
+    now: Situation, devices: Iterable[DeviceSpec]
+) -> Iterator[tuple[OptionKind, Situation, str]]:
+    for device in devices:
+        if device.name == now.device.name or not _smaller(device, now):
+            continue
+        if capability_reason(now.variant, now.problem.dtype, device) is not None:
+            continue
+        other = replace(
+            now,
+            device=device,
+            price_usd_per_hour=device.price_usd_per_hour,
+            calibration=_carried(now.calibration, now.variant),
+        )
+        yield "gpu", other, f"Use {_article(device.name)} {device.name}"
+
+
+def _smaller(device: DeviceSpec, now: Situation) -> bool:
+    if device.price_usd_per_hour is not None and now.price_usd_per_hour is not None:
+        return device.price_usd_per_hour < now.price_usd_per_hour
+    return (device.num_sms or 0) < (now.device.num_sms or 0)
+
+
+def _article(name: str) -> str:
+    """By the sound of the first letter's name: an L4, an RTX 4090, a T4."""
+    return "an" if name[0] in "AEFHILMNORSX" else "a"
+
+
+def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
+    """What a calibration says about another GPU or config: its medians, as unsure as a prior."""
+    if calibration is None:
+        return None
+    covariance = tuple(tuple(row) for row in prior_covariance(variant).tolist())
+    return replace(calibration, covariance=covariance)
+
+
+def _option(
+    kind: OptionKind,
+    at: Situation,
+    title: str,
+    footprint_of: FootprintOf,
+    base: Option | None,
+    curve_of: BatchCurveOf | None,
+) -> Option | str:
+    """The option's figures, or one sentence why there are none."""
+    try:
+        result = estimate_compiled(
+            at.variant, at.problem, at.config, at.device, footprint_of, at.calibration, curve_of
+        )
+    except AttuneError as error:
+        return str(error)
+    latency = result.latency
+    if latency is None:
+        return result.reason
+    memory = at.device.memory_bytes
+    if memory is not None and result.plan.device_bytes > memory:
+        return f"The problem does not fit in {at.device.name}'s memory."
+    per_query_us = latency.median_us / _queries(at.problem)
+    speedup = 1.0 if base is None else base.per_query_us / per_query_us
+    return Option(
+        kind=kind,
+        title=title,
+        variant=at.variant.id,
+        config=dict(at.config),
+        device=at.device.name,
+        batch=at.problem.batch,
+        latency_us=latency.median_us,
+        low_us=latency.low_us,
+        high_us=latency.high_us,
+        per_query_us=per_query_us,
+        usd_per_billion_queries=_dollars(per_query_us, at.price_usd_per_hour),
+        speedup=speedup,
+        reason=latency.reason.split(". ")[0].rstrip(".") + ".",
+        by_machine_code=result.by_machine_code,
+    )
+
+
+def _waiting(now: Situation, wait: WaitPlan, base: Option, latency_us: float) -> Option:
+    per_query_us = latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
+    total_us = base.latency_us + wait.added_p95_us
+    spread = np.array([base.low_us, base.high_us]) / base.latency_us
+    return replace(
+        base,
+        kind="wait",
+        title=f"Wait to collect {wait.batch:,} requests",
+        batch=wait.batch,
+        latency_us=total_us,
+        low_us=float(wait.added_p95_us + spread[0] * base.latency_us),
+        high_us=float(wait.added_p95_us + spread[1] * base.latency_us),
+        per_query_us=per_query_us,
+        usd_per_billion_queries=_dollars(per_query_us, now.price_usd_per_hour),
+        speedup=base.per_query_us / per_query_us,
+        reason=f"{wait.reason} The launch takes {format_us(latency_us)}.",
+    )
+
+
+def _queries(problem: Problem) -> int:
+    return problem.batch * problem.num_heads * problem.seqlen
+
+
+def _dollars(per_query_us: float, price_usd_per_hour: float | None) -> float | None:
+    if price_usd_per_hour is None:
+        return None
+    return usd_per_billion_queries(per_query_us, price_usd_per_hour)

@@ -1,0 +1,332 @@
+"""From a predicted curve to a batch size: table, recommendations, wave steps.
+
+Two readings of one launch stand side by side, because they were once mistaken for each other: the
+launch's latency rises with the batch while the cost of a unit of work (one head of one batch
+element, B·H of them) falls, until the GPU is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.base.errors import InvalidProblem
+from engine.base.units import format_bytes, format_us
+from engine.batch.curve import share_bounds
+from engine.devices.spec import DeviceSpec
+from engine.evaluation import Occupancy, Origin
+from engine.model.equations import FloatArray
+from engine.problem import Problem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_TARGETS = (0.7, 0.9, 0.95)
+# A batch is worth a warning when a smaller one is cheaper per unit by more than this.
+_WORTH_SAYING = 0.01
+# A launch that takes this much longer, in proportion, is said to take as long.
+_NO_LONGER = 0.005
+# What a recommendation takes over from its row of the table.
+_OF_ROW = (
+    *("batch", "latency_us", "origin", "low_us", "high_us", "per_unit_us", "per_query_us"),
+    *("speedup_per_unit", "ctas", "useful_ctas", "waves", "sm_fill", "thread_fill"),
+    *("memory_share", "binds"),
+)
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+def batch_table(
+    curve: pd.DataFrame,
+    problem: Problem,
+    device: DeviceSpec,
+    measured: Mapping[int, float] | None = None,
+    origin: Origin = "measured",
+) -> pd.DataFrame:
+    """The curve with everything derived from it.
+
+    Args:
+        curve: the table of `engine.batch.curve.Curve`, batches ascending from 1.
+        problem: its problem; the batch does not matter.
+        device: its device.
+        measured: batch → µs of this kernel, measured or recorded as `origin` says. A prediction
+            does not overrule them.
+
+    Returns:
+        The curve's columns and `latency_us` (`measured_us` where there is one, and its interval is
+        that time alone; else `predicted_us`), `predicted_low_us`, `predicted_high_us`, `origin`,
+        `units` (B·H), `queries` (B·H·S, query rows), `per_unit_us`, `per_query_us`,
+        `queries_per_s`, `tokens_per_s` (B·S), `tflops`, `percent_of_peak` (NaN where the peak is
+        unknown), `speedup_per_unit` (against the first row), `memory_share` (NaN where the memory
+        is unknown), `step` (this batch starts another CTA per SM or wave), and `cheaper_batch` (the
+        smaller batch that is cheapest per unit, 0 when there is none worth saying).
+    """
+    table = curve.copy()
+    measured_us = table["batch"].map(measured or {}).astype(float)
+    known = measured_us.notna()
+    table["measured_us"] = measured_us
+    table["latency_us"] = measured_us.fillna(table["predicted_us"])
+    table["origin"] = np.where(known, origin, "predicted")
+    for end in ("low_us", "high_us"):
+        table[f"predicted_{end}"] = table[end]
+        table[end] = measured_us.fillna(table[end])
+    total_us = table["latency_us"].to_numpy()
+    batch = table["batch"].to_numpy()
+    units = batch * problem.num_heads
+    queries = units * problem.seqlen
+    peak = device.tensor_tflops(problem.dtype)
+    tflops = table["flops"].to_numpy() / total_us / 1e6
+    per_unit_us = total_us / units
+    table["units"] = units
+    table["queries"] = queries
+    table["per_unit_us"] = per_unit_us
+    table["per_query_us"] = total_us / queries
+    table["queries_per_s"] = queries / total_us * 1e6
+    table["tokens_per_s"] = batch * problem.seqlen / total_us * 1e6
+    table["tflops"] = tflops
+    table["percent_of_peak"] = np.nan if peak is None else 100 * tflops / peak
+    table["speedup_per_unit"] = per_unit_us[0] / per_unit_us
+    memory = device.memory_bytes
+    table["memory_share"] = np.nan if memory is None else table["device_bytes"] / memory
+    table["step"] = np.diff(table["load_per_sm"].to_numpy(), prepend=table["load_per_sm"][0]) > 0
+    table["cheaper_batch"] = _cheaper_batches(batch, per_unit_us)
+    return table
+
+
+def _cheaper_batches(batch: np.ndarray[Any, Any], per_unit_us: FloatArray) -> FloatArray:
+    best_so_far = np.minimum.accumulate(per_unit_us)
+    where_best = np.where(per_unit_us <= best_so_far, np.arange(len(batch)), 0)
+    cheapest = batch[np.maximum.accumulate(where_best)]
+    worth = per_unit_us > (1 + _WORTH_SAYING) * best_so_far
+    chosen: FloatArray = np.where(worth, cheapest, 0)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The smallest batch that reaches a share of the plateau."""
+
+    target: float
+    batch: int
+    low_batch: int  # 90 % interval of the batch, see `engine.batch.curve`
+    high_batch: int
+    same_latency_up_to: int  # the largest batch whose launch takes no longer
+    latency_us: float
+    origin: str  # of the latency
+    low_us: float
+    high_us: float
+    per_unit_us: float
+    per_query_us: float
+    speedup_per_unit: float  # against the table's first batch
+    share_of_plateau: float  # of the throughput, 0..1
+    ctas: int
+    useful_ctas: int
+    waves: float
+    sm_fill: float
+    thread_fill: float
+    memory_bytes: int
+    memory_share: float | None
+    binds: str
+    reason: str
+    warning: str  # empty, or why a neighbouring batch is better
+
+
+def smallest_batches(
+    table: pd.DataFrame,
+    ends_us: FloatArray,
+    device: DeviceSpec,
+    targets: Sequence[float] = DEFAULT_TARGETS,
+) -> tuple[Recommendation, ...]:
+    """The smallest batch that reaches each target.
+
+    Args:
+        table: of `batch_table`, only batches that fit in memory.
+        ends_us: `[k, rows]`, the totals with the model's parameters at their 90 % ends.
+        targets: shares of the plateau, the most units per second that any batch of the table has.
+
+    Raises:
+        InvalidProblem: a target that is not above 0 and at most 1, or none.
+    """
+    if not targets:
+        raise InvalidProblem("Name at least one share of the plateau to reach, such as 0.9.")
+    for target in targets:
+        if not 0 < target <= 1:
+            raise InvalidProblem(
+                f"A target is a share of the plateau above 0 and at most 1 (0.9 for 90 %), not "
+                f"{target:g}."
+            )
+    throughput = table["batch"].to_numpy() / table["latency_us"].to_numpy()
+    # A measured time stays what it is, whatever the parameters are.
+    ends_us = np.where(table["measured_us"].notna(), table["measured_us"], ends_us)
+    low, high = share_bounds(table, ends_us)
+    shares = (throughput / throughput.max(), high, low)
+    return tuple(
+        _recommendation(table, device, target, throughput, [_first(s, target) for s in shares])
+        for target in sorted(targets)
+    )
+
+
+def _first(share: FloatArray, target: float) -> int:
+    """Index of the first batch that reaches the share, else of the largest share.
+
+    Rounding must not hide the plateau.
+    """
+    reached = share >= target - 1e-12
+    return int(np.argmax(reached)) if reached.any() else int(np.argmax(share))
+
+
+def _recommendation(
+    table: pd.DataFrame,
+    device: DeviceSpec,
+    target: float,
+    throughput: FloatArray,
+    indices: list[int],
+) -> Recommendation:
+    i = indices[0]
+    row: Any = table.iloc[i]
+    share = float(throughput[i] / throughput.max())
+    free = _same_latency_up_to(table, i)
+    figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python's own numbers
+    if device.memory_bytes is None:
+        figures["memory_share"] = None
+    return Recommendation(
+        target=target,
+        low_batch=int(table["batch"].iloc[min(indices)]),
+        high_batch=int(table["batch"].iloc[max(indices)]),
+        same_latency_up_to=free,
+        share_of_plateau=share,
+        memory_bytes=int(row.device_bytes),
+        reason=_reason(table, i, share, device)
+        + (f" Up to B={free:,} the launch takes no longer." if free > row.batch else ""),
+        warning=step_warning(table, int(row.batch)),
+        **figures,
+    )
+
+
+def _same_latency_up_to(table: pd.DataFrame, i: int) -> int:
+    total_us = table["latency_us"].to_numpy()
+    longer = np.flatnonzero(total_us[i:] > (1 + _NO_LONGER) * total_us[i])
+    last = len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
+    return int(table["batch"].iloc[last])
+
+
+def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> str:
+    """Why this batch, in a sentence: idle SMs, waves, bandwidth or the plateau itself."""
+    first: Any = table.iloc[0]
+    row: Any = table.iloc[i]
+    reached = f"B={row.batch:,} reaches {share:.0%} of the plateau"
+    if i == 0:
+        return f"{reached} at once: a larger batch would not use the GPU better."
+    gain = (
+        f"a unit costs {format_us(row.per_unit_us)} instead of {format_us(first.per_unit_us)} at "
+        f"B={first.batch:,}"
+    )
+    if row.binds in ("DRAM", "L2"):
+        return f"{reached} ({gain}): from here {row.binds} bandwidth binds, and time grows with B."
+    if row.binds == "launch floor":
+        return f"{reached} ({gain}): the launch itself is the largest part, shared by more units."
+    if first.sm_fill < 1 and row.load_per_sm == 1:
+        return (
+            f"{reached} ({gain}): SMs were idle (B={first.batch:,} gives work to "
+            f"{first.sm_fill:.0%} of {device.num_sms}), and its {row.useful_ctas:,} CTAs fill "
+            f"{row.sm_fill:.0%} of them at almost no extra latency."
+        )
+    if row.wave_efficiency < 0.9 and row.waves > 1:
+        return (
+            f"{reached} ({gain}): wave quantization costs the rest, as the last of "
+            f"{int(np.ceil(row.waves))} waves is not full ({row.wave_efficiency:.0%} efficiency)."
+        )
+    return (
+        f"{reached} ({gain}): every SM has {row.load_per_sm:,} "
+        f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more of them add time "
+        f"almost in proportion."
+    )
+
+
+def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> str:
+    """Why the curve bends where it does: how many CTAs run at once, and not how many threads fit.
+
+    Args:
+        main: occupancy of the main pass at any batch.
+        table: of `batch_table`, from its first batch.
+
+    Returns:
+        A sentence or two; empty where the device's SMs are not known.
+    """
+    first: Any = table.iloc[0]
+    if device.num_sms is None or main.ctas_to_fill is None or not main.ctas_per_sm:
+        return ""
+    at_once = main.ctas_per_sm * device.num_sms
+    per_batch = first.useful_ctas / first.batch
+    word = "CTA fits" if main.ctas_per_sm == 1 else "CTAs fit"
+    words = (
+        f"The knee: {main.ctas_per_sm} {word} on an SM (limited by {main.limited_by()}), so the "
+        f"{device.num_sms} SMs run {at_once:,} at once, which is {_as_batch(at_once, per_batch)}."
+        " Further CTAs wait."
+    )
+    if main.ctas_to_fill > at_once:
+        words += (
+            f" Filling every thread slot would take {main.ctas_to_fill:,} CTAs "
+            f"({_as_batch(main.ctas_to_fill, per_batch)}), but no more than {at_once:,} are "
+            f"resident at once: at the knee thread fill is {at_once / main.ctas_to_fill:.0%}."
+        )
+    return words
+
+
+def _as_batch(ctas: int, per_batch: float) -> str:
+    """`B=53.5`, or the share of B=1 that fewer CTAs than its own are."""
+    batch = ctas / per_batch
+    return f"B={batch:,.4g}" if batch >= 1 else f"{batch:.0%} of the {per_batch:,.0f} of B=1"
+
+
+def step_warning(table: pd.DataFrame, batch: int) -> str:
+    """Why a smaller batch than this one is cheaper per unit: one sentence, or nothing.
+
+    Raises:
+        InvalidProblem: the batch is not in the table.
+    """
+    at = np.flatnonzero(table["batch"].to_numpy() == batch)
+    if len(at) == 0:
+        raise InvalidProblem(f"B={batch:,} is not in the table.")
+    row: Any = table.iloc[int(at[0])]
+    cheaper = int(row.cheaper_batch)
+    if cheaper == 0:
+        return ""
+    other: Any = table.iloc[int(np.flatnonzero(table["batch"].to_numpy() == cheaper)[0])]
+    waves, before = int(np.ceil(row.waves)), int(np.ceil(other.waves))
+    if waves > before:
+        what = f"costs a {_ordinal(waves)} wave"
+    else:
+        what = f"puts a {_ordinal(int(row.load_per_sm))} CTA on some SMs"
+    return (
+        f"B={batch:,} {what}: {cheaper:,} is cheaper per unit "
+        f"({format_us(other.per_unit_us)} against {format_us(row.per_unit_us)})."
+    )
+
+
+def _ordinal(n: int) -> str:
+    if n <= len(_ORDINALS):
+        return _ORDINALS[n - 1]
+    tens, units = divmod(n, 10)
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(units, "th") if tens % 10 != 1 else "th"
+    return f"{n:,}{suffix}"
+
+
+def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> int:
+    """How many of the first batches fit in the GPU's memory, which must grow with the batch.
+
+    Raises:
+        InvalidProblem: not even the first one fits.
+    """
+    if device.memory_bytes is None:
+        return len(device_bytes)
+    fitting = int(np.searchsorted(device_bytes, device.memory_bytes, side="right"))
+    if fitting == 0:
+        raise InvalidProblem(
+            f"No batch fits: B=1 needs {format_bytes(int(device_bytes[0]))} and {device.name} has "
+            f"{format_bytes(device.memory_bytes)}: choose fewer heads, a shorter sequence, or a "
+            f"larger GPU."
+        )
+    return fitting

@@ -1,0 +1,170 @@
+"""What runs inside a Dask worker: one evaluation at a time, by one evaluator per process.
+
+Everything here is sent by name, so that a worker runs its own copy of Attune; `describe` checks
+which that is. The evaluator stays open between sweeps: its backends are slow to start.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from engine.base.errors import ClusterError, ToolMissing
+from engine.cuda_source.nvrtc import toolchain
+from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
+from engine.search.evaluation_process import evaluate_point
+from engine.search.ranking import SweepRow
+from engine.search.space import local_gpu_id
+from engine.search.sweep.estimate import runs_on_gpu
+
+_ROOT = Path(__file__).resolve().parents[3]
+# What shows and stores results, and does not make them.
+_NOT_COMPARED = frozenset({"cli", "jobs", "sessions"})
+_SOURCES = frozenset({".py", ".toml", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".forms"})
+
+_RESTART_DELAY_S = 1.0
+
+# A worker may have several threads; a GPU and the CPU backend's child serve one caller at a time.
+_one_at_a_time = threading.Lock()
+_evaluator: Evaluator | None = None
+
+
+class SourcesDiffer(ClusterError):
+    """This process runs another Attune, or has other kernels, than the machine that asks."""
+
+
+class WorkerRestarts(ClusterError):
+    """This process can use its GPU no more; a new one is about to take its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The properties of a worker that decide whether it takes part."""
+
+    host: str
+    measures: bool  # evaluations run on its GPU
+    gpu: str  # which one that is, best its UUID; empty where it predicts
+    device: str  # the model that evaluations are for, or "unknown"
+    versions: str  # of Python and libraries, which may differ
+
+
+def describe(expected: str, request: EvaluationRequest) -> Description:
+    """Describe this process for evaluations like this one.
+
+    Raises:
+        SourcesDiffer, UnknownName: as `evaluate`.
+    """
+    _check_sources(expected)
+    target = resolve(request)
+    measures = runs_on_gpu(request)
+    return Description(
+        host=platform.node(),
+        measures=measures,
+        gpu=local_gpu_id() if measures else "",
+        device=target.device.name if target.device else "unknown",
+        versions=versions(),
+    )
+
+
+def versions() -> str:
+    """`Python 3.11, NumPy 2.4.6, NVRTC 13.0`."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    try:
+        compiler = toolchain().name
+    except ToolMissing:
+        compiler = "no NVRTC"
+    return f"Python {python}, NumPy {metadata.version('numpy')}, {compiler}"
+
+
+def _check_sources(expected: str) -> None:
+    if fingerprint() != expected:
+        raise SourcesDiffer(
+            f"the sources of Attune or of the kernels on {platform.node()} are not this machine's "
+            f"({fingerprint()} there, {expected} here), and their results are never mixed. Bring "
+            "both to one commit and start the worker again."
+        )
+
+
+@functools.cache
+def fingerprint() -> str:
+    """16 hex digits of the sources that results depend on, as they were when first asked."""
+    digest = hashlib.sha256()
+    for path in sorted(p for top in ("engine", "kernels") for p in (_ROOT / top).rglob("*")):
+        name = path.relative_to(_ROOT)
+        if path.suffix in _SOURCES and name.parts[1] not in _NOT_COMPARED:
+            digest.update(f"{name.as_posix()}\n{path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def evaluate(expected: str, request: EvaluationRequest) -> EvaluationOutcome:
+    """One evaluation. On a GPU it holds that GPU's lock, as everywhere.
+
+    Args:
+        expected: the `fingerprint` of the machine that asks.
+
+    Raises:
+        SourcesDiffer: this process's sources have another fingerprint.
+        WorkerRestarts: this process can no longer use its GPU.
+        UnknownName: the variant or GPU is not in its list.
+    """
+    _check_sources(expected)
+    with _exclusive_evaluator() as evaluator:
+        return evaluate_point(evaluator, request)
+
+
+def final(device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
+    """The best of one problem's rows, timed side by side on the GPU that they were measured on.
+
+    Raises:
+        WorkerRestarts: as `evaluate`.
+        MeasureError: the GPU failed.
+    """
+    with _exclusive_evaluator() as evaluator:
+        return problem_result(device, rows, gpu_candidates(evaluator), should_stop=_cancellation())
+
+
+@contextmanager
+def _exclusive_evaluator() -> Iterator[Evaluator]:
+    """This process's evaluator, for one caller at a time."""
+    global _evaluator
+    with _one_at_a_time:
+        if _evaluator is None:
+            _evaluator = Evaluator()
+        if _evaluator.gpu_error is not None:
+            raise WorkerRestarts(f"The worker is about to be restarted: {_evaluator.gpu_error}")
+        try:
+            yield _evaluator
+        finally:
+            if _evaluator.gpu_error is not None:
+                _restart_soon()
+
+
+def _restart_soon() -> None:
+    """Let the nanny start a new process, once the results of this one have been fetched."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    leave = functools.partial(
+        worker.close_gracefully, restart=True, reason="this process can no longer use its GPU"
+    )
+    worker.loop.add_callback(worker.loop.call_later, _RESTART_DELAY_S, leave)
+
+
+def _cancellation() -> Callable[[], bool]:
+    """Returns a function that tells whether the task that runs now has been cancelled."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+    task = worker.state.tasks[key]
+    return lambda: task.state == "cancelled"

@@ -1,0 +1,380 @@
+"""The caller's side of the child process: starts it, hands it jobs, survives what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from engine.base.host_memory import available_host_memory
+from engine.base.launch import Argument, describe_type, encode_argument
+from engine.base.status import Status
+from engine.cuda_on_host import own_files
+from engine.cuda_on_host.build import HostLibrary, export_number
+from engine.cuda_on_host.debug_lines import LineTable
+from engine.cuda_on_host.executed import ExecutedStatements
+from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch, bytes_needed
+from engine.cuda_on_host.transport import Channel, SharedSegment
+
+_ALIGNMENT = 64  # of arrays in the shared segment
+_KILL_GRACE_S = 2.0  # for the child to say which line was running at the time limit
+_MAX_LIBRARIES = 2000  # a process may have 65,530 mappings on Linux, and a library takes several
+_KEPT_SEGMENT_BYTES = 256 << 20
+_SMALL_JOB_BYTES = 32 << 20
+_LOG_TAIL_BYTES = 16 << 10
+_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+
+
+def worker_threads() -> int:
+    """`ATTUNE_CPU_THREADS`, else the number of processors."""
+    chosen = os.environ.get("ATTUNE_CPU_THREADS", "")
+    return int(chosen) if chosen.isdigit() and int(chosen) > 0 else os.cpu_count() or 1
+
+
+class _Process:
+    """One running child and what is shared with it."""
+
+    def __init__(self, workers: int) -> None:
+        self.owner = os.getpid()
+        self.libraries: set[Path] = set()
+        self.segment = SharedSegment.create()
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        search_path = os.environ.get("PYTHONPATH")
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "engine.cuda_on_host.child",
+                    str(theirs.fileno()), str(self.segment.descriptor), str(workers),
+                ],
+                pass_fds=(theirs.fileno(), self.segment.descriptor),
+                stdin=subprocess.DEVNULL,
+                stdout=self.output,
+                stderr=self.output,
+                start_new_session=True,  # Ctrl-C is for the caller
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), search_path]))},
+            )  # fmt: skip
+
+    def stop(self) -> int:
+        """End it and release everything; the exit code it had, or -9 when it was still alive."""
+        self.channel.close()
+        if os.getpid() == self.owner:  # a forked copy must leave the original's child alone
+            self.process.kill()
+            self.process.wait()
+        self.segment.close()
+        self.output.close()
+        return self.process.returncode or 0
+
+    def printed(self) -> str:
+        """The end of what the child and its kernels printed since the last call."""
+        size = os.fstat(self.output.fileno()).st_size
+        tail = os.pread(self.output.fileno(), _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
+        if os.getpid() == self.owner:
+            os.ftruncate(self.output.fileno(), 0)
+            os.lseek(self.output.fileno(), 0, os.SEEK_SET)  # the child shares the position
+        return tail.decode("utf-8", "replace").strip()
+
+
+class Client:
+    """Runs jobs one at a time in a child process that is started when needed.
+
+    Threads may share a client. After an error the child is replaced: its memory may be damaged.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        own_files.digest_at_start()
+        self._workers = workers or worker_threads()
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._finalizer: weakref.finalize[..., Client] | None = None
+
+    def run(self, job: Job, timeout_s: float = 60.0) -> JobResult:
+        """Run the job; failures come back as a status with a reason."""
+        with self._lock:
+            needed = bytes_needed(job)
+            # A small job fits in any case, and looking takes longer than running it.
+            free = available_host_memory() if needed > _SMALL_JOB_BYTES else None
+            if free is not None and needed > free:
+                return _out_of_memory(needed, f"{_size(free)} are free")
+            try:
+                return self._run(job, timeout_s)
+            except MemoryError:
+                self._stop()
+                return _out_of_memory(needed, "the system refused to give it")
+            except BaseException:
+                self._stop()  # an answer that nobody took must not become the next job's
+                raise
+
+    def close(self) -> None:
+        """End the child. The next job starts a new one."""
+        with self._lock:
+            self._stop()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the running child, if there is one."""
+        process = self._process
+        return process.process.pid if process is not None else None
+
+    def _run(self, job: Job, timeout_s: float) -> JobResult:
+        if self.process_id is None and own_files.changed():
+            return JobResult(
+                Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {own_files.CHANGED}."
+            )
+        process = self._running_process()
+        request, returns, size = _encode_job(job, timeout_s)
+        process.segment.reserve(max(size, 1))
+        request["segment_bytes"] = max(size, 1)
+        memory = np.frombuffer(process.segment.memory, dtype=np.uint8)
+        for buffer, encoded in zip(job.buffers, request["buffers"], strict=True):
+            if buffer.data is not None:
+                data = np.ascontiguousarray(buffer.data).view(np.uint8).reshape(-1)
+                memory[encoded["offset"] : encoded["offset"] + buffer.bytes] = data
+        process.libraries.add(job.library.path)
+        begin = time.perf_counter()
+        try:
+            process.channel.send(request)
+            answer = process.channel.receive(timeout_s + _KILL_GRACE_S)
+        except TimeoutError:
+            return self._timed_out(job, timeout_s, "")
+        except (EOFError, BrokenPipeError, ConnectionError):
+            return self._crashed(job)
+        round_trip_ms = (time.perf_counter() - begin) * 1e3
+        if "out_of_memory" in answer:
+            raise MemoryError
+        if "refused" in answer:
+            return JobResult(Status.LAUNCH_ERROR, f"{job.library.source}: {answer['refused']}.")
+        if "failed" in answer:
+            return self._failed(job, answer["failed"], timeout_s)
+        returned = {
+            name: memory[offset : offset + size].copy() for name, (offset, size) in returns.items()
+        }
+        del memory
+        log = process.printed()
+        if size > _KEPT_SEGMENT_BYTES or len(process.libraries) > _MAX_LIBRARIES:
+            self._stop()
+        if (number := answer.get("used_local")) is not None:
+            file, line, name = answer["source_map"]["locals"][number]
+            return JobResult(
+                Status.LAUNCH_ERROR,
+                f"{file}:{line}: uninitialised local variable: '{name}' is read before anything "
+                f"is written to it, and the output depends on what it held.",
+                log=log,
+            )
+        return JobResult(
+            Status.PASSED,
+            log=log,
+            returned=returned,
+            changed_inputs=tuple(answer["changed_inputs"]),
+            repeatable=bool(answer["repeatable"]),
+            execution_ms=float(answer["execution_ms"]),
+            executed=_executed(answer),
+            touched=tuple(
+                None if index < 0 else (job.buffers[index].name, offset)
+                for index, offset in answer.get("touched", ())
+            ),
+            round_trip_ms=round_trip_ms,
+            warnings=tuple(_sentence(job.library, w) for w in answer.get("warnings", ())),
+        )
+
+    # ---- the child's life ----
+
+    def _running_process(self) -> _Process:
+        process = self._process
+        if process is not None and process.owner != os.getpid():  # this is a forked copy
+            self._process = process = None
+        if process is not None and process.process.poll() is not None:
+            self._stop()
+            process = None
+        if process is None:
+            process = self._process = _Process(self._workers)
+            self._finalizer = weakref.finalize(self, process.stop)
+        return process
+
+    def _stop(self) -> int:
+        self._process = None
+        finalizer, self._finalizer = self._finalizer, None
+        code = finalizer() if finalizer is not None else None
+        return code or 0
+
+    # ---- failures ----
+
+    def _timed_out(self, job: Job, timeout_s: float, where: str) -> JobResult:
+        self._stop()
+        return JobResult(
+            Status.TIMEOUT,
+            f"{where or job.library.source + ': '}the kernel did not finish within {timeout_s:g} s "
+            f"on the CPU and was stopped.",
+        )
+
+    def _crashed(self, job: Job) -> JobResult:
+        process = self._process
+        log = ""
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.process.wait(_KILL_GRACE_S)
+            log = process.printed()
+        code = self._stop()
+        how = f"with exit code {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"by {signal.Signals(-code).name}"
+        hint = " (Linux does that when memory runs out)" if code == -signal.SIGKILL else ""
+        return JobResult(
+            Status.CRASHED,
+            f"{job.library.source}: the process that ran the kernel ended {how}{hint}.",
+            log=log,
+        )
+
+    def _failed(self, job: Job, failure: dict[str, Any], timeout_s: float) -> JobResult:
+        process = self._process
+        log = process.printed() if process is not None else ""
+        self._stop()
+        if failure["kind"] == "time limit":
+            where = _where(job.library, failure["place"])
+            at = f", CTA {_triple(failure['cta'])}, thread {_triple(failure['thread'])}"
+            prefix = f"{where}: kernel {failure['entry']}{at}: " if where else ""
+            return self._timed_out(job, timeout_s, prefix)
+        reason = _sentence(job.library, failure)
+        guards_intact = failure["kind"] != "guard zone damaged"
+        changed = tuple(b.name for b in job.buffers if b.read_only)
+        return JobResult(
+            Status.LAUNCH_ERROR,
+            reason,
+            log=log,
+            guards_intact=guards_intact,
+            changed_inputs=changed if failure["kind"] == "write to an input" else (),
+        )
+
+
+def _out_of_memory(needed: int, why: str) -> JobResult:
+    return JobResult(
+        Status.OUT_OF_MEMORY,
+        f"Running this problem on the CPU takes {_size(needed)} of memory and {why}: choose a "
+        f"smaller problem.",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def _triple(numbers: Sequence[int]) -> str:
+    return "({},{},{})".format(*numbers)
+
+
+@functools.lru_cache(maxsize=8)
+def _line_table(library: Path) -> LineTable:
+    return LineTable.load(library)
+
+
+def _where(library: HostLibrary, place: dict[str, Any]) -> str:
+    """`file.cu:line`, or nothing when it is not known."""
+    if place["file"]:
+        return f"{Path(place['file']).name}:{place['line']}"
+    if not place["program_counter"]:
+        return ""
+    found = _line_table(library.path).find(place["program_counter"], library.sources)
+    return f"{found[0]}:{found[1]}" if found is not None else ""
+
+
+def _sentence(library: HostLibrary, failure: dict[str, Any]) -> str:
+    """An error, or a warning, with its line, CTA and thread where they are known."""
+    where = _where(library, failure["place"]) or library.source
+    other = _where(library, failure["other_place"]) or "an unknown line"
+    thread = ""
+    if failure["thread"] is not None:
+        thread = f", CTA {_triple(failure['cta'])}, thread {_triple(failure['thread'])}"
+    message = failure["message"].replace("{other}", other)
+    return f"{where}: {failure['kind']} in kernel {failure['entry']}{thread}: {message}."
+
+
+def _executed(answer: dict[str, Any]) -> ExecutedStatements | None:
+    source_map = answer.get("source_map")
+    if source_map is None:
+        return None
+    statements = ((mark, file, first, last) for mark, file, first, last in source_map["statements"])
+    not_compiled = ((file, first, last) for file, first, last in source_map["not_compiled"])
+    return ExecutedStatements(tuple(statements), tuple(not_compiled), frozenset(answer["marks"]))
+
+
+# ---- jobs as messages ----
+
+
+def _encode_job(
+    job: Job, timeout_s: float
+) -> tuple[dict[str, Any], dict[str, tuple[int, int]], int]:
+    """(request, where returned buffers will lie as (offset, size), bytes of the segment)."""
+    size = 0
+    returns: dict[str, tuple[int, int]] = {}
+
+    def place(length: int) -> int:
+        nonlocal size
+        offset = size
+        size += -(-length // _ALIGNMENT) * _ALIGNMENT
+        return offset
+
+    buffers: list[dict[str, Any]] = []
+    for buffer in job.buffers:
+        offset = None if buffer.data is None else place(buffer.bytes)
+        return_offset = None
+        if buffer.returned:
+            return_offset = place(buffer.bytes)
+            returns[buffer.name] = (return_offset, buffer.bytes)
+        buffers.append(
+            _told(buffer, "name", "bytes", "size_bytes", "pieces", "opens_itself", "read_only")
+            | _told(buffer, "each_launch")
+            | {
+                "fill": buffer.fill if buffer.data is None else "data",
+                "offset": offset,
+                "return_offset": return_offset,
+            }
+        )
+    request = _told(job, "schedule", "seed", "repeat", "probe", "slack_bytes", "inside") | {
+        "runtime": str(job.library.runtime),
+        "library": str(job.library.path),
+        "check": job.library.check,
+        "timeout_s": timeout_s,
+        "buffers": buffers,
+        "launches": [_encode_launch(launch, job.library) for launch in job.launches],
+    }
+    return request, returns, size
+
+
+def _told(noun: Buffer | Job | KernelLaunch, *names: str) -> dict[str, Any]:
+    """What the child is told under the names that it has here."""
+    return {name: getattr(noun, name) for name in names}
+
+
+def _encode_launch(launch: KernelLaunch, library: HostLibrary) -> dict[str, Any]:
+    told = _told(launch, "entry", "grid", "block", "dynamic_smem_bytes", "ctas", "cluster")
+    return told | {
+        "export": export_number(library, launch.entry),
+        "args": [_encode_argument(argument) for argument in launch.args],
+    }
+
+
+def _encode_argument(argument: Argument) -> dict[str, Any]:
+    encoded = encode_argument(argument)
+    return {
+        "type": describe_type(argument),
+        "kind": encoded.kind,
+        "name": argument.name,
+        "data": encoded.data.hex(),
+        "pointers": encoded.pointers,
+    }

@@ -1,0 +1,408 @@
+// The runtime's own types: fibers, workers, barriers, buffers, the race detector's records.
+//
+// One worker is one host thread and runs one CTA at a time; the CTA's threads are fibers that take
+// turns on it, so nothing inside a CTA needs a lock.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bitset>
+#include <chrono>
+#include <csetjmp>
+#include <csignal>
+#include <cstdarg>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda_on_host.h"
+#include "ordering.h"
+// The runtime is ordinary C++: it needs these words back.
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#undef __align__
+#undef malloc
+#undef free
+
+// ---- what the client's side reads and writes (engine/cuda_on_host/native.py mirrors these) ----
+struct ReportedPlace {
+    char file[128];  // empty when only the program counter is known
+    uint32_t line;
+    uint64_t program_counter;  // relative to the kernel library's load address; 0: unknown
+};
+struct Report {
+    int32_t failed;  // 0: `message` is a warning, or empty
+    int32_t has_thread;  // cta and thread are known
+    uint32_t cta[3], thread[3];
+    ReportedPlace place, other_place;  // `{other}` in the message stands for other_place
+    char kind[64];
+    char message[1600];
+};
+enum Schedule : int32_t { in_order, random_order, reverse_order };
+struct LaunchSettings {
+    uint32_t grid[3], block[3];
+    uint32_t dynamic_smem_bytes;
+    int32_t workers;
+    int32_t schedule;  // a Schedule
+    int32_t check;     // the library is a check build
+    uint32_t finite_locals;  // numbers of local variables below: host_checks.h
+    uint32_t cluster[3];     // CTAs of a cluster; 1, 1, 1 where the kernel knows of none
+    uint64_t seed;
+    // A partial launch: the CTAs that run, by linear index. Null: all of them.
+    const uint64_t *ctas;
+    uint64_t num_ctas;
+    // A probe: where each of them first touched a closed part of a sparse buffer, and there it ended.
+    struct Touched *touched;
+};
+struct Touched {
+    int32_t buffer;  // in order of allocation; -1: it ended without
+    int64_t offset;
+};
+
+namespace coh {
+
+// A source line or, when the compiler's instrumentation reports an access, a program counter.
+struct Place {
+    const char *file = nullptr;  // null: `number` is a program counter
+    uint64_t number = 0;
+
+    Place() = default;
+    Place(Site site) : file(site.file), number((uint64_t)site.line) {}
+    static Place at_program_counter(uint64_t pc) {
+        Place place;
+        place.number = pc;
+        return place;
+    }
+};
+
+// ---- the shared window: static arrays first, then dynamic memory up to the window's end ----
+constexpr size_t STATIC_WINDOW_BYTES = 256 << 10;
+constexpr size_t DYNAMIC_WINDOW_BYTES = 256 << 10;
+constexpr size_t WINDOW_BYTES = STATIC_WINDOW_BYTES + DYNAMIC_WINDOW_BYTES;
+static_assert(WINDOW_BYTES == SHARED_WINDOW_BYTES, "what kernels are told");
+constexpr size_t WINDOW_GUARD_BYTES = 64 << 10;     // inaccessible, on both sides
+constexpr size_t SHARED_ARRAY_GAP_BYTES = 256;      // between static arrays
+constexpr size_t DYNAMIC_SMEM_ALIGNMENT = 1024;     // what a swizzled TMA tile needs
+constexpr size_t MAX_DYNAMIC_SMEM_BYTES = 227 << 10;  // the largest any GPU offers
+constexpr size_t FIBER_STACK_BYTES = 256 << 10;
+constexpr size_t PAGE_BYTES = 4096;
+constexpr int MAX_THREADS_PER_CTA = 1024;
+constexpr unsigned MAX_CLUSTER_SIZE = 16;  // of an H100 that was asked for it; 8 is the portable size
+constexpr int NUM_BARRIERS = 16;
+constexpr unsigned WARP = 32;
+
+// ---- race detector records (check build) ----
+// Shared memory is tracked in granules of two bytes, so neighbouring 16-bit elements stay apart;
+// the byte mask keeps neighbouring 8-bit ones apart.
+constexpr size_t GRANULE_BYTES = 2;
+class Access {
+public:
+    enum Flag : uint64_t {
+        atomic = 1ull << 56,  // atomics do not race with each other
+        read = 1ull << 57,
+        async = 1ull << 58,  // written by TMA: needs no proxy fence before TMA or wgmma reads it
+    };
+    Access() = default;
+    // `thread`: its number in the CTA with the CTA's rank in its cluster, see thread_of_cluster().
+    Access(unsigned thread, uint32_t clock, uint64_t flags, Place place)
+        : place(place), packed_(clock | (uint64_t)thread << 32 | flags) {}
+    void set_bytes(uint8_t mask) { packed_ = (packed_ & ~(0xffull << 48)) | (uint64_t)mask << 48; }
+    uint32_t clock() const { return (uint32_t)packed_; }  // of the thread then; 0: no access
+    unsigned thread() const { return packed_ >> 32 & (MAX_THREADS_PER_CTA - 1); }
+    unsigned rank() const { return (uint16_t)(packed_ >> 32) / MAX_THREADS_PER_CTA; }
+    uint8_t bytes() const { return (uint8_t)(packed_ >> 48); }  // mask of the granule's bytes
+    bool is(Flag flag) const { return packed_ & flag; }
+    bool same(const Access &other) const { return packed_ == other.packed_; }  // but for the place
+
+    Place place;
+
+private:
+    uint64_t packed_ = 0;  // in one word, which is compared and copied for every access
+};
+constexpr uint32_t KEPT_ACCESSES = 4;
+constexpr uint32_t COPY_PENDING = 0xffffffffu;
+// An access to global memory, as its granule remembers it.
+struct GlobalAccess {
+    uint32_t cta, clock;
+    uint32_t place;   // see places.cpp
+    uint16_t launch;  // 0: no access
+    uint16_t thread : 10, bytes : 2, atomic : 1, of_cta_scope : 1;
+};
+static_assert(sizeof(GlobalAccess) == 16, "bytes_needed in job_memory.py counts on it");
+constexpr int KEPT_READS = 2;
+struct GlobalReads {
+    GlobalAccess last[KEPT_READS];  // of different threads
+};
+struct SharedShadow {
+    Access write;
+    Access others[KEPT_ACCESSES];  // reads, and atomics before the last one
+    uint32_t num_others;
+    uint32_t initialised_by;  // serial of the CTA that wrote it, or COPY_PENDING
+    uint8_t initialised_bytes;
+    bool has_atomics;   // among `others`
+    uint8_t last_slot;  // of `others`
+};
+
+struct Buffer {
+    char name[64];  // "buffer 'out'"
+    char *base;  // aligned to 256 bytes, as cudaMalloc does
+    size_t size;
+    char *mapping;  // guard | slack, data, slack | guard
+    size_t mapping_size, guard_size;
+    bool read_only;    // an input: the check build reports writes
+    bool uninitialised;  // the check build reports reads of what no launch wrote
+    bool sparse;         // most of it is closed: coh_allocate_sparse
+    uint8_t *opened;  // of each chunk that opens itself, whether it did; null: none does
+    // Check build: of every granule the last write, and reads since.
+    GlobalAccess *writes;
+    GlobalReads *reads;
+    bool is_read;
+};
+
+// ---- fibers ----
+struct PendingCopy {
+    void *destination;
+    const void *source;
+    unsigned bytes, source_bytes;
+    Site site;
+};
+struct Worker;
+struct Fiber : Thread {
+    void *stack_pointer;
+    Worker *owner;  // of its CTA
+    bool finished;
+    bool is_ready;              // in the ready queue
+    Site asks_for_active{};     // where it waits for its __activemask(), which is
+    uint32_t active;            // this one, when it is known
+    std::vector<PendingCopy> copies;      // cp.async, oldest first
+    std::vector<uint32_t> copies_in_group;  // of each committed group
+    uint32_t proxy_fence_clock;  // its shared stores up to here are visible to TMA and wgmma
+    uint32_t proxy_fence_floor;  // and so is what happened before this for everybody
+    uint32_t mbarrier_fence_clock;  // and the mbarriers that it initialised up to here
+    uint64_t cluster_arrivals, cluster_waits;  // at barrier.cluster
+    Site cluster_site;                         // of the last arrival
+};
+struct Barrier {
+    int expected = 0;  // 0: every thread that has not returned
+    int arrived = 0;
+    Site site{};
+    std::vector<Fiber *> waiting;
+    Handover handover;  // of the arrivals (check build)
+    // Of a named one, the threads that came since the last barrier of the whole CTA (check build).
+    std::bitset<MAX_THREADS_PER_CTA> users;
+    int num_users = 0;
+    int reduced = 0;
+    bool reducing = false;
+};
+struct WarpOperation {
+    bool in_use = false;
+    uint32_t mask = 0, arrived = 0;
+    Collective operation = nullptr;
+    Site site{};
+    void *operand[WARP];
+    Fiber *fiber[WARP];
+};
+constexpr int WARP_OPERATIONS = WARP;  // collectives a warp may be in at once
+struct GroupOperation {
+    bool in_use = false;
+    int expected = 0, arrived = 0;
+    Collective operation = nullptr;
+    Site site{};
+    std::vector<void *> operand;
+    std::vector<Fiber *> waiting;
+};
+struct OwnAtomic {
+    uintptr_t location;
+    uint64_t changes;  // of the location, the own one included
+};
+struct HopperState;  // mbarriers, TMA and wgmma in flight: hopper.h
+struct Cluster;      // CTAs that run together: cluster.h
+
+struct Worker {
+    const LaunchSettings *settings = nullptr;
+    // The CTAs of a cluster have a worker each, and all of these take turns on one host thread:
+    // that of the leader, which has rank 0.
+    Worker *leader = this;
+    Cluster *cluster = nullptr;      // null where CTAs run alone
+    Cluster *own_cluster = nullptr;  // the leader's
+    unsigned rank = 0;
+    Fiber *fibers = nullptr;
+    char *stacks = nullptr;
+    unsigned num_fibers = 0;  // allocated
+    char *window_mapping = nullptr, *window = nullptr;
+    char *dynamic_smem = nullptr;
+    char *signal_stack = nullptr;
+    void *scheduler_stack_pointer = nullptr;
+    sigjmp_buf fault_exit;
+    volatile bool in_cta = false;  // of the leader: a CTA of its cluster runs
+    Touched touched{};  // by the CTA that is probed
+    pthread_t host_thread{};
+
+    unsigned num_threads = 0;  // of this launch's CTAs
+    unsigned alive = 0;
+    std::vector<uint16_t> ready;  // ring buffer of fiber numbers
+    unsigned ready_head = 0, num_ready = 0;
+    uint64_t random_state = 1;
+    uint64_t spins = 0;  // yields since something last made progress
+    uint64_t turns_without_progress = 0;  // the same for turns of end_try_waits
+    std::chrono::steady_clock::time_point spinning_since;
+    uint32_t cta = 0;  // linear index
+    Site touching{};  // the kernel's line on whose behalf the runtime touches memory
+
+    Barrier barriers[NUM_BARRIERS];
+    int barrier_result = 0;
+    std::vector<WarpOperation> warp_operations;
+    std::vector<uint32_t> warp_operations_in_use;  // of each warp, a bit each
+    std::vector<GroupOperation> group_operations;
+    HopperState *hopper = nullptr;
+
+    // check build: see checks.cpp
+    SharedShadow *shadow = nullptr;
+    std::vector<uint32_t> clocks;  // [num_threads, num_threads]
+    uint32_t floor_clock = 0;      // everything up to here happened before everything from now on
+    uint32_t top_clock = 0;        // no thread's clock is larger
+    uint32_t cta_serial = 0;
+    bool is_copying = false;        // the access that is checked is that of a copy
+    unsigned running_products = 0;  // accumulators that a wgmma is still to write
+    size_t last_buffer = 0;
+    bool uses_fences = false;  // this CTA did, so `orders` say something
+    std::vector<MemoryOrder> orders;  // of each thread
+    std::unordered_map<uintptr_t, SyncLocation> shared_locations;  // atomics in shared memory
+    std::unordered_map<uintptr_t, OwnAtomic> own_atomics;          // of this CTA in global memory
+    bool passed_cluster_barrier = false;  // so the other CTAs of the cluster have started
+    std::map<unsigned, Access> remote_accesses;  // to its shared memory: the last of each thread
+    KnownCtas known_at_exit;                     // by the threads that have returned
+};
+
+extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
+inline Fiber *current_fiber() { return static_cast<Fiber *>(self); }
+// As an `Access` names the running thread.
+inline unsigned thread_of_cluster() { return worker->rank * MAX_THREADS_PER_CTA + self->linear; }
+// Names the kernel's line should the runtime fault in its place.
+class Touching {
+public:
+    explicit Touching(Site site) { worker->touching = site; }
+    ~Touching() { worker->touching = Site{}; }
+};
+inline bool checking() { return worker->settings->check != 0; }
+
+// ---- the launch in flight ----
+struct Launch {
+    std::mutex report_mutex;
+    Report report;
+    std::atomic<bool> aborted{false};
+    Module *module = nullptr;
+    void (*entry)(void **) = nullptr;
+    void **arguments = nullptr;
+    uintptr_t image_begin = 0, image_end = 0;  // the kernel library in memory
+    uintptr_t data_begin = 0, data_end = 0;    // what it can write of that
+    uint16_t serial = 0;                       // from 1: GlobalAccess.launch
+    uint64_t num_ctas = 0;
+    // What is dealt to workers is a cluster; without clusters that is a CTA.
+    uint64_t num_clusters = 0, cluster_stride = 1, first_cluster = 0;
+    unsigned cluster_size = 1;
+    uint64_t num_together = 1;  // CTAs that can run at once
+    std::atomic<uint64_t> next_cluster{0};
+    std::mutex workers_mutex;
+    std::vector<Worker *> running;
+};
+extern Launch launch;
+extern std::vector<Buffer> buffers;
+extern Buffer device_variables;  // what the kernel library can write of itself
+// Argument values, readable by instrumented code.
+constexpr size_t MAX_ARGUMENTS = 64;
+constexpr size_t ARGUMENT_SLOT_BYTES = 4096;
+extern char argument_values[MAX_ARGUMENTS][ARGUMENT_SLOT_BYTES];
+extern void *argument_pointers[MAX_ARGUMENTS];
+
+// ---- errors.cpp ----
+// Records the launch's first error and leaves the CTA. Does not return.
+[[noreturn]] void fail_at(const char *kind, Place place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+[[noreturn]] void fail_at_two(const char *kind, Place place, Place other, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void warn(const char *kind, Place place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void record_error(const char *kind, Place place, Place other, const char *format,
+                  va_list arguments);
+[[noreturn]] void leave_cta();
+
+// ---- scheduler.cpp ----
+void make_ready(Worker *w, Fiber *fiber);
+void switch_to(Fiber *next, void **save);  // saves the running fiber's stack pointer
+void note_progress(Worker *w);
+Fiber *next_ready(Worker *w);
+Fiber *next_or_deadlock(Worker *w);
+void run_others(Worker *w, Fiber *me);  // returns when `me` is picked again
+uint64_t random_bits(Worker *w);
+
+// ---- memory.cpp ----
+Buffer *buffer_around(uintptr_t address);  // its guards included; or null
+bool is_on_heap(uintptr_t address, size_t bytes);  // that kernels have from malloc()
+
+// ---- barriers.cpp ----
+void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
+void release_barriers_of_the_living(Worker *w);
+void warn_of_open_barriers(Worker *w);
+
+// ---- checks.cpp ----
+enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
+// Checks and records one access (check build only; returns at once otherwise). `scope` is that of an
+// atomic.
+void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,
+                  Scope scope = Scope::gpu);
+// Marks shared bytes as the target of a copy that has not landed.
+void mark_copy_pending(const void *destination, size_t bytes);
+void describe_shared(const void *pointer, char *text, size_t size);
+Worker *owner_of(const void *pointer);  // whose shared window it points into, in this cluster; or null
+inline uint32_t *clocks_of(Worker *w, unsigned thread) {
+    return &w->clocks[(size_t)thread * w->num_threads];
+}
+void join_clock(uint32_t *into, const uint32_t *from, unsigned n);
+const uint32_t *released_clocks(Worker *w, unsigned thread);  // to join; own clock up to date
+void advance_clock(Worker *w, unsigned thread);
+void order_whole_cta(Worker *w);  // after a barrier of all threads
+bool happened_before(Worker *w, const Access &access, unsigned thread);
+void start_cta_checks(Worker *w);
+void prepare_checks(Worker *w);
+
+// ---- places.cpp ----
+uint32_t compress(Place place);
+Place expand(uint32_t compressed);
+
+// ---- ordering.cpp ----
+KnownCtas joined(const KnownCtas &a, const KnownCtas &b);
+void reset(Worker *w, Handover &handover);
+void hand_over(Worker *w, Handover &handover, unsigned thread);
+void hand_over_order(Worker *w, Handover &handover, unsigned thread);  // all but the clocks
+void take_over(Worker *w, const Handover &handover, unsigned thread);
+void take_over_order(Worker *w, const Handover &handover, unsigned thread);
+[[nodiscard]] std::unique_lock<std::mutex> order_by_atomic(const void *address, size_t bytes,
+                                                           AccessKind kind, Order order,
+                                                           Scope scope, Site site);
+bool last_change_is_own(Worker *w, uintptr_t address);
+void forget_locations();  // at the start of a launch
+
+// ---- async_copy.cpp ----
+void land_copies(Fiber *fiber, size_t count);
+
+// ---- hopper: mbarrier.cpp, tma.cpp, wgmma.cpp ----
+void reset_hopper(Worker *w);
+bool land_waited_copies(Worker *w);  // true when something landed and a thread became ready
+bool end_try_waits(Worker *w);       // the same when threads that wait for an mbarrier poll again
+size_t describe_mbarriers(Worker *w, char *text, size_t size, Site &first);
+void warn_of_open_phases(Worker *w);
+void finish_hopper(Fiber *fiber);  // when a thread returns
+void change_registers_of_group(void **threads, uint32_t);  // a Collective: warp_registers.cpp
+size_t describe_register_waits(Worker *w, char *text, size_t size, Site &first);
+
+}  // namespace coh

@@ -1,0 +1,210 @@
+"""A form: one line of the PTX manual's syntax, its operands, and the C++ that executes it.
+
+    ldmatrix.sync.aligned.m8n8.x<n:1|2|4>[.trans].<shared|shared::cta>.b16
+        =d:b32[n] a:shared -> coh::ldmatrix(d, $n, $trans, a, coh_here);
+
+The syntax has `<name:a|b>` where one of several stands, `[...]` where something may be left out,
+and is otherwise literal. `$name` in the code is what stood there ("none" when it was left out), and
+`$trans` whether `[.trans]` was there; `$t` of a type is its C++ type, `$=t` its name in PTX.
+
+Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of a
+group); `[n]` makes it a vector in braces, C++'s array. Other kinds:
+    a:shared, a:cluster (shared::cluster), a:global  an address in brackets, `char *`;
+                        a:@space: the one the group `space` names
+    a:imm               an integer constant
+    a:tensor[n]         tensor map and coordinates `[map, {x, y}]`: `a` and `a_at`
+    ~d:f32[n]           an accumulator that is written later: `float *` to the operands themselves
+    =p:pred|q:pred      a second output that may be left out
+    a:u32=31            may be left out, and is 31 then
+    a:b64?hint          is there only when the group `hint` is
+Code that does not end in `;` is an expression for the first output. `ptx::` is the runtime's
+coh::ptx, `coh_here` the line of source, and `coh_carry` the condition code of .cc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+# PTX type -> (C++ type, bits). f16 and its like are the runtime's own types.
+TYPES: dict[str, tuple[str, int]] = {
+    "pred": ("bool", 1),
+    **{f"{kind}{bits}": (f"{'' if kind == 's' else 'u'}int{bits}_t", bits)
+       for kind in "bus" for bits in (8, 16, 32, 64)},
+    "b128": ("unsigned __int128", 128),
+    "f32": ("float", 32), "f64": ("double", 64), "tf32": ("float", 32),
+    "f16": ("coh::ptx::F16", 16), "bf16": ("coh::ptx::BF16", 16),
+    "f16x2": ("coh::ptx::F16x2", 32), "bf16x2": ("coh::ptx::BF16x2", 32),
+    "e4m3x2": ("coh::ptx::E4M3x2", 16), "e5m2x2": ("coh::ptx::E5M2x2", 16),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OperandForm:
+    name: str
+    direction: str  # "" (input), "=" or "~"
+    kind: str  # a type, a group's name, shared, cluster, global, @group, imm, tensor
+    count: str = ""  # of a vector: a number, a group's name or group/2
+    default: str | None = None
+    needs: str = ""  # the group without which it is not there
+    second: OperandForm | None = None  # of `d|p`
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A form and what stood in its groups."""
+
+    form: Form
+    groups: dict[str, str]
+
+    def count(self, operand: OperandForm) -> int | None:
+        """Elements of a vector operand, None for a single one."""
+        if not operand.count:
+            return None
+        name, _, divisor = operand.count.partition("/")
+        value = self.groups.get(name, name)
+        return 1 if value == "none" else int(value) // int(divisor or 1)
+
+    def kind_of(self, operand: OperandForm) -> str:
+        """A type, shared, cluster, global, imm or tensor."""
+        if operand.kind.startswith("@"):
+            space = self.groups[operand.kind[1:]]
+            if space == "shared::cluster":
+                return "cluster"
+            return "shared" if space.startswith("shared") else "global"
+        if operand.kind in (*TYPES, "shared", "cluster", "global", "imm", "tensor"):
+            return operand.kind
+        return self.groups[operand.kind]
+
+    def operands(self) -> list[OperandForm]:
+        """Those of this spelling."""
+        return [o for o in self.form.operands if not o.needs or self.groups[o.needs] != "false"]
+
+    def code(self) -> str:
+        """The C++, with `$name` filled in."""
+
+        def value(match: re.Match[str]) -> str:
+            text = self.groups[match[2]]
+            return TYPES[text][0] if text in TYPES and not match[1] else text
+
+        code = re.sub(r"\$(=?)(\w+)", value, self.form.code)
+        return re.sub(r"(?<![\w:])ptx::", "coh::ptx::", code)
+
+
+@dataclass(frozen=True)
+class Form:
+    syntax: str
+    operand_text: str
+    code: str
+    operands: tuple[OperandForm, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parsed = tuple(_parse_operand(text) for text in self.operand_text.split())
+        object.__setattr__(self, "operands", parsed)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(_to_regex(self.syntax))
+
+    @property
+    def opcodes(self) -> list[str]:
+        first = re.match(r"<(?P<choices>[^>]*)>|(?P<only>\w+)", self.syntax)
+        assert first is not None
+        return (first["choices"] or first["only"]).split("|")
+
+    def match(self, name: str) -> Match | None:
+        match = self._pattern.fullmatch(name)
+        if match is None:
+            return None
+        flags = {m[1] for m in re.finditer(_FLAG, self.syntax)}
+        groups = {
+            key: ("false" if value is None else "true")
+            if key in flags
+            else ("none" if value is None else value)
+            for key, value in match.groupdict().items()
+        }
+        return Match(self, groups)
+
+
+_FLAG = r"\[(?:\.\w+::|\.)(\w+)\]"  # [.trans], [.L2::cache_hint]
+_SYNTAX = re.compile(
+    rf"(?P<flag>{_FLAG})|<(?:(?P<group>\w+):(?!:))?(?P<choices>[^<>]*)>|(?P<bracket>[\[\]])"
+    r"|(?P<literal>[^<>\[\]]+)"
+)
+
+
+def _to_regex(syntax: str) -> str:
+    pieces = []
+    for part in _SYNTAX.finditer(syntax):
+        if part["flag"]:
+            name = re.fullmatch(_FLAG, part["flag"])
+            assert name is not None
+            pieces.append(f"(?P<{name[1]}>{re.escape(part['flag'][1:-1])})?")
+        elif part["choices"]:
+            choices = "|".join(re.escape(choice) for choice in part["choices"].split("|"))
+            pieces.append(f"(?P<{part['group']}>{choices})" if part["group"] else f"(?:{choices})")
+        elif part["bracket"]:
+            pieces.append("(?:" if part["bracket"] == "[" else ")?")
+        else:
+            pieces.append(re.escape(part["literal"]))
+    return "".join(pieces)
+
+
+_OPERAND = re.compile(
+    r"(?P<direction>[=~]?)(?P<name>\w+):(?P<kind>@?\w+)(?:\[(?P<count>[\w/]+)\])?"
+    r"(?:\|(?P<second>.+))?(?:=(?P<default>-?\w+))?(?:\?(?P<needs>\w+))?"
+)
+
+
+def _parse_operand(text: str) -> OperandForm:
+    match = _OPERAND.fullmatch(text)
+    assert match is not None, text
+    return OperandForm(
+        name=match["name"],
+        direction=match["direction"],
+        kind=match["kind"],
+        count=match["count"] or "",
+        default=match["default"],
+        needs=match["needs"] or "",
+        second=_parse_operand(f"={match['second']}") if match["second"] else None,
+    )
+
+
+# The table: every form of a PTX instruction that the CPU backend executes, read from `table/`.
+#
+# A form is its syntax and, indented below it, its operands and the C++ behind `->`; a deeper
+# indent goes on with the line before. Several syntaxes may stand above one C++. `NAME = text` is
+# what stands for {NAME} in the rest of the file, and `#` begins a remark.
+
+
+TABLE = Path(__file__).with_name("table")
+
+
+def _read(text: str) -> Iterator[Form]:
+    names: dict[str, str] = {}
+    syntaxes: list[str] = []
+    for line in re.sub(r"\n {8,}", " ", text).splitlines():
+        filled = re.sub(r"\{([A-Z_]+)\}", lambda match: names[match[1]], line)
+        if named := re.fullmatch(r"([A-Z_]+) = (.*)", filled):
+            names[named[1]] = named[2]
+        elif filled.startswith(" "):
+            operands, _, code = filled.strip().partition("-> ")
+            yield from (Form(syntax, operands.strip(), code) for syntax in syntaxes)
+            syntaxes = []
+        elif filled and not filled.startswith("#"):
+            syntaxes.append(filled)
+
+
+def _by_opcode() -> dict[str, list[Form]]:
+    table: dict[str, list[Form]] = {}
+    for file in sorted(TABLE.glob("*.forms")):
+        for form in _read(file.read_text(encoding="utf-8")):
+            for opcode in form.opcodes:
+                table.setdefault(opcode, []).append(form)
+    return table
+
+
+FORMS = _by_opcode()

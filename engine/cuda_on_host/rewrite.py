@@ -1,0 +1,261 @@
+"""`.cu` source → C++ a host compiler takes. Only these change, and every line stays in place.
+
+- `__shared__` declarations become the macros of `native/host_keywords.h`, because a static array of
+  a CTA has no counterpart in C++. A declaration that is not understood is an error, never a guess.
+- `#include` of a header of the project names its translated copy, and one of the host's libraries
+  is left out: what device code needs of them stands before the source.
+
+Inline PTX is no matter of this module: it is executed (`engine.cuda_on_host.ptx`, after the
+preprocessor), so that what runs here is what ships. `__CUDA_ON_HOST__` is defined in the CPU build
+all the same. It is a way out for PTX that the CPU backend does not execute: a version for the CPU
+under `#if defined(__CUDA_ON_HOST__)` (`native/cuda_on_host.h` shows one). What stands in its #else
+is then checked by nobody, so the kernels of the ladder do without.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from engine.base.errors import CompileError
+from engine.cuda_source.sources import Sources, is_known
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedFile:
+    """One file of a build; `text` starts with a `#line` that names the original."""
+
+    name: str
+    text: str
+
+
+def translate(sources: Sources) -> tuple[TranslatedFile, ...]:
+    """The kernel and the headers of its project, the kernel first, for one folder.
+
+    Raises:
+        CompileError: a `__shared__` declaration is not understood.
+    """
+    names: dict[str, str] = {}
+    for file in sources.files:
+        name = PurePosixPath(file.name).name
+        names[file.name] = name if name not in names.values() else f"{len(names)}_{name}"
+
+    def include(match: re.Match[str]) -> str:
+        if match["path"] in names:
+            return f'{match["before"]}"{names[match["path"]]}"'
+        return "" if is_known(match["path"]) else match[0]  # what is missing, the compiler says
+
+    return tuple(
+        TranslatedFile(
+            names[file.name],
+            f'#line 1 "{names[file.name]}"\n'
+            + _INCLUDE.sub(include, rewrite_shared(file.code, names[file.name])),
+        )
+        for file in sources.files
+    )
+
+
+def rewrite_shared(text: str, name: str) -> str:
+    """Replace the `__shared__` declarations of one file.
+
+    Raises:
+        CompileError: names the line of a declaration that is not understood.
+    """
+    code = _blank_out(text)
+    in_function = _function_bodies(code)
+    pieces: list[str] = []
+    done = 0
+    for keyword in re.finditer(r"\b__shared__\b", code):
+        begin = max(code.rfind(c, 0, keyword.start()) for c in ";{}") + 1
+        end = _end_of_statement(code, keyword.end())
+        body = _Body.find(code, text, keyword.end(), end)
+        head = body.without(code, begin, end) if body else code[begin:end]
+        declaration = _DECLARATION.fullmatch(head)
+        at_file_scope = not any(first < keyword.start() < last for first, last in in_function)
+        calls = _macros(declaration) if declaration is not None else None
+        if calls is None or declaration is None:
+            line = text.count("\n", 0, keyword.start()) + 1
+            raise CompileError(
+                f"{name}:{line}: this __shared__ declaration is not understood on the CPU: write "
+                f"`[extern] __shared__ [__align__(n)] type name[size];`.",
+                log=text.splitlines()[line - 1],
+            )
+        begin += len(declaration["space"])
+        before = f"{body.definition()} " if body else ""
+        replacement = before + "; ".join(str(call) for call in calls)
+        replacement += "\n" * (text.count("\n", begin, end) - replacement.count("\n"))
+        if at_file_scope:
+            replacement = before + _for_file_scope(calls, code, text.count("\n", 0, end) + 1, name)
+        pieces += [text[done:begin], replacement]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
+def _function_bodies(code: str) -> list[tuple[int, int]]:
+    """Where braces open and close that are no namespace's."""
+    bodies: list[tuple[int, int]] = []
+    is_scope: list[bool] = []
+    for brace in re.compile(r"[{}]").finditer(code):
+        at = brace.start()
+        if brace[0] == "{":
+            begin = max(code.rfind(c, 0, at) for c in ";{}") + 1
+            is_scope.append(_SCOPE.match(code, begin, at) is not None)
+            if all(is_scope[:-1]) and not is_scope[-1]:
+                bodies.append((at, len(code)))
+        elif is_scope and not is_scope.pop() and all(is_scope):
+            bodies[-1] = (bodies[-1][0], at)
+    return bodies
+
+
+def _end_of_statement(code: str, at: int) -> int:
+    """The `;` from `at` on that stands in no braces; the end of the text without one."""
+    depth = 0
+    for match in re.compile(r"[;{}]").finditer(code, at):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if match[0] == ";" and depth == 0:
+            return match.start()
+    return len(code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The members of a struct or union that a `__shared__` declaration defines."""
+
+    keyword: str  # "struct", with its attributes
+    begin: int  # of the keyword
+    end: int  # behind the closing brace
+    members: str  # in braces
+    name: str
+
+    @classmethod
+    def find(cls, code: str, text: str, begin: int, end: int) -> _Body | None:
+        match = _STRUCT.search(code, begin, end)
+        if match is None:
+            return None
+        close = code.rindex("}", match.end(), end) + 1
+        members = text[match.end() - 1 : close]
+        return cls(
+            match["keyword"], match.start(), close, members, match["name"] or f"coh_type_{close}"
+        )
+
+    def without(self, code: str, begin: int, end: int) -> str:
+        """The declaration with a type's name in the place of the definition."""
+        return f"{code[begin : self.begin]}{self.name}{code[self.end : end]}"
+
+    def definition(self) -> str:
+        return f"{self.keyword} {self.name} {self.members};"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A macro of `native/host_keywords.h` with its arguments."""
+
+    macro: str
+    name: str
+    arguments: str
+
+    def __str__(self) -> str:
+        return f"{self.macro}({self.arguments})"
+
+
+def _for_file_scope(calls: list[_Call], code: str, line: int, file: str) -> str:
+    """Outside of functions there is no CTA yet: the name becomes a macro that finds it."""
+    lines = []
+    for call in calls:
+        if re.search(_DECLARED_AGAIN.format(call.name), code):
+            raise CompileError(
+                f"{file}:{line}: on the CPU a __shared__ variable outside of functions needs a "
+                f"name of its own, and {call.name} is declared again: move it into the kernel."
+            )
+        lines += [f"{call.macro}_AT_FILE_SCOPE({call.arguments})"]
+        lines += [f"#define {call.name} (coh_shared_{call.name}())"]
+    return "\n".join(["", *lines, f'#line {line} "{file}"', ""])
+
+
+_SCOPE = re.compile(r"\s*(?:(?:inline\s+)?namespace\b|extern\s*$)")
+_STRUCT = re.compile(
+    r"\b(?P<keyword>(?:struct|union|class)(?:\s+(?:__align__|alignas)\s*\([^()]*\))?)"
+    r"\s*(?P<name>[A-Za-z_]\w*)?\s*\{"
+)
+# A parameter or another variable of the name.
+_DECLARED_AGAIN = (
+    r"\b(?:(?:float|int|char|uint|half|bfloat16|double|void|unsigned|auto|element|T|short)"
+    r"\w*\s*[*&]|\*\s*__restrict__)\s*{}\b"
+)
+_ALIGN = r"(?:__align__|alignas)\s*\((?P<{}>[^()]*(?:\([^()]*\))?[^()]*)\)"
+_INCLUDE = re.compile(
+    r'^(?P<before>[ \t]*#[ \t]*include[ \t]*)[<"](?P<path>[^">\n]+)[">]', re.MULTILINE
+)
+_DECLARATION = re.compile(
+    r"(?P<space>\s*)"
+    r"(?P<extern>extern\s+)?(?:static\s+)?(?:" + _ALIGN.format("align_before") + r"\s*)?"
+    r"__shared__\s+(?P<extern_after>extern\s+)?"
+    r"(?:" + _ALIGN.format("align_after") + r"\s*)?"
+    r"(?P<type>decltype\s*\([^()]*\)|(?:(?:const|volatile|unsigned|signed|typename)\s+)*[A-Za-z_][\w:]*"
+    r"(?:\s*<.*?>(?:::\w+)?)?(?:\s+(?:char|short|int|long))*)"
+    r"(?P<declarators>[\s*].*)",
+    re.DOTALL,
+)
+_DECLARATOR = re.compile(
+    r"\s*(?P<pointer>\**)\s*(?:" + _ALIGN.format("align") + r"\s*)?"
+    r"(?P<name>[A-Za-z_]\w*)\s*(?P<dimensions>(?:\[[^\[\]]*\]\s*)*)",
+    re.DOTALL,
+)
+
+
+def _macros(declaration: re.Match[str]) -> list[_Call] | None:
+    """The macro calls for one declaration; None when a declarator is not plain."""
+    dynamic = declaration["extern"] or declaration["extern_after"]
+    alignment = declaration["align_before"] or declaration["align_after"] or "1"
+    calls = []
+    for declarator in _split_commas(declaration["declarators"]):
+        match = _DECLARATOR.fullmatch(declarator)
+        if match is None:
+            return None
+        element = f"{declaration['type']} {match['pointer']}".strip()
+        if dynamic:
+            arguments = f"{match['name']}, {element}"
+            calls.append(_Call("COH_DYNAMIC_SHARED", match["name"], _on_one_line(arguments)))
+            continue
+        # Parentheses keep a comma inside a dimension from splitting the macro's arguments.
+        dimensions = re.sub(r"\[(.*?)\]", r"[(\1)]", match["dimensions"], flags=re.DOTALL)
+        own_alignment = match["align"] or alignment
+        arguments = f"{own_alignment}, {match['name']}, {dimensions}, {element}"
+        calls.append(_Call("COH_SHARED", match["name"], _on_one_line(arguments)))
+    return calls
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _split_commas(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    parts = [""]
+    depth = 0
+    for character in text:
+        depth += (character in "[(<{") - (character in "])>}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+_NOT_CODE = re.compile(
+    r"//[^\n]*|/\*.*?\*/"  # comments
+    r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''  # literals
+    r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines, which end a statement
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def _blank_out(text: str) -> str:
+    """The same text with everything that is not code blank, position by position."""
+
+    def blank(match: re.Match[str]) -> str:
+        blanked = re.sub(r"[^\n]", " ", match[0])
+        return blanked[:-1] + ";" if match[0].lstrip().startswith("#") else blanked
+
+    return _NOT_CODE.sub(blank, text)

@@ -1,0 +1,154 @@
+"""The host C++ compiler and the flags of the fast and the check build."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.base.errors import ToolMissing
+
+HOW_TO_GET_ONE = (
+    "install g++ or clang++ (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), "
+    "or run `pip install ziglang`"
+)
+_VERSION_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler that was found and answers."""
+
+    command: tuple[str, ...]
+    family: Literal["gcc", "clang", "zig"]
+    version: str  # first line of --version; part of every cache key
+
+    def compile_flags(self, check: bool) -> tuple[str, ...]:
+        """Flags for one kernel's translation unit.
+
+        The check build is instrumented by the compiler's thread, bounds and alignment sanitizers;
+        the runtime stands in for their libraries.
+        """
+        flags = [
+            "-std=c++17",
+            "-fPIC",
+            "-w",
+            "-march=native",
+            "-g1",
+            "-gdwarf-4",  # the version engine/cuda_on_host/debug_lines.py reads
+            "-fno-strict-aliasing",  # CUDA code reads vectors of other types through pointers
+            "-fno-math-errno",
+            "-fno-trapping-math",
+            "-ffp-contract=fast",  # as nvcc's default -fmad=true
+            "-fno-exceptions",
+            "-fno-rtti",
+            "-fvisibility=hidden",
+        ]
+        if self.family == "gcc":
+            # GCC would share a template's statics between all kernel libraries of the process.
+            flags.append("-fno-gnu-unique")
+        if self.family == "zig":
+            flags.append("-fno-sanitize=undefined")
+        if not check:
+            # GCC's unroll-and-jam moves what stands before an inner loop into it: an exponential
+            # for each column of V instead of one for each score.
+            jam = ["-fno-loop-unroll-and-jam"] if self.family == "gcc" else []
+            return (*flags, "-O3", *jam)
+        flags += ["-DCOH_CHECK", "-O1", "-fno-omit-frame-pointer"]
+        flags += ["-fsanitize=thread", "-fsanitize=bounds,alignment"]
+        if self.family == "gcc":
+            flags.append("-fsanitize=bounds-strict")
+        return tuple(flags)
+
+    @property
+    def preprocessed_language(self) -> str:
+        """What `-x` calls C++ that went through `-E`: zig has no name for it, and as no macro is
+        left defined it may be preprocessed again."""
+        return "c++" if self.family == "zig" else "c++-cpp-output"
+
+    def runtime_flags(self) -> tuple[str, ...]:
+        """Flags for the runtime library, which is never instrumented.
+
+        Without debug lines, which nothing looks up in it and which take a quarter of its build.
+        """
+        flags = ["-std=c++17", "-fPIC", "-w", "-march=native", "-g0", "-O2"]
+        # Its functions call each other directly.
+        flags += ["-fvisibility=hidden", "-fno-semantic-interposition"]
+        if self.family == "zig":
+            flags.append("-fno-sanitize=undefined")
+        return tuple(flags)
+
+
+def find_toolchain() -> Toolchain:
+    """`ATTUNE_CXX` when set, else g++, clang++, c++ or the `ziglang` package, in that order.
+
+    Raises:
+        ToolMissing: there is none; the sentence says how to get one.
+    """
+    if sys.platform == "win32":
+        raise ToolMissing(
+            "The CPU backend runs on Linux and macOS: on Windows, start Attune inside WSL 2."
+        )
+    return _find(os.environ.get("ATTUNE_CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.lru_cache(maxsize=16)
+def _find(forced: str, search_path: str) -> Toolchain:
+    if forced:
+        command = tuple(shlex.split(forced))
+        if not command or (toolchain := _probe(command)) is None:
+            raise ToolMissing(
+                f"ATTUNE_CXX names {forced!r}, which does not run as a C++ compiler: correct it, "
+                f"or unset it and {HOW_TO_GET_ONE}."
+            )
+        return toolchain
+    for name in ("g++", "clang++", "c++"):
+        program = shutil.which(name, path=search_path)
+        if program is not None and (toolchain := _probe((program,))) is not None:
+            return toolchain
+    if importlib.util.find_spec("ziglang") is not None:
+        toolchain = _probe((sys.executable, "-m", "ziglang", "c++"))
+        if toolchain is not None:
+            return toolchain
+    raise ToolMissing(
+        f"No C++ compiler was found, and the CPU backend compiles every kernel: {HOW_TO_GET_ONE}."
+    )
+
+
+def _probe(command: tuple[str, ...]) -> Toolchain | None:
+    try:
+        answer = subprocess.run(
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if answer.returncode != 0 or not answer.stdout.strip():
+        return None
+    version = answer.stdout.splitlines()[0].strip()
+    if "ziglang" in command or Path(command[0]).stem.startswith("zig"):
+        return Toolchain(command, "zig", version)
+    return Toolchain(command, "clang" if "clang" in version.lower() else "gcc", version)
+
+
+@functools.lru_cache(maxsize=1)
+def host_cpu() -> str:
+    """What `-march=native` depends on: part of every cache key, as caches move between machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    features = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
+    return f"{platform.machine()} {' '.join(dict.fromkeys(features))}"

@@ -1,0 +1,12 @@
+"""Compile kernels for any GPU without one: cubin, resources and log."""
+
+from engine.cuda_source.cache import cache_root
+from engine.cuda_source.nvrtc import CompiledKernel, compile_kernel
+from engine.cuda_source.ptxas import PtxasInfo
+
+__all__ = [
+    "CompiledKernel",
+    "PtxasInfo",
+    "cache_root",
+    "compile_kernel",
+]

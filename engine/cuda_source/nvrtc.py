@@ -1,0 +1,326 @@
+"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
+
+The only module that touches `cupy.cuda.nvrtc`. Results are kept in the cache on disk under the
+content they were made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from engine.base.errors import CompileError, ToolMissing, UnknownName
+from engine.base.text import MAX_LOG
+from engine.cuda_source.cache import cache_root, read_entry, write_entry
+from engine.cuda_source.ptxas import (
+    PtxasInfo,
+    first_error,
+    left_out_setmaxnreg,
+    locate_ptx_errors,
+    locate_setmaxnreg,
+    parse_ptxas,
+    ptx_error_lines,
+)
+from engine.cuda_source.sources import Sources, read_sources, stand_ins
+from engine.cuda_source.toolkit import INSTALL_HINT, find_include_dir, hint, make_cupy_folder
+
+# No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
+# Line information costs no instruction; it lets errors in inline PTX name their source line.
+# constexpr functions and members of classes have no execution space, as a rule.
+_FLAGS = (
+    "--std=c++17",
+    "--generate-line-info",
+    "--ptxas-options=-v",
+    "--device-as-default-execution-space",
+)
+
+_ARCH = re.compile(r"sm_(?P<number>\d{2,3})(?P<suffix>[af]?)")
+# NVRTC's two ways to refuse sm_77 and sm_89a.
+_UNKNOWN_VARIANT = re.compile(r"invalid value for --gpu-architecture|--nv_arch")
+_WRONG_ENTRY = re.compile(
+    r"^__nv_name_map\(\d+\): error: (?P<what>.*)\n\s*#pragma nv_mangled_name (?P<entry>.*)$",
+    re.MULTILINE,
+)
+_ENTRY_ERROR = re.compile(r"^__nv_name_map\(.*$", re.MULTILINE)
+_OTHER_THAN_ENTRY = re.compile(r"^(?!__nv_name_map).*\berror(?: #[\w-]+)?:", re.MULTILINE)
+_KERNEL = re.compile(
+    r"\b__global__\b(?:[^;{}()]|__(?:launch_bounds|cluster_dims)__\s*\((?:[^()]|\([^()]*\))*\))*?"
+    r"(?P<name>[A-Za-z_]\w*)\s*\((?!\()"
+)
+_MISSING_HEADER = re.compile(
+    r"(?:could not|cannot) open source file "
+    r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
+)
+# Of libcu++, which cooperative groups of clusters include; no kernel of the ladder does.
+_CCCL_HINT = "pip install 'nvidia-cuda-cccl=={major}.*'"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """One source compiled with one set of macros for one arch."""
+
+    arch: str  # "sm_89", "sm_90a"
+    cubin: bytes
+    # By symbol, and by entry as it was asked for: `fwd<64, true>`.
+    entries: Mapping[str, PtxasInfo]
+    symbols: Mapping[str, str]  # of the entries asked for: their names in the cubin
+    log: str  # the compiler's output: warnings, then ptxas' report
+    flags: tuple[str, ...]  # all options but the toolkit's include folder
+    source_sha256: str  # of the `.cu` file; its headers are covered by `key`
+    key: str  # content address: source, headers, flags and NVRTC's version
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The NVRTC that is installed."""
+
+    nvrtc: Any  # the module cupy.cuda.nvrtc
+    version: tuple[int, int]
+    release: str  # the wheel's full version, "" for a toolkit installed otherwise
+    archs: tuple[int, ...]  # compute capabilities without the dot
+    include_dir: Path
+
+    @property
+    def name(self) -> str:
+        return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+
+@functools.cache
+def toolchain() -> Toolchain:
+    """Load NVRTC once per process (about 0.2 s).
+
+    Raises:
+        ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
+    """
+    make_cupy_folder()
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError as error:
+        raise ToolMissing(
+            f"CuPy, which brings the CUDA compiler, does not import ({error}): {INSTALL_HINT}"
+        ) from error
+    try:
+        version = tuple(nvrtc.getVersion())
+        archs = tuple(sorted(nvrtc.getSupportedArchs()))
+    except Exception as error:  # CuPy raises whatever its loader met
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ToolMissing(
+            f"CuPy is installed but its compiler NVRTC does not load ({reason}): {INSTALL_HINT}"
+        ) from error
+    return Toolchain(nvrtc, version, _release(version[0]), archs, find_include_dir(version))
+
+
+def _release(major: int) -> str:
+    for wheel in ("nvidia-cuda-nvrtc", f"nvidia-cuda-nvrtc-cu{major}"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(wheel)
+    return ""
+
+
+def compile_kernel(
+    source: Path,
+    defines: tuple[tuple[str, str], ...],
+    arch: str,
+    entries: tuple[str, ...],
+    include_folders: tuple[Path, ...] = (),
+) -> CompiledKernel:
+    """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
+
+    Args:
+        entries: the kernels to launch later: names, qualified as in C++, or name expressions
+            (`flash::fwd<64, true>`), whose templates they instantiate.
+        include_folders: where headers of the kernel are, besides its own folder.
+
+    Raises:
+        CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
+            one of `entries` as a `__global__` function, or this NVRTC does not compile for the
+            arch (lists those it knows).
+        UnknownName: `arch` is no arch at all.
+        ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
+    """
+    build = _Build.prepare(source, defines, arch, entries, include_folders)
+    kernel = build.cached()
+    if kernel is None:
+        kernel = build.compile()
+        write_entry(build.path, _to_bytes(kernel))
+    return kernel
+
+
+def cached_compile(
+    source: Path,
+    defines: tuple[tuple[str, str], ...],
+    arch: str,
+    entries: tuple[str, ...],
+    include_folders: tuple[Path, ...] = (),
+) -> CompiledKernel | None:
+    """What `compile_kernel` would return, if it is in the cache; raises as it does."""
+    return _Build.prepare(source, defines, arch, entries, include_folders).cached()
+
+
+def _check_arch(arch: str, tools: Toolchain) -> None:
+    match = _ARCH.fullmatch(arch)
+    known = ", ".join(f"sm_{number}" for number in tools.archs)
+    if match is None:
+        raise UnknownName(f"{arch!r} is not a GPU arch: write it like sm_89; NVRTC knows {known}.")
+    if int(match["number"]) not in tools.archs:
+        raise CompileError(f"{tools.name} does not compile for {arch}: it knows {known}.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """One compile, ready to be looked up or run."""
+
+    tools: Toolchain
+    sources: Sources
+    headers: tuple[tuple[str, str], ...]  # (name as included, text)
+    arch: str
+    flags: tuple[str, ...]
+    entries: tuple[str, ...]
+    key: str
+
+    @classmethod
+    def prepare(
+        cls,
+        source: Path,
+        defines: tuple[tuple[str, str], ...],
+        arch: str,
+        entries: tuple[str, ...],
+        include_folders: tuple[Path, ...],
+    ) -> Self:
+        tools = toolchain()
+        _check_arch(arch, tools)
+        sources = read_sources(source, include_folders)
+        own = tuple((file.name, file.code) for file in sources.included)
+        headers = (*own, *stand_ins(sources.foreign))
+        macros = (f"-D{name}={value}" for name, value in defines)
+        flags = (f"--gpu-architecture={arch}", *_FLAGS, *macros)
+        code = sources.main.code
+        content = [tools.version, tools.release, flags, sources.name, code, headers, entries]
+        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return cls(tools, sources, headers, arch, flags, entries, key)
+
+    @property
+    def path(self) -> Path:
+        return cache_root() / "cubin" / self.key[:2] / self.key
+
+    def cached(self) -> CompiledKernel | None:
+        payload = read_entry(self.path)
+        if payload is None:
+            return None
+        try:
+            kernel = _from_bytes(payload)
+        except (KeyError, TypeError, ValueError):
+            return None
+        if kernel.key != self.key:
+            return None
+        return replace(kernel, source_sha256=self.sources.source_sha256)
+
+    def compile(self) -> CompiledKernel:
+        cubin, symbols, log = self._run(self.flags, "getCUBIN")
+        if cubin is None:
+            raise self._failure(log)
+        found = parse_ptxas(log)
+        if left_out_setmaxnreg(log) is not None:
+            log = locate_setmaxnreg(log, self._ptx())
+        return CompiledKernel(
+            arch=self.arch,
+            cubin=cubin,
+            entries=found | {entry: found[symbol] for entry, symbol in symbols.items()},
+            symbols=symbols,
+            log=log[-MAX_LOG:],  # ptxas' report comes last
+            flags=self.flags,
+            source_sha256=self.sources.source_sha256,
+            key=self.key,
+        )
+
+    def _failure(self, log: str) -> CompileError | ToolMissing:
+        if missing := _MISSING_HEADER.search(log):
+            name, major = missing["name"], self.tools.version[0]
+            of_cccl = name.startswith(("nv/", "cuda/"))
+            return ToolMissing(
+                f"The CUDA header {name} is missing from {self.tools.include_dir}: "
+                f"{_CCCL_HINT.format(major=major) if of_cccl else hint(major)}"
+            )
+        if _UNKNOWN_VARIANT.search(log):
+            plain = self.arch.rstrip("af")
+            return CompileError(
+                f"{self.tools.name} does not compile for {self.arch}: it knows {plain}, which has "
+                "no such variant.",
+                log[:MAX_LOG],
+            )
+        if ptx_error_lines(log):
+            log = locate_ptx_errors(log, self._ptx())
+        wrong = _WRONG_ENTRY.search(log)
+        if wrong is not None and not _OTHER_THAN_ENTRY.search(log):
+            first = self._no_such_kernel(wrong["entry"].strip(), wrong["what"])
+        else:
+            # The names are looked up at the source's end, where they may fail for an earlier error.
+            first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name)
+        return CompileError(first, log[:MAX_LOG])
+
+    def _no_such_kernel(self, entry: str, what: str) -> str:
+        names = {m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code)}
+        known = ", ".join(sorted(names)) or "none"
+        name, is_template, _ = entry.partition("<")
+        is_there = name.split("::")[-1].strip() in names
+        if is_there and not is_template:
+            return (
+                f"{entry} of {self.sources.name} cannot be compiled by its name alone ({what}): "
+                f"name a template with its arguments, as in {entry}<128>, and a function in a "
+                f"namespace with it, as in space::{entry}."
+            )
+        why = f" ({what})" if is_there else ""
+        return f"{self.sources.name} has no __global__ function {entry}{why}: it has {known}."
+
+    def _ptx(self) -> str:
+        """The PTX that ptxas refused, with line information."""
+        virtual = f"--gpu-architecture=compute_{self.arch.removeprefix('sm_')}"
+        ptx, _, _ = self._run((virtual, *self.flags[1:]), "getPTX")
+        return ptx.decode(errors="replace") if ptx is not None else ""
+
+    def _run(self, flags: tuple[str, ...], output: str) -> tuple[bytes | None, dict[str, str], str]:
+        """One NVRTC run: (its output, or None when it failed; symbol by entry; its log)."""
+        nvrtc = self.tools.nvrtc
+        program = nvrtc.createProgram(
+            self.sources.main.code,
+            self.sources.name,
+            [text.encode() for _, text in self.headers],
+            [name.encode() for name, _ in self.headers],
+        )
+        symbols: dict[str, str] = {}
+        try:
+            try:
+                for entry in self.entries:
+                    nvrtc.addNameExpression(program, entry)
+                nvrtc.compileProgram(program, [*flags, f"-I{self.tools.include_dir}"])
+                result: bytes | None = getattr(nvrtc, output)(program)
+                symbols = {e: nvrtc.getLoweredName(program, e) for e in self.entries}
+            except nvrtc.NVRTCError:
+                result = None
+            # NVRTC joins the logs of its stages with NUL characters.
+            return result, symbols, nvrtc.getProgramLog(program).replace("\0", "\n").strip()
+        finally:
+            nvrtc.destroyProgram(program)
+
+
+def _to_bytes(kernel: CompiledKernel) -> bytes:
+    """A line of JSON, then the cubin."""
+    head = {name: value for name, value in asdict(kernel).items() if name != "cubin"}
+    return json.dumps(head).encode("ascii") + b"\n" + kernel.cubin
+
+
+def _from_bytes(payload: bytes) -> CompiledKernel:
+    """The inverse of `_to_bytes`. Raises KeyError, TypeError or ValueError for anything else."""
+    line, _, cubin = payload.partition(b"\n")
+    head = json.loads(line)
+    head["entries"] = {name: PtxasInfo(**info) for name, info in head["entries"].items()}
+    head["flags"] = tuple(head["flags"])
+    return CompiledKernel(**{**head, "cubin": cubin})

@@ -1,0 +1,1 @@
+"""What is known of times beforehand: simulated times, kept predictions."""

@@ -1,0 +1,349 @@
+"""CTAs that stay for several query tiles: what beginning one and each of its K/V tiles cost.
+
+Short launches of the kernel's own machine code, of one CTA or few, are simulated; what their CTAs
+take is linear in the pieces of query tiles that they visit, by length. The schedule says which
+pieces each CTA of another launch takes, and the SM that is done last decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.compiled_plan import launch_of_pass
+from engine.devices.spec import DeviceSpec
+from engine.history.simulated.ctas import Pieces, pieces_of
+from engine.machine_code.cubin import Entry
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.instruction import Program
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
+from engine.machine_code.timing.cta_times import counts_of
+from engine.machine_code.timing.native import Kernel, simulate_sm
+from engine.machine_code.timing.result import family, spread
+from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.traffic import share_sms
+from engine.machine_code.trace import CtaTrace
+from engine.model.equations import CtaCurve, visited_share
+from engine.model.launches import Launches
+from engine.plan import LaunchPlan, make_plan
+from engine.problem import Problem
+from kernels.variant import Config, Variant
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+_FIRST_ROWS, _LATER_ROWS = 2048, 1024  # K/V rows of the longest pieces that are simulated
+# Query tiles of a CTA that are followed one by one; of more, as many stand for all.
+_MOST_PIECES = 48
+_STEPS = 4  # to the factor that makes a simulated time of a predicted one
+_MOST_POINTS = 16  # of a curve that are worked out; straight in between
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A CTA of a short launch: what it executes, and what it takes of each cost."""
+
+    trace: CtaTrace
+    features: FloatArray  # [costs]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentCtas:
+    """The main pass of one persistent kernel on one GPU."""
+
+    counts: tuple[int, ...]  # CTAs beside each other, ascending from 1
+    # Cycles, a row for each count, as `features_of`: of CTAs that do the same in step, and of such
+    # that do not, so that what one begins stands beside the other's products.
+    costs: tuple[tuple[float, ...], ...]
+    mixed: tuple[tuple[float, ...], ...]
+    # Of as many CTAs as an SM holds that start at once, what part of its work each has: those that
+    # do the same are done one behind the other.
+    first_work: tuple[float, ...]
+    resident: int
+    fetch_cycles: float  # what the first CTAs' code adds
+    cycles_per_us: float
+    spread: float  # standard deviation of the logarithm of its error, from the validation
+
+    def curve(
+        self,
+        variant: Variant,
+        config: Config,
+        launches: Launches,
+        device: DeviceSpec,
+        dram_bytes: FloatArray | None = None,
+    ) -> CtaCurve:
+        """For launches of the same kernel; of many, they differ in their batch alone."""
+        last = launches.size - 1
+        some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MOST_POINTS)).astype(np.int64))
+        num_sms = device.num_sms or 1
+        cycles = [self._cycles(variant, config, launches, int(i), num_sms) for i in some - 1]
+        usual = launches.kv_rows * visited_share(launches)
+        shares = np.array(cycles) / usual[some - 1][:, np.newaxis]
+        us = usual / self.cycles_per_us
+        at, known = launches.batch, launches.batch[some - 1]
+        alone, together, all_sms = (us * np.interp(at, known, column) for column in shares.T)
+        return CtaCurve(
+            cta_us=alone,
+            added_us=together - alone,
+            sm_us=all_sms,
+            spread=self.spread,
+            floor_us=LAUNCH_FLOOR_US,
+            dram_bytes=dram_bytes,
+        )
+
+    def _cycles(
+        self, variant: Variant, config: Config, launches: Launches, i: int, num_sms: int
+    ) -> tuple[float, float, float]:
+        """Of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
+        problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
+        tiles = -(-problem.seqlen // int(launches.query_rows[i]))
+        heads = problem.batch * problem.num_heads
+        followed = min(heads, max(1, _MOST_PIECES * ctas // tiles))
+        thinned = problem
+        if followed < heads:
+            thinned = replace(problem, batch=followed, num_heads=1, num_heads_kv=None)
+        pieces = pieces_of(variant, thinned, config, ctas)
+        features = features_of(pieces, config)
+        in_step, mixed = (
+            self._of_ctas(pieces, features, costs) for costs in (self.costs, self.mixed)
+        )
+        longest = in_step[in_step[:, 0].argmax()]
+        whole = longest[0] if ctas <= num_sms else _shared(in_step, mixed, self.first_work, num_sms)
+        rows = variant.work.kv_rows
+        scale = rows(problem, config) / rows(thinned, config)
+        return scale * longest[0], scale * longest[-1], scale * whole + self.fetch_cycles
+
+    def _of_ctas(
+        self, pieces: Pieces, features: FloatArray, costs: tuple[tuple[float, ...], ...]
+    ) -> FloatArray:
+        """Cycles of each CTA beside 0, 1, … others, `[ctas, resident]`."""
+        of_pieces = features @ np.array(costs).T
+        sums = [np.bincount(pieces.cta, column) for column in of_pieces.T]
+        of_ctas: FloatArray = np.stack(sums, axis=1)
+        steps = np.arange(1, self.resident + 1)
+        weights = [np.interp(steps, self.counts, row) for row in np.eye(len(self.counts))]
+        beside: FloatArray = of_ctas @ np.stack(weights)
+        return beside
+
+
+def _problem(launches: Launches, i: int) -> Problem:
+    keys, seqlen = int(launches.num_keys[i]), int(launches.seqlen[i])
+    return Problem(
+        batch=int(launches.batch[i]),
+        num_heads=int(launches.num_heads[i]),
+        num_heads_kv=int(launches.kv_heads[i]),
+        seqlen=seqlen,
+        seqlen_kv=None if keys == seqlen else keys,
+        head_dim=int(launches.head_dim[i]),
+        causal=bool(launches.causal[i]),
+    )
+
+
+def features_of(pieces: Pieces, config: Config) -> FloatArray:
+    """How much each piece has of each cost, `[pieces, costs]`.
+
+    A CTA's first piece and later ones cost what their K/V tiles say: few of them do not hide the
+    copies of Q and O, and before the first mask two warpgroups may run in another rhythm. To that
+    comes what masked tiles and cut query tiles cost, and what the second piece saves where tiles
+    are few, as the copies before it had room.
+    """
+    is_first = (pieces.place == 0)[:, np.newaxis]
+    is_second = (pieces.place == 1)[:, np.newaxis]
+    later = _hats(pieces.tiles, _knots(config, _LATER_ROWS, (1, 2, 3, 4, 8)))
+    return np.concatenate(
+        [
+            is_first * _hats(pieces.tiles, _knots(config, _FIRST_ROWS, (1, 2, 4))),
+            ~is_first * later,
+            is_second * later[:, :2],
+            pieces.masked[:, np.newaxis],
+            pieces.is_cut[:, np.newaxis],
+        ],
+        axis=1,
+    )
+
+
+def _knots(config: Config, rows: int, tiles: tuple[int, ...]) -> list[int]:
+    """K/V tiles of pieces that are simulated; up to those of `rows` K/V rows."""
+    return sorted({*tiles, max(tiles[-1], rows // config.get("block_n", 1))})
+
+
+def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
+    """What each knot weighs in a line through them at x, `[n, knots]`, the last piece going on."""
+    weights = np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
+    beyond = np.maximum(0, x - knots[-1]) / (knots[-1] - knots[-2])
+    weights[:, -1] += beyond
+    weights[:, -2] -= beyond
+    return weights
+
+
+def simulate_persistent(
+    program: Program,
+    entry: Entry,
+    variant: Variant,
+    plan: LaunchPlan,
+    device: DeviceSpec,
+    resident: int,
+    regimes: Sequence[Regime],
+) -> dict[Regime, PersistentCtas]:
+    """Raises as `Emulator` and `simulate_sm`."""
+    gpu = gpu_rates(device)
+    known = _samples(program, entry, variant, plan)
+    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+    taken = resident * allocated_smem(device, smem_bytes)
+
+    def of_regime(regime: Regime) -> PersistentCtas:
+        # Where few SMs work, one has one CTA at most.
+        held = 1 if regime == "alone" else resident
+        kernel, fetching = (
+            sm_kernel(program, gpu, regime, taken, fetches_code) for fetches_code in (False, True)
+        )
+        counts = counts_of(held)
+        features = np.stack([sample.features for sample in known])
+        cycles = np.array(
+            [[_cycles(kernel, sample, count, held) for count in counts] for sample in known]
+        )
+        in_step = tuple(_costs(features, column) for column in cycles.T)
+        mixed = [in_step[0]]
+        for at, count in enumerate(counts[1:], start=2):
+            upto = np.stack([np.interp(range(1, count + 1), counts[:at], c[:at]) for c in cycles])
+            mixed.append(_costs(features, _mixed_cycles(kernel, known, upto, count, held)))
+        fetch_cycles = _cycles(fetching, known[0], 1, held) - _cycles(kernel, known[0], 1, held)
+        return PersistentCtas(
+            counts=counts,
+            costs=in_step,
+            mixed=tuple(mixed),
+            first_work=_first_work(kernel, known, counts, cycles),
+            resident=held,
+            fetch_cycles=max(0.0, fetch_cycles),
+            cycles_per_us=gpu.cycles_per_us,
+            spread=spread(gpu.constants.arch, family(program)),
+        )
+
+    return {regime: of_regime(regime) for regime in regimes}
+
+
+def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:
+    """CTAs of short launches of `plan`'s kernel, which tell all costs apart."""
+    found = []
+    for problem, ctas, chosen in _short_launches(variant, plan.problem, plan.config):
+        launch = replace(
+            launch_of_pass(make_plan(variant, problem, plan.config), 0), grid=(ctas, 1, 1)
+        )
+        pieces = pieces_of(variant, problem, plan.config, ctas)
+        features = features_of(pieces, plan.config)
+        emulator = Emulator(program, entry, launch)
+        for cta in chosen:
+            trace = emulator.trace((cta, 0, 0))[0]
+            found.append(Sample(trace, features[pieces.cta == cta].sum(axis=0)))
+    return found
+
+
+def _short_launches(
+    variant: Variant, problem: Problem, config: Config
+) -> Iterator[tuple[Problem, int, tuple[int, ...]]]:
+    """(Problem, CTAs, which of them): pieces of all lengths, first and later, whole and cut."""
+    rows, keys = variant.work.query_rows(problem, config), config.get("block_n", 1)
+    schedule = variant.work.schedule
+    cuts = schedule is not None and schedule.shares == "key tiles"
+
+    def short(heads: int, seqlen: int, num_keys: int) -> Problem:
+        kv = None if num_keys == seqlen else num_keys
+        one = replace(problem, batch=1, num_heads=heads, num_heads_kv=None)
+        return replace(one, seqlen=seqlen, seqlen_kv=kv)
+
+    first = _knots(config, _FIRST_ROWS, (1, 2, 4))
+    later = _knots(config, _LATER_ROWS, (3, 4, 8))
+    if not problem.causal:
+        for tiles in first:
+            yield short(1, rows, tiles * keys), 1, (0,)
+        for heads, tiles in ((2, 1), (6, 1), (2, 2), (4, 2), *((3, n) for n in later)):
+            yield short(heads, rows, tiles * keys), 1, (0,)
+        yield short(4, rows, 3 * keys - keys // 2), 1, (0,)
+        if cuts:
+            yield short(7, rows, 4 * keys), 4, (1, 2, 3)
+        return
+    for tiles in first:
+        yield short(1, tiles * keys, tiles * keys), -(-tiles * keys // rows), (0,)
+    for heads, tiles in ((2, 1), (4, 1), (4, 2), (1, 3), (2, 4), (1, 6), (1, 8)):
+        yield short(heads, tiles * keys, tiles * keys), 1, (0,)
+    if cuts:
+        yield short(5, rows, rows), 3, (0, 1, 2)
+        yield short(3, 2 * rows, 2 * rows), 4, (1, 2)
+    # Four pieces each, of several lengths.
+    for heads, seqlen in ((4, _LATER_ROWS), (2, _FIRST_ROWS)):
+        ctas = max(1, -(-seqlen // rows) * heads // 4)
+        yield short(heads, seqlen, seqlen), ctas, (0, ctas - 1)
+
+
+def _costs(features: FloatArray, cycles: FloatArray) -> tuple[float, ...]:
+    """Cycles of each cost, from those of some CTAs and what each has of every cost."""
+    # By their share of the time: a short launch says as much as a long one.
+    costs = np.linalg.lstsq(features / cycles[:, np.newaxis], np.ones(len(cycles)))[0]
+    return tuple(costs.tolist())
+
+
+def _mixed_cycles(
+    kernel: Kernel, samples: list[Sample], beside: FloatArray, count: int, resident: int
+) -> FloatArray:
+    """Cycles of each sample with others of about its length, `[samples]`.
+
+    Args:
+        beside: of each in step with 0, 1, … such, `[samples, count]`.
+    """
+    order = np.argsort(beside[:, 0])
+    factors: list[list[float]] = [[] for _ in samples]
+    for at in range(len(order) - count + 1):
+        group = order[at : at + count]
+        traces = [samples[i].trace for i in group]
+        cycles = simulate_sm(kernel, traces, range(count), resident, stalls=False).cycles
+        factor = 1.0
+        for _ in range(_STEPS):  # the factor of all but the one that is left alone
+            scaled = beside[group] * np.array([1.0, *[factor] * (count - 1)])
+            factor *= cycles / _shared(scaled, scaled, (1.0,) * count, 1)
+        for i in group:
+            factors[i].append(factor)
+    mixed: FloatArray = beside[:, -1] * np.array([np.mean(f) for f in factors])
+    return mixed
+
+
+def _first_work(
+    kernel: Kernel, samples: list[Sample], counts: tuple[int, ...], cycles: FloatArray
+) -> tuple[float, ...]:
+    """`PersistentCtas.first_work`, on average over the samples.
+
+    Args:
+        cycles: of each sample's CTAs in step, `[samples, counts]`.
+    """
+    held = counts[-1]
+    work = []
+    for sample, of_sample in zip(samples, cycles, strict=True):
+        timing = simulate_sm(kernel, [sample.trace], [0] * held, held, stalls=False)
+        ends = np.sort(timing.finished)
+        ends[-1] = timing.cycles
+        left = np.interp(np.arange(held, 0, -1), counts, of_sample)  # CTAs until each end
+        work.append(np.cumsum(np.diff(ends, prepend=0.0) / left))
+    return tuple(np.mean(work, axis=0).tolist())
+
+
+def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
+    queue = [0] * count
+    return simulate_sm(kernel, [sample.trace], queue, resident, stalls=False).cycles
+
+
+def _shared(
+    in_step: FloatArray, mixed: FloatArray, first_work: Sequence[float], num_sms: int
+) -> float:
+    """Cycles until the last CTA is done, each SM taking the next one where one is.
+
+    Args:
+        in_step: cycles of each CTA beside others that do the same, `[ctas, resident]`.
+        mixed: the same beside any others.
+        first_work: as `share_sms`.
+    """
+    both = np.hstack([mixed, in_step])
+    rows, kinds = np.unique(both, axis=0, return_inverse=True)
+    beside, equal = (np.pad(part, ((0, 0), (1, 0))) for part in np.hsplit(rows, 2))
+    start = np.zeros(beside.shape[1])
+    return share_sms(kinds, beside, equal, start, num_sms, first_work=first_work)

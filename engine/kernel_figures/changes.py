@@ -1,0 +1,203 @@
+"""What a rung changed against the one before: its header's lines, source, counts, machine code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from itertools import dropwhile
+
+from engine.base.errors import CompileError
+from engine.base.table import Table
+from engine.base.units import format_bytes, format_us
+from engine.cuda_source.sources import read_source
+from engine.kernel_figures.rung import Rung
+from engine.measure.verdict import RANKING_ERROR
+from engine.names import find_variant
+from kernels.description import without_block
+from kernels.ladder import LADDER
+from kernels.variant import Variant
+
+_HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")
+_AGAINST = re.compile(r"\bagainst (?P<id>v\d\d)\b")
+_NAMES = re.compile(r"\b(U?[RP])\d+\b")  # registers and predicates: numbered anew by each compile
+# The pipes that tell kernels apart, in words.
+_PIPES = {
+    "tensor": "tensor cores (HMMA)",
+    "fma": "the FMA pipe",
+    "alu": "the integer pipe",
+    "xu": "the exp and conversion pipe",
+    "shared": "shared memory",
+    "global": "global memory",
+    "sync": "barriers and waits",
+}
+_CONTEXT = 3  # lines around a change
+_LEAST_CHANGE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """A unified diff, and how many lines it adds and removes."""
+
+    text: str
+    added: int
+    removed: int
+
+    def summary(self) -> str:
+        """`12 lines added, 3 removed`."""
+        return f"{self.added:,} lines added, {self.removed:,} removed"
+
+
+def header_of(variant: Variant) -> tuple[tuple[str, str], ...]:
+    """The lines that people read at the top of the file: (label, text), the title's label empty.
+
+    No line where the file cannot be read.
+    """
+    try:
+        text = read_source(variant.source)
+    except CompileError:
+        return ()
+    lines: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            break
+        if match["text"].startswith("  ") and lines:  # the line before goes on
+            label, text = lines.pop()
+            lines.append((label, f"{text} {match['text'].strip()}"))
+        else:
+            lines.append((match["label"] or "", match["text"]))
+    return tuple(lines)
+
+
+def rung_before(variant: Variant) -> Variant | None:
+    """The rung that the header says it changed, else the one before on the ladder."""
+    changed = dict(header_of(variant)).get("Changed", "")
+    if (match := _AGAINST.search(changed)) is not None and match["id"] != variant.id:
+        return find_variant(match["id"])
+    lower = [v for v in LADDER if v.id < variant.id]
+    return lower[-1] if lower else None
+
+
+def source_diff(before: Variant, after: Variant) -> Diff:
+    """From one rung's source to another's, without headers and description blocks.
+
+    Raises CompileError where a file cannot be read.
+    """
+    return _diff(_code_lines(before), _code_lines(after), before.source.name, after.source.name)
+
+
+def machine_code_diff(before: Rung, after: Rung) -> Diff:
+    """From one rung's main kernel to another's, registers without their numbers.
+
+    Raises:
+        AttuneError: one of the two cannot run here, or there is no nvdisasm.
+    """
+    names = (before.variant.name, after.variant.name)
+    return _diff(_instructions(before), _instructions(after), *names)
+
+
+def counts_diff(before: Rung, after: Rung) -> Table:
+    """Figures of both that differ, the more telling first."""
+    rows = []
+    for (name, old, shown_old), (_, new, shown_new) in zip(
+        _figures(before), _figures(after), strict=True
+    ):
+        if old is None or new is None or max(old, new) == 0:
+            continue
+        ratio = new / old if old else None
+        if ratio is not None and abs(ratio - 1) < _LEAST_CHANGE:
+            continue
+        rows.append(
+            {
+                "figure": name,
+                before.variant.id: shown_old,
+                after.variant.id: shown_new,
+                "change": "new" if ratio is None else f"{ratio - 1:+.0%}",
+            }
+        )
+    return Table.of(
+        f"{after.variant.id} beside {before.variant.id}",
+        rows,
+        "Counts are for 64 query rows and 64 keys, a warp's instructions.",
+    )
+
+
+def gain(before: Rung, after: Rung) -> str:
+    """`Against v08: simulated 33.7 µs where that takes 39 µs, 1.16× as fast.`"""
+    where = f"Against {before.variant.id}:"
+    old, new = before.latency, after.latency
+    if old is None or new is None or not (before.is_simulated and after.is_simulated):
+        return f"{where} not both are simulated here."
+    ratio = old.median_us / new.median_us
+    if max(ratio, 1 / ratio) < 1 + RANKING_ERROR:
+        verdict = f"which is within the error of ranking ({RANKING_ERROR:.0%})"
+    elif ratio > 1:
+        verdict = f"{ratio:.2f}× as fast"
+    else:
+        verdict = f"{1 / ratio:.2f}× as slow"
+    return (
+        f"{where} simulated {format_us(new.median_us)} where that takes "
+        f"{format_us(old.median_us)}, {verdict}."
+    )
+
+
+_Figure = tuple[str, float | None, str]
+
+
+def _figures(rung: Rung) -> Iterable[_Figure]:
+    c, r = rung.counts, rung.main.resources if rung.main is not None else None
+    latency = rung.latency if rung.is_simulated else None
+    time = latency.median_us if latency is not None else None
+    yield "simulated time", time, format_us(time) if time is not None else ""
+    yield _counted("instructions", c.instructions if c else None)
+    for pipe, name in _PIPES.items():
+        yield _counted(f"of them on {name}", c.by_pipe.get(pipe, 0.0) if c else None)
+    yield _counted("shared-memory wavefronts", c.wavefronts if c else None)
+    yield _counted("wavefronts without conflicts", c.ideal_wavefronts if c else None)
+    yield _counted("instructions of the whole code", c.code if c else None)
+    yield _counted("registers per thread", r.registers_per_thread if r else None)
+    smem = r.smem_bytes if r else None
+    yield "shared memory of a CTA", smem, format_bytes(smem) if smem is not None else ""
+
+
+def _counted(name: str, value: float | None) -> _Figure:
+    return name, value, f"{value:,.0f}" if value is not None else ""
+
+
+def _code_lines(variant: Variant) -> list[str]:
+    lines = without_block(read_source(variant.source)).splitlines()
+    return list(dropwhile(lambda line: _HEADER.fullmatch(line) or not line.strip(), lines))
+
+
+def _instructions(rung: Rung) -> list[str]:
+    from engine.compiled_plan import compile_plan
+    from engine.machine_code.analysis import disassembled
+    from engine.machine_code.cubin import read_cubin
+    from engine.machine_code.disassembly import find_entry
+    from engine.model.estimate import launch_plan
+    from engine.pipeline.request import resolve
+
+    resolved = resolve(rung.request)
+    assert resolved.device is not None  # a rung without a GPU has no machine code
+    plan = launch_plan(resolved.variant, rung.request.problem, resolved.config, resolved.device)
+    compiled = compile_plan(plan, resolved.device.arch)
+    cubin = read_cubin(compiled.cubin)
+    name = plan.passes[0].entry
+    entry = find_entry(cubin, compiled.symbols.get(name, name))
+    lines = []
+    for each in disassembled(cubin).program(entry.name).instructions:
+        predicate = f"@{each.predicate} " if each.predicate else ""
+        operands = "" if each.target is not None else ", ".join(each.operands)
+        text = f"{predicate}{'.'.join([each.opcode, *each.modifiers])} {operands}"
+        lines.append(_NAMES.sub(r"\1", text).rstrip())
+    return lines
+
+
+def _diff(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> Diff:
+    lines = list(unified_diff(old, new, old_name, new_name, n=_CONTEXT, lineterm=""))
+    body = lines[2:]
+    added = sum(line.startswith("+") for line in body)
+    removed = sum(line.startswith("-") for line in body)
+    return Diff("\n".join(lines), added, removed)

@@ -1,0 +1,23 @@
+"""Machine code: what the compiler really made, read, counted and run."""
+
+from engine.machine_code.cubin import Cubin, Entry, read_cubin
+from engine.machine_code.disassembly import Disassembly, disassemble, find_loops
+from engine.machine_code.instruction import Control, Instruction, Loop, Pipe, Program, SourceLine
+from engine.machine_code.trace import AccessKind, CtaTrace
+
+__all__ = [
+    "AccessKind",
+    "Control",
+    "CtaTrace",
+    "Cubin",
+    "Disassembly",
+    "Entry",
+    "Instruction",
+    "Loop",
+    "Pipe",
+    "Program",
+    "SourceLine",
+    "disassemble",
+    "find_loops",
+    "read_cubin",
+]

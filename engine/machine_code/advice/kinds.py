@@ -1,0 +1,48 @@
+"""One piece of advice, and what following it may gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from engine.machine_code.instruction import SourceLine
+
+AdviceKind: TypeAlias = Literal[
+    "conflicts",
+    "sectors",
+    "narrow",
+    "conversions",
+    "packing",
+    "denormals",
+    "spills",
+    "copy_ahead",
+    "barrier",
+    "tensor_idle",
+    "few_ctas",
+    "grid_order",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Simulated: the share of the launch's time that goes away, 0 to 1, from `low` to `high`.
+
+    The range is over what the model does not know: one CTA alone on an SM or as many as fit, data
+    from L2 or from DRAM, and where code is left out half of it or all.
+    """
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, high = f"{100 * self.low:.0f}", f"{100 * self.high:.0f}"
+        return f"{high} %" if low == high else f"{low} to {high} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    kind: AdviceKind
+    source: SourceLine | None  # where; None: the launch as a whole
+    share: float  # of the warp instructions, wavefronts, bytes or SMs that it concerns, 0 to 1
+    sentence: str
+    gain: Gain | None = None  # None where no GPU is named, or where the model cannot tell

@@ -1,0 +1,304 @@
+"""A launch simulated again with something taken out of it: what that would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.devices.spec import DeviceSpec
+from engine.machine_code.advice.kinds import Gain
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.emulation import EXECUTED
+from engine.machine_code.instruction import Loop
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
+from engine.machine_code.timing.cta_times import (
+    first_iterations,
+    has_phases,
+    iterations_of,
+    keep,
+    main_loop,
+)
+from engine.machine_code.timing.native import Kernel, simulate_sm
+from engine.machine_code.timing.result import SmTiming
+from engine.machine_code.timing.simulate import SimulatedLaunch
+from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.trace import CtaTrace
+
+Mask: TypeAlias = NDArray[np.bool_]
+# Warp instructions of one round of CTAs: a longer one is cut to its first iterations.
+_MOST_INSTRUCTIONS = 40_000
+_LEAST_ITERATIONS = 4
+_SECTOR_BYTES, _SECTORS_A_LINE = 32, 4
+_WAVEFRONT_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """What is simulated: code and machine, and what one CTA executes."""
+
+    kernel: Kernel
+    trace: CtaTrace
+    ctas: int = 1  # on an SM, in place of each
+
+
+Change: TypeAlias = Callable[[Parts], Parts]
+
+
+class Rerun:
+    """One simulated launch, of which parts can be taken out.
+
+    Args:
+        simulated: what `simulate_launch` made of it on this device.
+    """
+
+    def __init__(self, analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch) -> None:
+        self.analysis, self.device, self.simulated = analysis, device, simulated
+        self.gpu = gpu_rates(device, analysis.program.arch)
+        self.resident = min(simulated.resident_ctas, simulated.ctas_per_sm)
+
+    @cached_property
+    def loop(self) -> Loop | None:
+        """The outermost loop that executes most."""
+        return main_loop(self.analysis.program, self.analysis.counts.totals[:, EXECUTED])
+
+    @cached_property
+    def trace(self) -> CtaTrace:
+        """The longest CTA's, cut to its first iterations where it is long."""
+        whole = self.simulated.longest
+        limit = _MOST_INSTRUCTIONS // self.resident
+        iterations = self.iterations
+        length = len(whole.instruction)
+        if length <= limit or iterations <= _LEAST_ITERATIONS:
+            return whole
+        return self.cut(whole, max(_LEAST_ITERATIONS, iterations * limit // length))
+
+    @cached_property
+    def has_phases(self) -> bool:
+        """Whether warps wait for others' arrivals one by one: without some they wait for ever."""
+        return has_phases(self.simulated.longest)
+
+    @property
+    def iterations(self) -> int:
+        """Of the loop; 0 where it cannot be cut."""
+        return 0 if self.loop is None or self.has_phases else self.iterations_of(self.loop)
+
+    def iterations_of(self, loop: Loop) -> int:
+        """Of a loop, in the warp of the longest CTA that takes most."""
+        return iterations_of(self.simulated.longest, loop)
+
+    def cut(self, trace: CtaTrace, iterations: int) -> CtaTrace:
+        """The trace without the loop's iterations behind the first ones."""
+        assert self.loop is not None
+        return first_iterations(trace, self.loop, iterations)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """As it is, data from where the launch finds it."""
+        return Parts(self._kernel(self._regime), self.trace)
+
+    @property
+    def _regime(self) -> Regime:
+        alone = 2 * self.analysis.launch.ctas <= self.gpu.num_sms
+        return "streaming" if self.simulated.dram_us > 0 else "alone" if alone else "shared"
+
+    def _kernel(self, regime: Regime) -> Kernel:
+        taken = self.simulated.resident_ctas * allocated_smem(self.device, self.analysis.smem_bytes)
+        return sm_kernel(self.analysis.program, self.gpu, regime, taken, fetches_code=False)
+
+    @cached_property
+    def _conditions(self) -> tuple[tuple[Parts, int, float], ...]:
+        """(parts, CTAs at a time, cycles as they are) of each condition that spans the range."""
+        other: Regime = "streaming" if self._regime != "streaming" else "shared"
+        conditions = [
+            (self.parts, self.resident),
+            (replace(self.parts, kernel=self._kernel(other)), self.resident),
+        ]
+        if self.resident > 1:
+            conditions.append((self.parts, 1))
+        return tuple((p, n, _run(p, n).cycles) for p, n in conditions)
+
+    @cached_property
+    def full(self) -> SmTiming:
+        """The trace on an SM with as many CTAs as it holds."""
+        return _run(self.parts, self.resident)
+
+    def gain(self, *changes: Change) -> Gain:
+        """What the launch would gain by any of these changes, each made alone."""
+        shares = [
+            self._share(self._cycles(change(parts), ctas) / cycles)
+            for change in changes
+            for parts, ctas, cycles in self._conditions
+        ]
+        return Gain(max(0.0, min(shares)), max(0.0, *shares))
+
+    def _cycles(self, changed: Parts, ctas: int) -> float:
+        if changed.ctas == 1:
+            return _run(changed, ctas).cycles
+        queue = [0] * (ctas * changed.ctas)
+        resident = min(len(queue), self.simulated.resident_ctas)
+        return simulate_sm(changed.kernel, [changed.trace], queue, resident).cycles
+
+    def gain_of_traffic(self, dram_us: float) -> Gain:
+        """What it would gain if DRAM took this long, with data from L2 at best."""
+        (_, _, as_is), (_, _, other), *_ = self._conditions
+        shares = self._share(1.0, dram_us), self._share(min(1.0, other / as_is), dram_us)
+        return Gain(max(0.0, min(shares)), max(0.0, *shares))
+
+    def _share(self, ratio: float, dram_us: float | None = None) -> float:
+        """Of the launch's time that goes away, where its SMs take `ratio` of their cycles."""
+        now = self.simulated.latency.median_us
+        if dram_us is None:
+            dram_us = self.simulated.dram_us
+        busy_us = ratio * self.simulated.sm_cycles / self.gpu.cycles_per_us
+        return 1 - (LAUNCH_FLOOR_US + max(busy_us, dram_us)) / now
+
+
+def _run(parts: Parts, ctas: int) -> SmTiming:
+    return simulate_sm(parts.kernel, [parts.trace], [0] * ctas, ctas)
+
+
+# ---- changes ----
+
+
+def without(instructions: Mask) -> Change:
+    """These instructions of the program are never executed."""
+    return lambda parts: replace(
+        parts, trace=keep(parts.trace, ~instructions[parts.trace.instruction])
+    )
+
+
+def half_without(instructions: Mask) -> Change:
+    """Every second time they are not."""
+
+    def change(parts: Parts) -> Parts:
+        wanted = instructions[parts.trace.instruction]
+        return replace(parts, trace=keep(parts.trace, ~wanted | (np.cumsum(wanted) % 2 == 0)))
+
+    return change
+
+
+def left_out(instructions: Mask) -> tuple[Change, Change]:
+    """Half of them, and all."""
+    return half_without(instructions), without(instructions)
+
+
+def ideal_wavefronts(instructions: Mask) -> Change:
+    """Their accesses to shared memory meet no conflicts."""
+
+    def change(parts: Parts) -> Parts:
+        rows = _rows(parts.trace, instructions)
+        wavefronts = parts.trace.wavefronts.copy()
+        wavefronts[rows] = parts.trace.ideal_wavefronts[rows]
+        return replace(parts, trace=replace(parts.trace, wavefronts=wavefronts))
+
+    return change
+
+
+def dense_sectors(instructions: Mask) -> Change:
+    """Their accesses to global memory touch no more sectors than their bytes fill."""
+
+    def change(parts: Parts) -> Parts:
+        trace = parts.trace
+        dense = np.zeros(len(trace.kind), np.bool_)
+        dense[_rows(trace, instructions)] = True
+        lines = _lines_of_rows(trace)
+        for row in np.flatnonzero(dense).tolist():
+            sectors = int(trace.ideal_sectors[row])
+            lines[row] = [
+                (line, (1 << min(_SECTORS_A_LINE, sectors - _SECTORS_A_LINE * n)) - 1)
+                for n, (line, _) in enumerate(lines[row])
+                if sectors > _SECTORS_A_LINE * n
+            ]
+        return replace(parts, trace=_with_lines(trace, lines))
+
+    return change
+
+
+def widened(instructions: Mask, times: int) -> Change:
+    """One access instead of `times` of them that follow each other in a warp."""
+
+    def change(parts: Parts) -> Parts:
+        trace = parts.trace
+        wanted = np.flatnonzero(instructions[trace.instruction] & (trace.access >= 0))
+        warps = np.searchsorted(trace.warp_start, wanted, side="right")
+        kept = np.ones(len(trace.instruction), np.bool_)
+        lines = _lines_of_rows(trace)
+        access, wavefronts = trace.access.copy(), trace.wavefronts.tolist()
+        kinds = trace.kind.tolist()
+        source = list(range(len(kinds)))  # row that a new one is like
+        for warp in np.unique(warps):
+            entries = wanted[warps == warp]
+            for at in range(0, len(entries), times):
+                group = entries[at : at + times]
+                rows = trace.access[group]
+                kept[group[1:]] = False
+                merged: dict[int, int] = {}
+                for row in rows.tolist():
+                    for line, sectors in lines[row]:
+                        merged[line] = merged.get(line, 0) | sectors
+                size = int(trace.size_bytes[rows].sum())
+                access[group[0]] = len(lines)
+                lines.append(list(merged.items()))
+                shared = int(trace.wavefronts[rows].sum())
+                wavefronts.append(min(shared, -(-size // _WAVEFRONT_BYTES)))
+                source.append(int(rows[0]))
+        longer = _rows_like(replace(trace, access=access), np.asarray(source))
+        longer = replace(longer, wavefronts=np.asarray(wavefronts, np.uint16))
+        return replace(parts, trace=keep(_with_lines(longer, lines), kept))
+
+    return change
+
+
+def without_latency(parts: Parts) -> Parts:
+    """Data from global memory is there at once; its bytes take their time as before."""
+    machine = parts.kernel.machine
+    copied = type(machine).from_buffer_copy(machine)
+    copied.l1_cycles = copied.l2_cycles = 0
+    ops = parts.kernel.ops.copy()
+    return replace(parts, kernel=Kernel(ops, copied))
+
+
+def _rows(trace: CtaTrace, instructions: Mask) -> NDArray[np.int32]:
+    """Rows of the accesses of these instructions, each once."""
+    rows = np.unique(trace.access[instructions[trace.instruction]])
+    return np.asarray(rows[rows >= 0], np.int32)
+
+
+_Lines: TypeAlias = list[list[tuple[int, int]]]  # of each row, (line, its sectors)
+
+
+def _lines_of_rows(trace: CtaTrace) -> _Lines:
+    pairs = list(zip(trace.line.tolist(), trace.line_sectors.tolist(), strict=True))
+    starts = trace.line_start.tolist()
+    return [pairs[a:b] for a, b in pairwise(starts)]
+
+
+def _with_lines(trace: CtaTrace, lines: _Lines) -> CtaTrace:
+    flat: Iterable[tuple[int, int]] = [pair for row in lines for pair in row]
+    line, sectors = zip(*flat, strict=True) if flat else ((), ())
+    return replace(
+        trace,
+        line_start=np.cumsum([0, *map(len, lines)], dtype=np.int64),
+        line=np.asarray(line, np.uint64),
+        line_sectors=np.asarray(sectors, np.uint8),
+    )
+
+
+def _rows_like(trace: CtaTrace, source: NDArray[np.int64]) -> CtaTrace:
+    """Rows taken anew from the old ones; their lines are for `_with_lines` to set."""
+    return replace(
+        trace,
+        kind=trace.kind[source],
+        ideal_wavefronts=trace.ideal_wavefronts[source],
+        sectors=trace.sectors[source],
+        ideal_sectors=trace.ideal_sectors[source],
+        size_bytes=trace.size_bytes[source],
+        address=trace.address[source],
+        amount=trace.amount[source],
+    )

@@ -1,0 +1,200 @@
+"""Exact counts of a whole launch: every CTA's instructions and accesses, by running few of them.
+
+CTAs differ in what they execute only where `blockIdx` steers branches, predicates or addresses in
+shared memory, and the emulator says along which axes it does. Along such an axis the counts are
+straight lines with few kinks (a causal mask, a last tile that is cut short): ends and inner points
+of a piece are run, and a piece that is no straight line is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.errors import InvalidProblem
+from engine.machine_code.emulation import EXECUTED, IDEAL_SECTORS, SECTORS, Emulator, Totals
+from engine.machine_code.instruction import Program
+from engine.machine_code.launch import Launch
+
+_PERIODS = (1, 2, 4, 8)  # query tiles to a K/V tile, where a causal mask makes a staircase
+_SECTOR_COLUMNS = (SECTORS, IDEAL_SECTORS)
+MAX_CTAS = 1 << 24  # of a launch: some arrays have an entry for each
+MAX_EMULATIONS = 200  # of CTAs, per launch: counts beyond are interpolated
+Counts: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchCounts:
+    """What all CTAs of one launch execute together."""
+
+    program: Program
+    launch: Launch
+    totals: Counts  # [instructions, 8], columns as `engine.machine_code.emulation`, over all CTAs
+    work: Counts  # [grid z, y, x] warp instructions of each CTA; 1 along an axis without influence
+    longest_cta: tuple[int, int, int]  # blockIdx of one that executes most
+    shortest_cta: tuple[int, int, int]
+    data_branch: NDArray[np.bool_]  # [instructions] steered by loaded data: its likely side counts
+    data_address: NDArray[np.bool_]  # [instructions] addresses that depend on loaded data
+    stand_in: NDArray[np.bool_]  # [instructions] opcodes that are not known
+    emulated: int  # CTAs that were run
+    exact: bool  # every piece between them was seen to be a straight line
+    exact_sectors: bool  # and global rows begin alike in their sectors, whichever CTA reads them
+
+    @property
+    def executed(self) -> int:
+        """Warp instructions."""
+        return int(self.totals[:, EXECUTED].sum())
+
+
+def count_launch(emulator: Emulator) -> LaunchCounts:
+    """Count everything that the emulator's launch executes. Raises as `Emulator.totals`."""
+    return _Counting(emulator).count()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Along some axes: counts summed, and the work of each CTA."""
+
+    totals: Counts
+    work: Counts  # one dimension for each of the axes
+
+
+class _Counting:
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._known: dict[tuple[int, int, int], Totals] = {}
+        self._pieces_of: dict[int, list[range]] = {}  # along each axis, as they were seen last
+        self._exact = self._same_sectors = True
+
+    def count(self) -> LaunchCounts:
+        grid = self._emulator.launch.grid
+        if (ctas := self._emulator.launch.ctas) > MAX_CTAS:
+            raise InvalidProblem(
+                f"This launch has {ctas:,} CTAs, and at most {MAX_CTAS:,} are counted: give a "
+                "smaller grid."
+            )
+        # Both ends: what the first CTA does not reach may depend on an axis too.
+        ends = [self._run((0, 0, 0)), self._run((grid[0] - 1, grid[1] - 1, grid[2] - 1))]
+        axes = [a for a in range(3) if grid[a] > 1 and any(e.control_axes[a] for e in ends)]
+        other = [a for a in range(3) if grid[a] > 1 and a not in axes]
+        for axis in other:
+            far = self._run(_at((0, 0, 0), axis, grid[axis] - 1))
+            self._compare_sectors(far.values, ends[0].values)
+            if not np.array_equal(_steered(far.values), _steered(ends[0].values)):
+                axes.append(axis)
+        summed = self._over(tuple(sorted(axes, reverse=True)), (0, 0, 0))
+        repeats = int(np.prod([grid[a] for a in range(3) if a not in axes]))
+        shape = [grid[a] if a in axes else 1 for a in (2, 1, 0)]
+        work = summed.work.reshape(shape)
+        runs = list(self._known.values())
+        return LaunchCounts(
+            program=self._emulator.program,
+            launch=self._emulator.launch,
+            totals=summed.totals * repeats,
+            work=work,
+            longest_cta=_cta_at(work, int(work.argmax())),
+            shortest_cta=_cta_at(work, int(work.argmin())),
+            data_branch=np.logical_or.reduce([r.data_branch for r in runs]),
+            data_address=np.logical_or.reduce([r.data_address for r in runs]),
+            stand_in=np.logical_or.reduce([r.stand_in for r in runs]),
+            emulated=len(runs),
+            exact=self._exact,
+            exact_sectors=self._exact and self._same_sectors,
+        )
+
+    def _run(self, cta: tuple[int, int, int]) -> Totals:
+        if cta not in self._known:
+            self._known[cta] = self._emulator.totals(cta)
+        return self._known[cta]
+
+    def _over(self, axes: tuple[int, ...], cta: tuple[int, int, int]) -> _Sum:
+        """The sum over all CTAs along `axes`, the others being those of `cta`."""
+        if not axes:
+            values = self._run(cta).values
+            return _Sum(values, np.array(values[:, EXECUTED].sum()))
+        axis, *rest = axes
+        points: dict[int, _Sum] = {}
+
+        def at(index: int) -> _Sum:
+            if index not in points:
+                points[index] = self._over(tuple(rest), _at(cta, axis, index))
+            return points[index]
+
+        size = self._emulator.launch.grid[axis]
+        # The last CTA is the one that is often cut short.
+        pieces = self._pieces_of.get(axis, [])
+        if not pieces or not all(self._is_line(at, piece, quick=True) for piece in pieces):
+            pieces = [*self._pieces(at, range(size - 1)), range(size - 1, size)]
+            self._pieces_of[axis] = pieces
+        totals = np.zeros_like(at(0).totals)
+        work = np.zeros((size, *at(0).work.shape), np.int64)
+        for piece in pieces:
+            steps = max(1, len(piece) - 1)
+            first, last = at(piece[0]), at(piece[-1])
+            totals += (first.totals + last.totals) * len(piece) // 2
+            share = np.arange(len(piece)).reshape((len(piece),) + (1,) * first.work.ndim)
+            line = (first.work * (steps - share) + last.work * share) // steps
+            work[piece.start : piece[-1] + 1 : piece.step] = line
+        return _Sum(totals, work)
+
+    def _pieces(self, at: Callable[[int], _Sum], indices: range) -> list[range]:
+        """Straight pieces that make up `indices`; of a staircase every second, fourth … step."""
+        if not indices:
+            return []
+        for period in _PERIODS:
+            if period > 1 and len(indices) < 8 * period:
+                break
+            pieces = [indices[phase::period] for phase in range(period)]
+            if all(self._is_line(at, piece) for piece in pieces):
+                return pieces
+        if len(self._known) >= MAX_EMULATIONS:
+            self._exact = False
+            return [indices]
+        middle = len(indices) // 2
+        return [*self._pieces(at, indices[:middle]), *self._pieces(at, indices[middle:])]
+
+    def _is_line(self, at: Callable[[int], _Sum], piece: range, quick: bool = False) -> bool:
+        """Whether the CTAs at `piece` execute what a line between its ends says.
+
+        Args:
+            quick: one inner point is enough, because a neighbour's line was looked at closely.
+        """
+        steps = len(piece) - 1
+        if steps < 2:
+            return True
+        first, last = at(piece[0]), at(piece[-1])
+        inner = {1, 2, 3, steps // 2, steps * 7 // 11} if not quick else {steps * 7 // 11}
+        for n in range(1, steps) if steps <= len(inner) else sorted(inner):
+            here = at(piece[n])
+            totals = first.totals * (steps - n) + last.totals * n
+            work = first.work * (steps - n) + last.work * n
+            if not np.array_equal(_steered(totals), _steered(here.totals * steps)):
+                return False
+            if not np.array_equal(work, here.work * steps):
+                return False
+            self._compare_sectors(totals, here.totals * steps)
+        return True
+
+    def _compare_sectors(self, one: Counts, other: Counts) -> None:
+        """Rows of a tensor may begin anywhere in a sector: that alone makes no other CTA."""
+        if not np.array_equal(one[:, _SECTOR_COLUMNS], other[:, _SECTOR_COLUMNS]):
+            self._same_sectors = False
+
+
+def _cta_at(work: Counts, position: int) -> tuple[int, int, int]:
+    z, y, x = (int(i) for i in np.unravel_index(position, work.shape))
+    return x, y, z
+
+
+def _steered(totals: Counts) -> Counts:
+    """What branches and predicates decide."""
+    return np.delete(totals, _SECTOR_COLUMNS, axis=1)
+
+
+def _at(cta: tuple[int, int, int], axis: int, index: int) -> tuple[int, int, int]:
+    x, y, z = (index if a == axis else value for a, value in enumerate(cta))
+    return x, y, z

@@ -1,0 +1,365 @@
+"""Run one CTA's warps in the native emulator: what they execute, and its totals."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.errors import CompileError, InvalidProblem
+from engine.machine_code.cubin import Entry
+from engine.machine_code.instruction import Program
+from engine.machine_code.launch import Launch, constant_bank
+from engine.machine_code.native_library import load_library
+from engine.machine_code.trace import CtaTrace
+
+_SOURCE = Path(__file__).resolve().parent / "native" / "emulator.cpp"
+MAX_STEPS = 30_000_000  # warp instructions of one CTA; a trace takes 9 bytes each
+_BANKS = 8
+_RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
+_SMEM_UNIT_BYTES = 128  # of its allocation (Turing: 256)
+_LEAST_LOCAL_BYTES = 1024
+_MOST_LOCAL_BYTES = 512 << 10  # of a thread; CUDA C++ Programming Guide, as the limits below
+_MOST_SMEM_BYTES = 256 << 10  # more than any GPU's SM has
+_MOST_CODES = 4
+# CUDA C++ Programming Guide, technical specifications per compute capability.
+_MOST_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
+_MOST_THREADS_BY_AXIS = (1024, 1024, 64)
+_MOST_THREADS = 1024
+
+# Columns of `Totals.values`.
+EXECUTED, LANES, WAVEFRONTS, IDEAL_WAVEFRONTS, SECTORS, IDEAL_SECTORS, SIZE_BYTES, ACCESSES = range(
+    8
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals:
+    """What one CTA executed, summed over its warps for each instruction of the program."""
+
+    values: NDArray[np.int64]  # [instructions, 8]: the columns named above
+    data_branch: NDArray[np.bool_]  # [instructions] it was steered by loaded data
+    data_address: NDArray[np.bool_]  # [instructions] its address depends on loaded data
+    stand_in: NDArray[np.bool_]  # [instructions] its result is made up: the opcode is not known
+    control_axes: tuple[bool, bool, bool]  # blockIdx.x, y, z steers branches or predicates
+    cta: tuple[int, int, int]
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_void_p),
+        ("arch", ctypes.c_int32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cta", ctypes.c_uint32 * 3),
+        ("constants", ctypes.c_char_p * _BANKS),
+        ("constant_bytes", ctypes.c_int32 * _BANKS),
+        ("smem_bytes", ctypes.c_uint32),
+        ("local_bytes", ctypes.c_uint32),
+        ("max_steps", ctypes.c_int64),
+        ("keep_trace", ctypes.c_int32),
+        ("left_out", ctypes.c_void_p),
+        ("find_hazards", ctypes.c_int32),
+        ("known_at", ctypes.c_uint64),
+        ("known", ctypes.c_char_p),
+        ("known_bytes", ctypes.c_uint32),
+        ("probe_site", ctypes.c_void_p),
+        ("probe_out", ctypes.c_void_p),
+        ("probe_sites", ctypes.c_int32),
+    )
+
+
+class Emulator:
+    """One program with one launch, ready to run any of its CTAs.
+
+    Raises (from the constructor):
+        InvalidProblem: the launch does not fit the entry.
+        ToolMissing, CompileError: the native library cannot be built.
+    """
+
+    def __init__(self, program: Program, entry: Entry, launch: Launch) -> None:
+        _check_launch(launch)
+        self._library = _library()
+        self.program, self.launch, self._outside = program, launch, entry.outside
+        number = int(program.arch[3:].rstrip("af"))
+        self._code = _code_of(program, self._library)
+        constants = dict(entry.constants) | {0: constant_bank(entry, program.arch, launch)}
+        request = self._request = _Request()
+        request.code = self._code.handle
+        request.arch = number
+        request.grid[:] = launch.grid
+        request.block[:] = launch.block
+        for bank, content in constants.items():
+            request.constants[bank] = content
+            request.constant_bytes[bank] = len(content)
+        request.known_at, request.known = launch.known
+        request.known_bytes = len(launch.known[1])
+        reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
+        own = program.static_smem_bytes + launch.dynamic_smem_bytes
+        if own > _MOST_SMEM_BYTES:
+            raise InvalidProblem(
+                f"{program.entry} is launched with {own:,} bytes of shared memory "
+                f"({program.static_smem_bytes:,} of its own), and no GPU gives a CTA that much."
+            )
+        if entry.frame_bytes > _MOST_LOCAL_BYTES:
+            raise CompileError(
+                f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
+                f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
+            )
+        # A CTA gets whole units, and compilers read whole vectors into the last one.
+        request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
+        local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)
+        request.local_bytes = 1 << (local - 1).bit_length()
+        request.max_steps = MAX_STEPS
+
+    def totals(self, cta: tuple[int, int, int] = (0, 0, 0)) -> Totals:
+        """What the CTA executes, summed.
+
+        Raises:
+            CompileError: the code cannot be run on: one sentence names the instruction.
+        """
+        handle = self._run(cta, keep_trace=False)
+        try:
+            return self._totals(handle, cta)
+        finally:
+            self._library.sass_free(handle)
+
+    def trace(self, cta: tuple[int, int, int] = (0, 0, 0)) -> tuple[CtaTrace, Totals]:
+        """Every executed instruction of the CTA, and their sums. Raises as `totals`."""
+        handle = self._run(cta, keep_trace=True)
+        try:
+            totals = self._totals(handle, cta)
+            return self._trace(handle, cta, totals), totals
+        finally:
+            self._library.sass_free(handle)
+
+    def first_sectors(
+        self, sites: NDArray[np.int32], cta: tuple[int, int, int], max_steps: int
+    ) -> NDArray[np.uint64]:
+        """The lowest sector that each of some instructions touches when it first executes, 0 where
+        the CTA does not come to it within `max_steps` warp instructions.
+
+        Args:
+            sites: indices of instructions, each once.
+        """
+        site_of = np.full(len(self.program.instructions), -1, np.int32)
+        site_of[sites] = np.arange(len(sites), dtype=np.int32)
+        found = np.zeros(len(sites), np.uint64)
+        request = self._request
+        request.probe_site, request.probe_out = site_of.ctypes.data, found.ctypes.data
+        request.probe_sites, request.max_steps = len(sites), max_steps
+        request.cta[:] = cta
+        request.keep_trace = request.find_hazards = False
+        try:
+            handle = ctypes.c_void_p(self._library.sass_emulate(ctypes.byref(request)))
+            self._library.sass_free(handle)
+        finally:
+            request.probe_site = request.probe_out = None
+            request.max_steps = MAX_STEPS
+        return found
+
+    def idle_barriers(
+        self, wanted: NDArray[np.bool_], cta: tuple[int, int, int] = (0, 0, 0)
+    ) -> NDArray[np.bool_]:
+        """Barriers that the CTA could leave out, all of them at once: `[instructions]`.
+
+        They order no two warps' accesses to memory. None are named where mbarriers, bulk copies,
+        wgmma or barriers of some warps order accesses too. Raises as `totals`.
+
+        Args:
+            wanted: which ones are asked about; the others stay.
+        """
+        left_out = np.zeros(len(self.program.instructions), np.uint8)
+        while True:
+            idle = np.flatnonzero(self._idle_barriers(cta, left_out) & wanted)
+            if len(idle) == 0:
+                return left_out.astype(np.bool_)
+            left_out[idle[-1]] = 1  # without it the next one may be needed
+
+    def _idle_barriers(
+        self, cta: tuple[int, int, int], left_out: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Those that could be left out one by one, beside those that are."""
+        self._request.left_out = left_out.ctypes.data
+        handle = self._run(cta, keep_trace=False, find_hazards=True)
+        try:
+            use = np.zeros(len(self.program.instructions), np.uint8)
+            is_known = self._library.sass_barriers(handle, *_pointers([use]))
+            return np.asarray((use == 1) & bool(is_known), np.bool_)
+        finally:
+            self._library.sass_free(handle)
+
+    def _run(
+        self, cta: tuple[int, int, int], keep_trace: bool, find_hazards: bool = False
+    ) -> ctypes.c_void_p:
+        self._request.cta[:] = cta
+        self._request.keep_trace = keep_trace
+        self._request.find_hazards = find_hazards
+        handle = ctypes.c_void_p(self._library.sass_emulate(ctypes.byref(self._request)))
+        error = self._library.sass_error(handle)
+        if error is None:
+            return handle
+        self._library.sass_free(handle)
+        what = error.decode()
+        if what == "LIMIT":
+            raise CompileError(
+                f"{self.program.entry} runs more than {MAX_STEPS:,} warp instructions in one CTA: "
+                "give a smaller problem, or check that loops which wait for memory written by "
+                "others can end."
+            )
+        if what.startswith("CALL"):
+            what += self._called_outside()
+        raise CompileError(f"{self.program.entry} cannot be run on: {what}.")
+
+    def _called_outside(self) -> str:
+        outside = self._outside
+        if not outside:
+            return " (a pointer to a function?)"
+        return (
+            f": the code calls {', '.join(outside)}, which the GPU's driver supplies. Compile it "
+            "without (printf, assert and malloc among them) to have the rest counted"
+        )
+
+    def _totals(self, handle: ctypes.c_void_p, cta: tuple[int, int, int]) -> Totals:
+        count = len(self.program.instructions)
+        values = np.zeros((count, 8), np.int64)
+        data_branch, data_address, stand_in = (np.zeros(count, np.bool_) for _ in range(3))
+        arrays: list[NDArray[Any]] = [values, data_branch, data_address, stand_in]
+        self._library.sass_totals(handle, *_pointers(arrays))
+        axes = self._sizes(handle)[4]
+        return Totals(
+            values=values,
+            data_branch=data_branch,
+            data_address=data_address,
+            stand_in=stand_in,
+            control_axes=(bool(axes & 1), bool(axes & 2), bool(axes & 4)),
+            cta=cta,
+        )
+
+    def _trace(
+        self, handle: ctypes.c_void_p, cta: tuple[int, int, int], totals: Totals
+    ) -> CtaTrace:
+        warps, executed, rows, lines, *_ = self._sizes(handle)
+        warp_start = np.zeros(warps + 1, np.int64)
+        instruction, access = np.zeros(executed, np.int32), np.zeros(executed, np.int32)
+        lanes = np.zeros(executed, np.uint8)
+        self._library.sass_trace(handle, *_pointers([warp_start, instruction, lanes, access]))
+        kind, wavefronts, ideal_wavefronts = (
+            np.zeros(rows, np.uint8),
+            np.zeros(rows, np.uint16),
+            np.zeros(rows, np.uint16),
+        )
+        sectors, ideal_sectors = np.zeros(rows, np.uint16), np.zeros(rows, np.uint16)
+        size_bytes, address = np.zeros(rows, np.uint32), np.zeros(rows, np.uint64)
+        amount, line_start = np.zeros(rows, np.int32), np.zeros(rows + 1, np.int64)
+        line, line_sectors = np.zeros(lines, np.uint64), np.zeros(lines, np.uint8)
+        columns: list[NDArray[Any]] = [
+            kind,
+            wavefronts,
+            ideal_wavefronts,
+            sectors,
+            ideal_sectors,
+            size_bytes,
+        ]
+        columns += [address, amount, line_start, line, line_sectors]
+        self._library.sass_rows(handle, *_pointers(columns))
+        return CtaTrace(
+            warp_start=warp_start,
+            instruction=instruction,
+            lanes=lanes,
+            access=access,
+            kind=kind,
+            wavefronts=wavefronts,
+            ideal_wavefronts=ideal_wavefronts,
+            sectors=sectors,
+            ideal_sectors=ideal_sectors,
+            size_bytes=size_bytes,
+            address=address,
+            amount=amount,
+            line_start=line_start,
+            line=line,
+            line_sectors=line_sectors,
+            cta=cta,
+            data_branches=np.flatnonzero(totals.data_branch).astype(np.int32),
+        )
+
+    def _sizes(self, handle: ctypes.c_void_p) -> list[int]:
+        out = np.zeros(6, np.int64)
+        self._library.sass_sizes(handle, *_pointers([out]))
+        return [int(v) for v in out]
+
+
+class _Code:
+    """A program as the library decoded it, for as long as this object lives."""
+
+    def __init__(self, program: Program, library: ctypes.CDLL) -> None:
+        index_of: dict[int | None, int] = {i.address: n for n, i in enumerate(program.instructions)}
+        targets = np.array([index_of.get(i.target, -1) for i in program.instructions], np.int32)
+        self.handle = ctypes.c_void_p(
+            library.sass_decode(_text(program).encode(), *_pointers([targets]), len(targets))
+        )
+        weakref.finalize(self, library.sass_free_code, self.handle)
+
+
+_codes: dict[tuple[str, str], _Code] = {}  # one kernel's CTAs are run many times
+
+
+def _code_of(program: Program, library: ctypes.CDLL) -> _Code:
+    key = (program.cubin_sha256, program.entry)
+    if not program.cubin_sha256 or (code := _codes.get(key)) is None:
+        code = _Code(program, library)
+        while len(_codes) >= _MOST_CODES:
+            _codes.pop(next(iter(_codes)), None)
+        _codes[key] = code
+    return code
+
+
+def emulate(
+    program: Program, entry: Entry, launch: Launch, cta: tuple[int, int, int] = (0, 0, 0)
+) -> CtaTrace:
+    """The trace of one CTA. Raises as `Emulator` and its methods."""
+    return Emulator(program, entry, launch).trace(cta)[0]
+
+
+def _library() -> ctypes.CDLL:
+    library = load_library(_SOURCE)
+    library.sass_decode.restype = library.sass_emulate.restype = ctypes.c_void_p
+    library.sass_error.restype = ctypes.c_char_p
+    library.sass_barriers.restype = ctypes.c_bool
+    return library
+
+
+def _pointers(arrays: Sequence[NDArray[Any]]) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def _text(program: Program) -> str:
+    """A line an instruction, fields parted by tabs: address, guard, mnemonic, operands."""
+    lines = (
+        "\t".join((str(i.address), i.predicate, i.mnemonic, *i.operands))
+        for i in program.instructions
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _check_launch(launch: Launch) -> None:
+    if min(launch.grid) < 1 or min(launch.block) < 1:
+        raise InvalidProblem("Grid and block have at least 1 in each dimension.")
+    for what, sizes, most in (
+        ("grid", launch.grid, _MOST_CTAS_BY_AXIS),
+        ("block", launch.block, _MOST_THREADS_BY_AXIS),
+    ):
+        if any(size > limit for size, limit in zip(sizes, most, strict=True)):
+            listed, limits = (", ".join(f"{n:,}" for n in each) for each in (sizes, most))
+            raise InvalidProblem(
+                f"A {what} of {listed} is larger than CUDA launches: at most {limits} along x, y "
+                "and z."
+            )
+    if launch.threads > _MOST_THREADS:
+        raise InvalidProblem(f"A CTA has at most {_MOST_THREADS} threads, not {launch.threads}.")

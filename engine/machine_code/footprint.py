@@ -1,0 +1,260 @@
+"""How much memory a launch touches, and which CTAs touch the same: by running few of them.
+
+Two looks at the same sectors, of which the one that finds more in common counts:
+
+- along the grid's axes: which of a CTA's sectors its neighbours and the furthest CTA touch too;
+- in the order of starting, whatever the mapping from block index to tile: of every CTA the first
+  address at each instruction that accesses global memory. CTAs that begin at the same address of
+  the same instruction read the same from there.
+
+Few CTAs that stay and take tiles in turn are all run: what they touch, and when, is seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.trace import AccessKind, CtaTrace
+
+SECTOR_BYTES = 32
+_LOCAL = (AccessKind.LOCAL_LOAD, AccessKind.LOCAL_STORE)
+# Of a CTA: an instruction that a warp comes to later is not waited for.
+_MOST_PROBED_STEPS = 600
+_MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
+_MOST_PROBED_CTAS = 1 << 15
+_MOST_STAYING_STEPS = 50_000_000
+_SLICES = 64  # of time, in which CTAs that stay are looked at
+_MOST_FOLLOWED = 4_000_000  # touches of sectors: of more, every second, fourth … sector is followed
+_SCATTER = np.uint64(0x9E3779B97F4A7C15)  # spreads neighbours: tiles begin at round addresses
+
+Sectors: TypeAlias = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedBytes:
+    """Bytes of global memory that CTAs have in common.
+
+    Along axis a, `shares[a]` neighbours touch the same ones: 1 where each has its own, the grid's
+    size where all have. Where the axes do not say it, `owners` does.
+    """
+
+    unit_bytes: int  # of one such group of CTAs, in whole sectors
+    shares: tuple[int, int, int]
+    owners: NDArray[np.int64] | None = None  # [ctas] the group of each, in the order of starting
+
+    def units(self, grid: Sequence[int]) -> int:
+        """How many different ones there are."""
+        if self.owners is not None:
+            return int(self.owners.max()) + 1
+        return math.prod(-(-n // share) for n, share in zip(grid, self.shares, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class StayingTouch:
+    """What CTAs that all run at once touch together."""
+
+    touched_bytes: int  # each sector once
+    again: tuple[tuple[int, int], ...]  # (bytes used again later, bytes touched in between)
+
+    def moved_bytes(self, kept_bytes: int) -> int:
+        """From and to DRAM, L2 being empty at the start."""
+        return self.touched_bytes + sum(size for size, since in self.again if since > kept_bytes)
+
+
+def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]:
+    """What a CTA touches, by which others touch it too.
+
+    Args:
+        trace: of a CTA of the launch.
+    """
+    grid, own = emulator.launch.grid, _sectors(trace)
+    shares = _axis_shares(emulator, trace, own)
+    by_axes = np.prod([-(-grid[a] // shares[:, a]) for a in range(3)], axis=0)
+    groups: list[SharedBytes] = []
+    left = np.ones(len(own), np.bool_)
+    if len(own) and by_axes.max() > 1 and sum(n > 1 for n in grid):
+        for owners, wanted in _listed(emulator, trace, own):
+            better = wanted & left & (by_axes > owners.max() + 1)
+            if better.any():
+                size = int(better.sum()) * SECTOR_BYTES
+                groups.append(SharedBytes(size, (1, 1, 1), owners))
+                left &= ~better
+    kinds, counts = np.unique(shares[left], axis=0, return_counts=True)
+    return tuple(
+        SharedBytes(int(count) * SECTOR_BYTES, (int(x), int(y), int(z)))
+        for (x, y, z), count in zip(kinds.tolist(), counts.tolist(), strict=True)
+    ) + tuple(groups)
+
+
+def touched_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
+    """Distinct bytes of global memory, in whole sectors, that all CTAs together touch."""
+    return sum(g.unit_bytes * g.units(grid) for g in groups)
+
+
+def staying_touch(emulator: Emulator, executed: int) -> StayingTouch | None:
+    """What all CTAs of a launch touch, run one by one; None where that takes too long.
+
+    Args:
+        executed: warp instructions of the launch.
+    """
+    if executed > _MOST_STAYING_STEPS:
+        return None
+    x, y, _ = emulator.launch.grid
+    ctas = emulator.launch.ctas
+    every = 1
+    keys: list[Sectors] = []  # sector and slice of time, each pair once
+    for number in range(ctas):
+        trace = emulator.trace((number % x, number // x % y, number // (x * y)))[0]
+        each, row = _sectors_by_row(trace)
+        if number == 0:
+            every = max(1, 1 << (len(each) * ctas // _MOST_FOLLOWED).bit_length() - 1)
+        # Some of many: by number of the sector, so that all CTAs keep the same ones.
+        kept = each * _SCATTER >> np.uint64(40) & np.uint64(every - 1) == 0
+        when = _slice_of_rows(trace)[row[kept]]
+        keys.append(np.unique(each[kept] * np.uint64(_SLICES) + when.astype(np.uint64)))
+    together = np.unique(np.concatenate(keys))
+    sector = together // np.uint64(_SLICES)
+    when = (together % np.uint64(_SLICES)).astype(np.int64)
+    size = SECTOR_BYTES * every
+    until = np.concatenate([[0], np.cumsum(np.bincount(when, minlength=_SLICES) * size)])
+    is_again = np.concatenate([[False], sector[1:] == sector[:-1]])
+    before = when[np.flatnonzero(is_again) - 1]
+    between, counts = np.unique(until[when[is_again]] - until[before], return_counts=True)
+    distinct = int((~is_again).sum()) * size
+    again = zip((counts * size).tolist(), between.tolist(), strict=True)
+    return StayingTouch(distinct, tuple(again))
+
+
+# ---- along the grid's axes ----
+
+
+def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[np.int64]:
+    grid = emulator.launch.grid
+    shares = np.ones((len(own), 3), np.int64)
+    for axis in range(3):
+        if grid[axis] == 1:
+            continue
+        at = trace.cta[axis]
+        beside = _also_touched(
+            emulator, trace, own, axis, at + 1 if at + 1 < grid[axis] else at - 1
+        )
+        if not beside.any():
+            continue
+        far = 0 if 2 * at >= grid[axis] else grid[axis] - 1
+        by_all = beside & _also_touched(emulator, trace, own, axis, far)
+        shares[by_all, axis] = grid[axis]
+        some, share = beside & ~by_all, 2
+        while some.any():  # groups of neighbours: where does this one end?
+            shares[some, axis] = share
+            other = at + 2 * share - 1 if far > at else at - 2 * share + 1
+            if not 0 <= other < grid[axis]:
+                break
+            some, share = some & _also_touched(emulator, trace, own, axis, other), 2 * share
+    return shares
+
+
+def _also_touched(
+    emulator: Emulator, trace: CtaTrace, own: Sectors, axis: int, at: int
+) -> NDArray[np.bool_]:
+    """Which of the CTA's own sectors the CTA at another place along the axis touches."""
+    cta = list(trace.cta)
+    cta[axis] = at
+    x, y, z = cta
+    other = _sectors(emulator.trace((x, y, z))[0])
+    return np.isin(own, other, assume_unique=True)
+
+
+# ---- in the order of starting ----
+
+
+def _listed(
+    emulator: Emulator, trace: CtaTrace, own: Sectors
+) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    """(which group each CTA is of, which of `own` that is about), one for each way in which
+    instructions are shared; none where there are too many CTAs to look at."""
+    x, y, _ = emulator.launch.grid
+    ctas = emulator.launch.ctas
+    sites, steps = _probed_sites(trace)
+    if len(sites) == 0 or ctas > _MOST_PROBED_CTAS or ctas * steps > _MOST_PROBE_STEPS:
+        return []
+    first = np.stack(
+        [
+            emulator.first_sectors(sites, (n % x, n // x % y, n // (x * y)), steps)
+            for n in range(ctas)
+        ]
+    )
+    each, row = _sectors_by_row(trace)
+    instruction = _instruction_of_rows(trace)[row]
+    result: dict[bytes, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
+    for n, site in enumerate(sites.tolist()):
+        if (first[:, n] == 0).any():
+            continue  # some CTAs do not come there: they do something else
+        _, owners = np.unique(first[:, n], return_inverse=True)
+        # Numbered by who comes first, so that equal partitions are equal arrays.
+        _, begins = np.unique(owners, return_index=True)
+        rank = np.empty(len(begins), np.int64)
+        rank[np.argsort(begins)] = np.arange(len(begins))
+        owners = rank[owners]
+        touched = np.isin(own, each[instruction == site])
+        key = owners.tobytes()
+        if key in result:
+            touched |= result[key][1]
+        result[key] = owners, touched
+    return sorted(result.values(), key=lambda item: int(item[0].max()))
+
+
+def _probed_sites(trace: CtaTrace) -> tuple[NDArray[np.int32], int]:
+    """(instructions on global memory that warps come to soon, steps of a CTA until then)."""
+    where = np.flatnonzero(trace.access >= 0)
+    rows = trace.access[where]
+    outside = ~np.isin(trace.kind[rows], _LOCAL) & (np.diff(trace.line_start)[rows] > 0)
+    where = where[outside]
+    warp = np.searchsorted(trace.warp_start, where, side="right") - 1
+    place = where - trace.warp_start[warp]
+    soon = place < _MOST_PROBED_STEPS
+    sites = np.unique(trace.instruction[where[soon]]).astype(np.int32)
+    latest = int(place[soon].max()) + 1 if soon.any() else 0
+    return sites, latest * trace.num_warps
+
+
+# ---- sectors of a trace ----
+
+
+def _instruction_of_rows(trace: CtaTrace) -> NDArray[np.int32]:
+    """[rows] of those with lines, which no two instructions share."""
+    result = np.zeros(len(trace.kind), np.int32)
+    where = np.flatnonzero(trace.access >= 0)
+    result[trace.access[where]] = trace.instruction[where]
+    return result
+
+
+def _slice_of_rows(trace: CtaTrace) -> NDArray[np.int64]:
+    """[rows] when a row's warp comes to it, of `_SLICES`."""
+    result = np.zeros(len(trace.kind), np.int64)
+    where = np.flatnonzero(trace.access >= 0)
+    warp = np.searchsorted(trace.warp_start, where, side="right") - 1
+    length = np.diff(trace.warp_start)[warp]
+    result[trace.access[where]] = (where - trace.warp_start[warp]) * _SLICES // length
+    return result
+
+
+def _sectors_by_row(trace: CtaTrace) -> tuple[Sectors, NDArray[np.int64]]:
+    """(number of a sector of global memory, row that touches it), one for every touch."""
+    rows = np.repeat(np.arange(len(trace.kind)), np.diff(trace.line_start))
+    outside = ~np.isin(trace.kind[rows], _LOCAL)
+    lines, masks = trace.line[outside] // SECTOR_BYTES, trace.line_sectors[outside]
+    chosen = [masks >> s & 1 == 1 for s in range(4)]
+    each = [lines[c] + np.uint64(s) for s, c in enumerate(chosen)]
+    return np.concatenate(each), np.concatenate([rows[outside][c] for c in chosen])
+
+
+def _sectors(trace: CtaTrace) -> Sectors:
+    """Numbers of the sectors of global memory, each once."""
+    return np.unique(_sectors_by_row(trace)[0])

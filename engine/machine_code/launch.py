@@ -1,0 +1,216 @@
+"""A kernel's launch as its machine code sees it: sizes, and arguments in constant bank 0."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.base.errors import InvalidProblem
+from engine.base.launch import TensorMapArg, encode_argument
+from engine.machine_code.cubin import Entry
+
+_FIRST_POINTER = 0x7F00_0000_0000
+_POINTER_STEP = 1 << 32  # room for any tensor, so that made-up buffers do not overlap
+_STACK_TOP = 0xFFFDC0  # what the driver gives as the stack's top: read off launched kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch."""
+
+    grid: tuple[int, int, int]  # CTAs
+    block: tuple[int, int, int]  # threads
+    dynamic_smem_bytes: int
+    arguments: tuple[bytes, ...]  # one value per parameter, little-endian
+    # (address, bytes) of global memory that is read as it is, and not as ones: a block table.
+    known: tuple[int, bytes] = (0, b"")
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def ctas(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def buffer_address(number: int) -> int:
+    """The made-up address of the launch's buffer `number`, aligned as cudaMalloc aligns."""
+    return _FIRST_POINTER + number * _POINTER_STEP
+
+
+# Where sm_90 finds the address of its parameters, for TMA: here their place in the bank.
+_PARAMETERS = 0x198
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
+
+    block: int
+    grid: int
+    stack: int
+
+
+_VOLTA_TO_HOPPER = _Layout(block=0x0, grid=0xC, stack=0x28)
+_SINCE_BLACKWELL = _Layout(block=0x360, grid=0x370, stack=0x37C)
+
+
+def constant_bank(entry: Entry, arch: str, launch: Launch) -> bytes:
+    """Constant bank 0 of this launch.
+
+    Raises:
+        InvalidProblem: the arguments do not fit the entry's parameters.
+    """
+    check_arguments(entry, launch.arguments)
+    layout = _SINCE_BLACKWELL if int(arch[3:].rstrip("af")) >= 100 else _VOLTA_TO_HOPPER
+    end = entry.parameter_offset + sum(p.size + 16 for p in entry.parameters)
+    bank = bytearray(entry.constants.get(0, b""))
+    bank.extend(bytes(max(0, max(end, 0x400) - len(bank))))
+    struct.pack_into("<3I", bank, layout.block, *launch.block)
+    struct.pack_into("<3I", bank, layout.grid, *launch.grid)
+    struct.pack_into("<I", bank, layout.stack, _STACK_TOP)
+    if layout is _VOLTA_TO_HOPPER:
+        struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
+    for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
+        start = entry.parameter_offset + parameter.offset
+        bank[start : start + len(value)] = value
+    return bytes(bank)
+
+
+def check_arguments(entry: Entry, arguments: tuple[bytes, ...]) -> None:
+    """Raises InvalidProblem where number or sizes differ from what the entry takes."""
+    sizes = [p.size for p in entry.parameters]
+    if len(arguments) != len(sizes):
+        listed = ", ".join(map(str, sizes)) or "none"
+        raise InvalidProblem(
+            f"{entry.name} takes {len(sizes)} arguments (bytes each: {listed}), "
+            f"not {len(arguments)}."
+        )
+    for number, (size, value) in enumerate(zip(sizes, arguments, strict=True)):
+        if len(value) != size:
+            raise InvalidProblem(
+                f"Argument {number + 1} of {entry.name} has {size} bytes, not {len(value)}."
+            )
+
+
+# A kernel's arguments as people write them: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`, and a
+# TMA tensor map, innermost dimension first: `tensormap:f16[4096,4096]box[64,128]swizzle128`.
+
+
+_USAGE = (
+    "arguments are written ptr, i8:, u8:, i16:, u16:, i32:, u32:, i64:, u64: with a whole number, "
+    "f32: or f64: with a number, bytes: with hexadecimal digits in which @ptr stands for an "
+    "address, or tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension first; the "
+    "swizzle may be left out)"
+)
+_INTEGERS = {
+    "i8": "b",
+    "u8": "B",
+    "i16": "h",
+    "u16": "H",
+    "i32": "i",
+    "u32": "I",
+    "i64": "q",
+    "u64": "Q",
+}
+_FLOATS = {"f32": "f", "f64": "d"}
+_POINTER = "@ptr"
+_TENSOR_MAP = re.compile(r"([a-z]\w*)\[([\d,\s]+)\]box\[([\d,\s]+)\](?:swizzle(\d+))?")
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("i8", "u8", "e4m3", "e5m2"), 1),
+    **dict.fromkeys(("f16", "bf16", "i16", "u16"), 2),
+    **dict.fromkeys(("f32", "tf32", "i32", "u32"), 4),
+    **dict.fromkeys(("f64", "i64", "u64"), 8),
+}
+_MOST_DIMENSIONS = 5
+_MOST_BYTES = 1 << 32  # what lies between two made-up buffers
+
+
+def parse_arguments(texts: Sequence[str]) -> tuple[bytes, ...]:
+    """The bytes of each argument; every pointer gets a made-up, aligned address of its own.
+
+    Raises:
+        InvalidProblem: one of them is not of the forms above.
+    """
+    values: list[bytes] = []
+    buffers = 0
+    for text in texts:
+        value, used = _parse(text.strip(), buffers)
+        values.append(value)
+        buffers += used
+    return tuple(values)
+
+
+def _parse(text: str, first_buffer: int) -> tuple[bytes, int]:
+    """(bytes, pointers in them)."""
+    if text == "ptr":
+        return _address(first_buffer), 1
+    kind, colon, value = text.partition(":")
+    if not colon:
+        raise _mistake(text)
+    try:
+        if kind in _INTEGERS:
+            return struct.pack("<" + _INTEGERS[kind], int(value, 0)), 0
+        if kind in _FLOATS:
+            return struct.pack("<" + _FLOATS[kind], float(value)), 0
+        if kind == "bytes":
+            return _bytes(value, first_buffer)
+        if kind == "tensormap":
+            return _tensor_map(text, value, first_buffer), 1
+    except (ValueError, OverflowError):
+        raise _mistake(text) from None
+    except struct.error:
+        raise InvalidProblem(f"{value} does not fit into {kind} (argument {text!r}).") from None
+    raise _mistake(text)
+
+
+def _tensor_map(text: str, value: str, buffer: int) -> bytes:
+    """Of a dense tensor."""
+    match = _TENSOR_MAP.fullmatch(value)
+    if match is None:
+        raise _mistake(text)
+    element_bytes = _ELEMENT_BYTES.get(match[1])
+    if element_bytes is None:
+        raise InvalidProblem(
+            f"{match[1]} is no type of a tensor map's elements (argument {text!r}): write one of "
+            f"{', '.join(_ELEMENT_BYTES)}."
+        )
+    dims, box = (tuple(int(n) for n in part.split(",")) for part in (match[2], match[3]))
+    if len(dims) != len(box) or len(dims) > _MOST_DIMENSIONS:
+        raise InvalidProblem(
+            f"A tensor map has one to {_MOST_DIMENSIONS} dimensions, and its box as many, not "
+            f"{len(dims)} and {len(box)} (argument {text!r})."
+        )
+    if not 1 <= min(dims) <= max(dims) < 1 << 32 or math.prod(dims) * element_bytes > _MOST_BYTES:
+        raise InvalidProblem(
+            f"A dimension of a tensor map has 1 to 2^32 - 1 elements, and the tensor at most 4 GiB "
+            f"here (argument {text!r})."
+        )
+    row_bytes = itertools.accumulate(dims[:-1], lambda a, b: a * b)
+    strides = tuple(n * element_bytes for n in row_bytes)
+    swizzle = int(match[4] or 0)
+    arg = TensorMapArg("map", "buffer", dims, strides, box, swizzle, element_bytes)
+    if (why := arg.mistake) is not None:
+        raise InvalidProblem(f"A driver refuses the tensor map {text!r}: {why}.")
+    return encode_argument(arg).with_addresses({"buffer": buffer_address(buffer)})
+
+
+def _bytes(text: str, first_buffer: int) -> tuple[bytes, int]:
+    pieces = [bytes.fromhex(piece) for piece in text.split(_POINTER)]
+    data = pieces[0]
+    for number, piece in enumerate(pieces[1:]):
+        data += _address(first_buffer + number) + piece
+    return data, len(pieces) - 1
+
+
+def _address(number: int) -> bytes:
+    return struct.pack("<Q", buffer_address(number))
+
+
+def _mistake(text: str) -> InvalidProblem:
+    return InvalidProblem(f"{text!r} is not an argument: {_USAGE}.")

@@ -1,0 +1,41 @@
+"""The C++ libraries of this package, built once into the cache and loaded once."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+
+from engine.cuda_on_host.build import build_library
+
+_loaded: dict[Path, ctypes.CDLL] = {}
+_lock = threading.Lock()  # a thread that needs what another one builds waits for it
+
+
+def load_library(source: Path) -> ctypes.CDLL:
+    """The library that `source` compiles to.
+
+    Raises:
+        ToolMissing: there is no C++ compiler, which machine code needs to be run.
+        CompileError: it does not compile here.
+    """
+    if source not in _loaded:
+        with _lock:
+            if source not in _loaded:
+                _loaded[source] = ctypes.CDLL(str(build_library(source)))
+    return _loaded[source]
+
+
+def build_libraries() -> None:
+    """Build them ahead of their first use. Raises as `load_library`."""
+    for source in _sources():
+        load_library(source)
+
+
+def are_libraries_loaded() -> bool:
+    """Whether nothing waits for them to be built."""
+    return all(source in _loaded for source in _sources())
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(__file__).resolve().parent.rglob("native/*.cpp"))

@@ -1,0 +1,400 @@
+"""What a person reads of one launch's machine code: units, stalls, lines, the listing.
+
+Plain figures, so that another process can make them and a file can keep them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.emulation import (
+    EXECUTED,
+    IDEAL_SECTORS,
+    IDEAL_WAVEFRONTS,
+    SECTORS,
+    WAVEFRONTS,
+)
+from engine.machine_code.instruction import NO_BARRIER, Control
+from engine.machine_code.summary import (
+    Figures,
+    launch_figures,
+    line_figures,
+    loop_figures,
+    notes,
+    outer_line,
+)
+from engine.machine_code.timing.result import SmTiming, StallReason
+from engine.machine_code.timing.simulate import SimulatedLaunch
+from engine.schema import Stored
+
+_BINDS = 0.8  # a unit that is busy for so much of the time is what the others wait for
+_UNIT_NAMES = {
+    "fma": "FMA",
+    "alu": "ALU",
+    "xu": "XU (MUFU, conversions)",
+    "fp64": "FP64",
+    "tensor": "Tensor",
+    "uniform": "Uniform",
+    "shared_port": "Shared memory",
+    "l1_tags": "L1 tags",
+    "l2_port": "Path to L2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Share(Stored):
+    """A unit's busy time or a stall reason's warp cycles, 0 to 1."""
+
+    name: str
+    share: float
+    binds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Stored):
+    """One figure of the whole launch, counted; `ideal` is what the same bytes need."""
+
+    name: str
+    count: int
+    ideal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HotLine(Stored):
+    """One line of the kernel with what was inlined there, counted."""
+
+    file: str
+    line: int
+    executed: int  # warp instructions
+    share: float  # of all of them
+    stall_share: float | None  # of the warps' cycles, simulated
+    wavefronts: int
+    ideal_wavefronts: int
+    sectors: int
+    ideal_sectors: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedLoop(Stored):
+    first: int  # index of an instruction
+    last: int  # inclusive
+    depth: int
+    iterations: int  # of all warps together
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Stored):
+    """The program in columns, one entry per instruction."""
+
+    address: tuple[int, ...]
+    text: tuple[str, ...]
+    pipe: tuple[str, ...]
+    schedule: tuple[str, ...]  # stall count, scoreboards waited for, set
+    line: tuple[int, ...]  # of the kernel's own file; 0: none
+    inlined: tuple[str, ...]  # where the instruction was written, if not there
+    live: tuple[int, ...]  # registers
+    executed: tuple[int, ...]
+    wavefronts: tuple[int, ...]
+    ideal_wavefronts: tuple[int, ...]
+    sectors: tuple[int, ...]
+    ideal_sectors: tuple[int, ...]
+    cycles: tuple[int, ...]  # of warps that waited to issue it, or issued it; simulated
+    reason: tuple[str, ...]  # of most of them
+    loops: tuple[FoldedLoop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint(Stored):
+    """A piece of advice."""
+
+    line: int  # of the kernel's own file; 0: none
+    sentence: str
+    gain: str = ""  # of the launch's time, simulated; empty where it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Residency(Stored):
+    """What a number of CTAs per SM would do to the launch's time, simulated."""
+
+    ctas_per_sm: int
+    ratio: float  # of its time to that of today's number
+    is_now: bool
+
+    def us(self, now_us: float) -> float:
+        """The launch's time with it, where it takes `now_us` today."""
+        return self.ratio * now_us
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport(Stored):
+    """One pass. Its launch's time is a prediction's (`engine.pipeline.preview`), not kept here."""
+
+    entry: str
+    registers: int  # per thread, allocated
+    counts: tuple[Count, ...]
+    lines: tuple[HotLine, ...]  # most instructions first
+    listing: Listing
+    notes: tuple[str, ...]
+    hints: tuple[Hint, ...] = ()
+    # Simulated; empty where the timing model does not know the GPU, and `no_time` says why.
+    no_time: str = ""
+    cta_cycles: float | None = None
+    verdict: str = ""
+    units: tuple[Share, ...] = ()
+    stalls: tuple[Share, ...] = ()
+    residencies: tuple[Residency, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode(Stored):
+    """All passes of one variant, config, problem and GPU."""
+
+    variant: str
+    config: str  # "block_m=64 num_warps=4"
+    device: str
+    arch: str
+    source_name: str
+    source: str  # as it was compiled
+    passes: tuple[PassReport, ...]
+
+
+def report(
+    analysis: Analysis,
+    simulated: SimulatedLaunch | None,
+    residencies: dict[int, float],
+    no_time: str = "",
+    hints: Sequence[Hint] = (),
+) -> PassReport:
+    """One pass as a person reads it.
+
+    Args:
+        simulated: None where there is no time, and `no_time` says why.
+        residencies: {CTAs per SM: the launch's time to today's}.
+    """
+    timing = simulated.round if simulated is not None else None
+    units, stalls = _units(timing), _stalls(timing)
+    return PassReport(
+        entry=analysis.program.entry,
+        registers=analysis.program.registers,
+        counts=_counts(analysis),
+        lines=_lines(analysis, timing),
+        listing=_listing(analysis, timing),
+        notes=tuple(notes(analysis, simulated.iterations if simulated else None)),
+        hints=tuple(hints),
+        no_time=no_time,
+        cta_cycles=simulated.cta_cycles if simulated else None,
+        verdict=_verdict(units, stalls),
+        units=units,
+        stalls=stalls,
+        residencies=tuple(
+            Residency(n, ratio, simulated is not None and n == simulated.resident_ctas)
+            for n, ratio in residencies.items()
+        ),
+    )
+
+
+def own_line(file: str, source_name: str, line: int) -> int:
+    """The line where it is one of the kernel's own file, else 0."""
+    return line if file == source_name else 0
+
+
+def _units(timing: SmTiming | None) -> tuple[Share, ...]:
+    if timing is None:
+        return ()
+    busy = {unit: share for unit, share in timing.busy().items() if unit in _UNIT_NAMES}
+    most = max(busy.values(), default=0.0)
+    return tuple(
+        Share(_UNIT_NAMES[unit], min(1.0, share), share == most and share >= _BINDS)
+        for unit, share in sorted(busy.items(), key=lambda item: -item[1])
+        if share > 0
+    )
+
+
+def _stalls(timing: SmTiming | None) -> tuple[Share, ...]:
+    """Nsight's names, most cycles first."""
+    if timing is None:
+        return ()
+    cycles = {reason: c for reason, c in timing.stall_cycles().items() if c > 0}
+    total = sum(cycles.values()) or 1.0
+    return tuple(
+        Share(reason.label, c / total)
+        for reason, c in sorted(cycles.items(), key=lambda item: -item[1])
+    )
+
+
+def _verdict(units: Sequence[Share], stalls: Sequence[Share]) -> str:
+    if not units:
+        return ""
+    busiest = units[0]
+    if busiest.binds:
+        return f"{busiest.name} binds: it is busy {busiest.share:.0%} of the time."
+    waits = [s for s in stalls if s.name != StallReason.SELECTED.label]
+    most = f"; warps spend most cycles on {waits[0].name.lower()} ({waits[0].share:.0%})"
+    return (
+        f"No unit binds: the busiest, {busiest.name}, is busy {busiest.share:.0%} of the "
+        f"time{most if waits else ''}."
+    )
+
+
+def _counts(analysis: Analysis) -> tuple[Count, ...]:
+    f: Figures = launch_figures(analysis.counts)
+    by_pipe = sorted(f.instructions.items(), key=lambda item: -item[1])
+    return (
+        Count("warp instructions", f.executed),
+        *(Count(f"on {pipe}", count) for pipe, count in by_pipe),
+        Count("FFMA and the like", f.scalar_math),
+        Count("HMMA and the like", f.tensor_math),
+        Count("MUFU", f.mufu),
+        Count("conversions", f.conversions),
+        Count("barriers", f.barriers),
+        Count("shared wavefronts", f.shared_wavefronts, f.ideal_shared_wavefronts),
+        Count("global sectors", f.global_sectors, f.ideal_global_sectors),
+        Count("global bytes asked for", f.global_bytes),
+        Count("local sectors (spills, stack)", f.local_sectors),
+        Count("registers per thread", analysis.program.registers),
+        Count("registers alive at most", max(analysis.live_registers.values(), default=0)),
+        Count("shared memory per CTA, bytes", analysis.smem_bytes),
+        Count("code, bytes", analysis.program.code_bytes),
+    )
+
+
+def _lines(analysis: Analysis, timing: SmTiming | None) -> tuple[HotLine, ...]:
+    executed = max(1, analysis.counts.executed)
+    stalled: dict[tuple[str, int], float] = {}
+    total = 1.0
+    if timing is not None:
+        cycles = timing.stalls.sum(axis=1)
+        total = float(cycles.sum()) or 1.0
+        for instruction, own in zip(analysis.program.instructions, cycles.tolist(), strict=True):
+            if (source := outer_line(instruction)) is not None:
+                key = (source.file, source.line)
+                stalled[key] = stalled.get(key, 0.0) + own
+    return tuple(
+        HotLine(
+            file=each.source.file,
+            line=each.source.line,
+            executed=each.figures.executed,
+            share=each.figures.executed / executed,
+            stall_share=None
+            if timing is None
+            else stalled.get((each.source.file, each.source.line), 0.0) / total,
+            wavefronts=each.figures.shared_wavefronts,
+            ideal_wavefronts=each.figures.ideal_shared_wavefronts,
+            sectors=each.figures.global_sectors,
+            ideal_sectors=each.figures.ideal_global_sectors,
+        )
+        for each in line_figures(analysis.counts)
+    )
+
+
+def _listing(analysis: Analysis, timing: SmTiming | None) -> Listing:
+    instructions, totals = analysis.program.instructions, analysis.counts.totals
+    cycles = np.zeros(len(instructions)) if timing is None else timing.stalls.sum(axis=1)
+    reasons = [""] * len(instructions)
+    if timing is not None:
+        largest = timing.stalls.argmax(axis=1).tolist()
+        reasons = [StallReason(r).label if c else "" for r, c in zip(largest, cycles, strict=True)]
+
+    def column(number: int) -> tuple[int, ...]:
+        return tuple(int(v) for v in totals[:, number])
+
+    outer = [outer_line(i) for i in instructions]
+    inner = [i.source[0] if i.source else None for i in instructions]
+    return Listing(
+        address=tuple(i.address for i in instructions),
+        text=tuple(str(i) for i in instructions),
+        pipe=tuple(i.pipe.value for i in instructions),
+        schedule=tuple(schedule(i.control) for i in instructions),
+        line=tuple(o.line if o is not None else 0 for o in outer),
+        inlined=tuple(
+            "" if i is None or i == o else f"{i.file}:{i.line}"
+            for i, o in zip(inner, outer, strict=True)
+        ),
+        live=tuple(analysis.live_registers.get(i.address, 0) for i in instructions),
+        executed=column(EXECUTED),
+        wavefronts=column(WAVEFRONTS),
+        ideal_wavefronts=column(IDEAL_WAVEFRONTS),
+        sectors=column(SECTORS),
+        ideal_sectors=column(IDEAL_SECTORS),
+        cycles=tuple(round(float(c)) for c in cycles),
+        reason=tuple(reasons),
+        loops=tuple(
+            FoldedLoop(x.loop.first, x.loop.last, x.loop.depth, x.iterations)
+            for x in loop_figures(analysis.counts)
+        ),
+    )
+
+
+def schedule(control: Control) -> str:
+    """`4 ..2... w1`: stall cycles, scoreboards waited for, those set on write and on read."""
+    waits = "".join(str(b) if control.wait_mask >> b & 1 else "." for b in range(6))
+    sets = [
+        f"{letter}{barrier}"
+        for letter, barrier in (("w", control.write_barrier), ("r", control.read_barrier))
+        if barrier != NO_BARRIER
+    ]
+    return " ".join([str(control.stall), waits, *sets])
+
+
+# Two launches' machine code beside each other: counts, and listings aligned.
+
+
+# Registers and addresses change with every edit; what is done to them says what has changed.
+_NAMES = re.compile(r"\b(U?[RP])\d+\b|0x[0-9a-f]{3,}|`\([^)]*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class CountPair:
+    """One figure of both launches; None where one of them has none such."""
+
+    name: str
+    first: int | None
+    second: int | None
+
+
+def compare_counts(first: PassReport, second: PassReport) -> tuple[CountPair, ...]:
+    """The counts of both, in the first one's order; what is 0 in both is left out."""
+    a, b = ({c.name: c.count for c in report.counts} for report in (first, second))
+    names = dict.fromkeys([*a, *b])
+    pairs = (CountPair(name, a.get(name), b.get(name)) for name in names)
+    return tuple(pair for pair in pairs if pair.first or pair.second)
+
+
+def align(
+    first: Listing, second: Listing, sources: tuple[str, str]
+) -> tuple[tuple[int, int, bool], ...]:
+    """Instructions that stand beside each other: (first's index, second's index, alike).
+
+    An index is -1 where one listing has no counterpart. Alike are instructions that differ in
+    registers and addresses alone.
+
+    Args:
+        sources: the text of each kernel's file: a line that moved is the same line.
+    """
+    plain = [[_NAMES.sub(r"\1", text) for text in x.text] for x in (first, second)]
+    keys = [
+        list(zip(_code_lines(x, source), texts, strict=True))
+        for x, source, texts in zip((first, second), sources, plain, strict=True)
+    ]
+    pairs: list[tuple[int, int, bool]] = []
+    matcher = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    for kind, a, a_end, b, b_end in matcher.get_opcodes():
+        common = min(a_end - a, b_end - b)
+        alike = kind == "equal"
+        pairs += [
+            (a + n, b + n, alike or plain[0][a + n] == plain[1][b + n]) for n in range(common)
+        ]
+        pairs += [(n, -1, False) for n in range(a + common, a_end)]
+        pairs += [(-1, n, False) for n in range(b + common, b_end)]
+    return tuple(pairs)
+
+
+def _code_lines(listing: Listing, source: str) -> Sequence[str]:
+    lines = ["", *(line.strip() for line in source.splitlines())]
+    return [lines[n] if n < len(lines) else "" for n in listing.line]

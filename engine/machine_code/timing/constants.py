@@ -1,0 +1,213 @@
+"""What the timing model assumes about an SM: one table, every row with where it comes from.
+
+*published*: in a document of NVIDIA's or a paper that measured it on that arch (named). *carried
+over*: published for another arch of the table and assumed here. *assumed*: of the order that
+micro-benchmarks report, not traced to one. *chosen*: picked among values by comparing with measured
+times; the row says which, and `tests/bench/bench_sass_validation.py` marks those points.
+
+Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
+A6000 (Ampere). gpu-benches is github.com/te42kyfo/gpu-benches, whose files hold the bandwidth of L2
+over the footprint on an A100, H100 PCIe, H200, A40 and L40, and the latency of a load on an H100
+PCIe and an L40. Nothing here is fitted to the points that the benchmark counts.
+
+Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
+an L40, over all SMs, by the abstract of arXiv 2606.22588); a power limit that lowers the clock; and
+what a wgmma takes of the register file when its left operand lies there. Most simulated times are a
+little too short: wgmma GEMM by 12 %, SGEMM by 6 % on average.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias, get_args
+
+from engine.base.errors import UnknownName
+
+Origin: TypeAlias = Literal["published", "carried over", "assumed", "chosen"]
+
+# Columns: name, then one value for each of these; the line below says where they come from.
+_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+_TABLE = """
+fma_units               1     1     2     2     2     2     2
+    published: CUDA programming guide, arithmetic throughput: 64 or 128 FP32 results a cycle and SM
+fma_cycles              2     2     2     2     2     2     2
+    published: CUDA programming guide, 16 lanes a unit and partition
+half_cycles             2     1     2     2     2     2     2
+    published: CUDA programming guide, 128 or 256 FP16 results a cycle; sm_120 assumed as sm_90
+half_on_first_unit      1     1     1     1     0     0     0
+    published: CUDA programming guide, the same figures
+imad_on_first_unit      1     1     1     1     1     1     0
+    published: CUDA programming guide, 64 a cycle; sm_120: RTX Blackwell whitepaper, unified cores
+alu_cycles              2     2     2     2     2     2     2
+    published: CUDA programming guide, 64 integer results a cycle and SM
+xu_cycles               8     8     8     8     8     8     8
+    published: CUDA programming guide, 16 results a cycle and SM
+fp64_cycles            64     4    64    64     2     2    64
+    published: CUDA programming guide, 2, 32 or 64 FP64 results a cycle and SM
+uniform_cycles          2     2     2     2     2     2     2
+    assumed: one uniform instruction every other cycle and partition
+mma_sync_share        100   100   100   100    62   100   100
+    published: arXiv 2402.13499: mma.sync gets 62 % of Hopper's wgmma peak; others 100
+operand_window          3     3     3     3     3     3     3
+    published: Huerta: three cycles to read operands, two banks of one port
+queue_depth             5     5     5     5     5     5     5
+    published: Huerta: four entries and a latch (Ampere); others carried over
+dispatch_cycles         4     4     4     4     4     4     4
+    published: Huerta: a memory instruction every 4 cycles and partition
+accept_cycles           2     1     2     2     1     1     2
+    published: whitepapers, 16 or 32 load/store units an SM; sm_86: Huerta; sm_120 carried over
+shared_cycles          23    23    23    23    23    23    23
+    published: Huerta: 23 from a uniform address (Ampere); others carried over
+matrix_cycles          29    29    29    29    33    33    33
+    assumed: ldmatrix, six cycles behind a shared load
+shuffle_cycles         23    23    23    23    24    24    24
+    assumed: as a shared load
+l1_cycles              32    32    32    32    32    32    32
+    published: Huerta: 32 from a regular address (Ampere); others carried over
+l2_cycles             230   210   280   277   266   280   350
+    published: gpu-benches: random loads, L40 and H100 PCIe; other archs assumed, of that order
+dram_cycles           450   410   540   540   480   600   620
+    assumed: of the order that micro-benchmarks report
+tensor_cycles          33    33    33    33    33    33    33
+    assumed: first operand to result of one mma.sync, where a scoreboard waits for it
+warpgroup_cycles       32    32    32    32    32    32    32
+    assumed: pipeline behind the last pass of a wgmma
+mufu_cycles            22    22    22    22    22    22    22
+    assumed: MUFU to result
+special_cycles         30    30    30    30    30    30    30
+    assumed: S2R to result
+constant_cycles        26    26    26    26    26    26    26
+    published: Huerta: LDC (Ampere); others carried over
+other_cycles           20    20    20    20    20    20    20
+    assumed: any other result behind a scoreboard
+operand_read_cycles     4     4     4     4     4     4     4
+    assumed: until an instruction behind a scoreboard has read its registers
+shared_read_cycles      8     8     8     8     8     8     8
+    assumed: the same of shared-memory instructions, from leaving the queue
+global_read_cycles     10    10    10    10    10    10    10
+    assumed: the same of global-memory instructions (Huerta: 9 to 16 by width)
+barrier_cycles         20    20    20    20    20    20    20
+    assumed: from the last arrival to the first instruction behind bar.sync
+fetch_cycles           20    20    20    20    20    20    20
+    chosen: from 0, 15 and 20 on fa_mma, B*H=1, S=64, 128, 512 on an H200; not validated on those
+bulk_copy_cycles      170   170   170   170   170   170   170
+    assumed: what TMA adds to an L2 access
+cta_start_cycles       40    40    40    40    40    40    40
+    assumed: from a CTA's last instruction to the first of the next in its slot
+l1_kib                 96   192   128   128   256   256   128
+    published: whitepapers, L1 and shared memory together
+l2_bytes_per_cycle     64    64    64    64    64    64    64
+    published: A100 whitepaper, an SM's port to L2; others carried over
+l2_kept_percent        98    70    98    98    72    72    98
+    published: gpu-benches: footprint at which bandwidth is a tenth lower; others carried over
+l2_share_bytes_per_cycle   24    36    17    15    37    24    20
+    published: gpu-benches: L2 bandwidth over cycles and SMs; sm_75, sm_100, sm_120 assumed
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One row of the table."""
+
+    name: str
+    values: tuple[int, ...]  # in the order of the archs
+    origin: Origin
+    source: str
+
+
+def _rows() -> tuple[Constant, ...]:
+    lines = _TABLE.strip("\n").splitlines()
+    rows = []
+    for values, source in zip(lines[::2], lines[1::2], strict=True):
+        name, *numbers = values.split()
+        origin, _, text = source.strip().partition(": ")
+        rows.append(Constant(name, tuple(map(int, numbers)), _origin(origin), text))
+    return tuple(rows)
+
+
+def _origin(text: str) -> Origin:
+    for known in get_args(Origin):
+        if text == known:
+            return known  # type: ignore[no-any-return]
+    raise ValueError(text)
+
+
+CONSTANTS = _rows()
+ARCHS = _ARCHS
+LAUNCH_FLOOR_US = 0.51  # an empty kernel in a CUDA graph on an H200, measured
+_CLOSEST = {87: 86, 88: 86, 101: 100, 103: 100, 110: 100, 121: 120}
+
+
+@dataclass(frozen=True, slots=True)
+class SmConstants:
+    """One arch's column. Names as in the table; cycles unless the name says otherwise."""
+
+    arch: str
+    fma_units: int
+    fma_cycles: int
+    half_cycles: int
+    half_on_first_unit: int
+    imad_on_first_unit: int
+    alu_cycles: int
+    xu_cycles: int
+    fp64_cycles: int
+    uniform_cycles: int
+    mma_sync_share: int  # per cent
+    operand_window: int
+    queue_depth: int
+    dispatch_cycles: int
+    accept_cycles: int
+    shared_cycles: int
+    matrix_cycles: int
+    shuffle_cycles: int
+    l1_cycles: int
+    l2_cycles: int
+    dram_cycles: int
+    tensor_cycles: int
+    warpgroup_cycles: int
+    mufu_cycles: int
+    special_cycles: int
+    constant_cycles: int
+    other_cycles: int
+    operand_read_cycles: int
+    shared_read_cycles: int
+    global_read_cycles: int
+    barrier_cycles: int
+    fetch_cycles: int
+    bulk_copy_cycles: int
+    cta_start_cycles: int
+    l1_kib: int
+    l2_bytes_per_cycle: int
+    l2_kept_percent: int
+    l2_share_bytes_per_cycle: int
+
+
+def kept_l2_bytes(arch: str, l2_bytes: int) -> int:
+    """What L2 keeps of data that all SMs read: on GPUs of two partitions, each of which copies what
+    its SMs read, less than its size. An arch that the table lacks keeps as the oldest does."""
+    try:
+        percent = sm_constants(arch).l2_kept_percent
+    except UnknownName:
+        percent = sm_constants(_ARCHS[0]).l2_kept_percent
+    return l2_bytes * percent // 100
+
+
+@lru_cache(maxsize=16)
+def sm_constants(arch: str) -> SmConstants:
+    """The column of `sm_90`, `sm_90a` and so on; a near relative's where an arch has none.
+
+    Raises:
+        UnknownName: neither the arch nor a relative of it is in the table.
+    """
+    match = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    number = int(match[1]) if match else 0
+    column = f"sm_{_CLOSEST.get(number, number)}"
+    if column not in _ARCHS:
+        raise UnknownName(
+            f"The timing model does not know {arch}: it knows {', '.join(_ARCHS)} and their "
+            "relatives."
+        )
+    i = _ARCHS.index(column)
+    return SmConstants(arch=column, **{row.name: row.values[i] for row in CONSTANTS})

@@ -1,0 +1,406 @@
+"""A CTA's trace without most of its loop: what the rest takes is a straight line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from engine.machine_code.disassembly import find_loops
+from engine.machine_code.instruction import Loop, Program
+from engine.machine_code.timing.native import Kernel, in_parallel, simulate_counts, simulate_sm
+from engine.machine_code.timing.result import SmTiming
+from engine.machine_code.timing.traffic import share_sms
+from engine.machine_code.trace import AccessKind, CtaTrace
+
+# Arrivals that warps wait for one by one: without some of them they would wait for ever.
+_PHASES = (AccessKind.MBARRIER_WAIT, AccessKind.MBARRIER_ARRIVE, AccessKind.BARRIER_ARRIVE)
+
+
+def main_loop(program: Program, executed: NDArray[np.int64]) -> Loop | None:
+    """The outermost loop that executes most.
+
+    Args:
+        executed: how often each instruction of the program is, `[instructions]`.
+    """
+    outer = [x for x in find_loops(program.instructions) if x.depth == 0]
+    loops = [x for x in outer if executed[x.first]]
+    return max(loops, key=lambda x: int(executed[x.first : x.last + 1].sum()), default=None)
+
+
+def has_phases(trace: CtaTrace) -> bool:
+    """Whether warps wait for others' arrivals one by one: such a trace cannot be cut."""
+    return bool(np.isin(trace.kind, _PHASES).any())
+
+
+def iterations_of(trace: CtaTrace, loop: Loop) -> int:
+    """Of a loop, in the warp that takes most."""
+    heads = np.flatnonzero(trace.instruction == loop.first)
+    warps = np.searchsorted(trace.warp_start, heads, side="right")
+    return int(np.bincount(warps).max()) if len(heads) else 0
+
+
+def first_iterations(trace: CtaTrace, loop: Loop, iterations: int) -> CtaTrace:
+    """The trace without the loop's iterations behind the first ones."""
+    inside = (trace.instruction >= loop.first) & (trace.instruction <= loop.last)
+    number = np.cumsum(trace.instruction == loop.first)
+    before = np.concatenate(([0], number))[trace.warp_start[:-1]]
+    warp = np.repeat(np.arange(trace.num_warps), np.diff(trace.warp_start))
+    return keep(trace, ~inside | (number - before[warp] <= iterations))
+
+
+def keep(trace: CtaTrace, entries: NDArray[np.bool_]) -> CtaTrace:
+    """The trace with these entries alone."""
+    counts = np.concatenate(([0], np.cumsum(entries)))
+    return replace(
+        trace,
+        warp_start=counts[trace.warp_start].astype(np.int64),
+        instruction=trace.instruction[entries],
+        lanes=trace.lanes[entries],
+        access=trace.access[entries],
+    )
+
+
+# How long CTAs take on an SM, alone and together, over their length.
+#
+# A CTA's length is whatever its loop runs over: K/V rows, or executed instructions. Few lengths
+# are simulated; between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints
+# how far that is from simulating other lengths).
+
+
+FloatArray = NDArray[np.float64]
+Shorter: TypeAlias = tuple[float, CtaTrace]  # a CTA's length and trace
+_ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repeats itself
+_FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # behind those, over which a further one's time is taken
+_MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
+# Warp instructions on all lengths together. Those too long for it are simulated for one round:
+# further rounds are to it what they are at the length before.
+_MOST_SIMULATED = 5_000_000
+_LEAST_SETTLING = 1_500_000  # of them for rounds that settle, where these are short
+_MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
+_FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # of CTAs in it
+_MOST_NEAR_ROUNDS = 16  # of CTAs that differ little: they settle slowly
+_STEPS = 6  # that settle it
+_GOLDEN = 0.6180339887
+
+
+@dataclass(frozen=True)
+class CtaTimes:
+    """Cycles of CTAs on one SM that holds `resident` at a time.
+
+    `cycles[i][j]` is how long a queue of `counts[j]` CTAs of length `lengths[i]` takes. CTAs of one
+    length begin and end in step, round for round; beyond the last count each further round adds
+    `round_cycles[i]`.
+    """
+
+    resident: int
+    lengths: tuple[float, ...]  # ascending; a single one where the length does not change
+    counts: tuple[int, ...]  # ascending; `resident` is one of them
+    cycles: tuple[tuple[float, ...], ...]
+    round_cycles: tuple[float, ...]  # one for each length
+    # A round of CTAs of several lengths to rounds of equal ones, of each length. Equal ones are in
+    # the same places of their code again and again, which may be good places or bad ones.
+    mixed_shares: tuple[float, ...]
+    # What CTAs of several lengths take more where they start at once, to what equal ones take.
+    start_share: float
+    cta_spread: float  # standard deviation of the time of such CTAs, as a share of it
+    fetch_cycles: float  # what the first CTAs' code adds
+
+    def of(self, count: int, length: float) -> float:
+        """Cycles of `count` CTAs of one length on one SM."""
+        return float(self.launch([count], [length], 1)[0])
+
+    def launch(self, ctas: ArrayLike, lengths: ArrayLike, num_sms: int) -> FloatArray:
+        """Cycles until the last CTA is done of launches of so many CTAs of one length each.
+
+        SMs that begin alike go on alike: none takes two CTAs more than another.
+
+        Args:
+            ctas: at least 1, `[n]`, on all SMs together.
+            lengths: `[n]`.
+        """
+        per_sm = -(-np.asarray(ctas, np.int64) // num_sms)
+        x = np.asarray(lengths, np.float64)
+        more = np.maximum(0, -(-(per_sm - self.counts[-1]) // self.resident))
+        base = self._queues(x, (per_sm - more * self.resident)[:, np.newaxis])[:, 0]
+        result: FloatArray = (
+            base + more * self._at(x, self.round_cycles, self.resident) + self.fetch_cycles
+        )
+        return result
+
+    def table(self, lengths: ArrayLike) -> FloatArray:
+        """Cycles of 0, 1, … `resident` CTAs that start at once, `[n, resident + 1]`."""
+        x = np.asarray(lengths, np.float64)
+        return self._queues(x, np.arange(self.resident + 1)[np.newaxis])
+
+    def beside(self, lengths: ArrayLike) -> FloatArray:
+        """Cycles of one of 0, 1, … `resident` CTAs, the others of other lengths and further on,
+        `[n, resident + 1]`."""
+        x, at_once = np.asarray(lengths, np.float64), self.table(lengths)
+        shares = np.interp(x, self.lengths, self.mixed_shares)
+        full = shares * self._at(x, self.round_cycles, self.resident) / at_once[:, -1]
+        others = np.arange(self.resident + 1) - (self.resident > 1)
+        share = np.clip(others / max(1, self.resident - 1), 0.0, 1.0)
+        result: FloatArray = at_once * (1 + (full - 1)[:, np.newaxis] * share)
+        return result
+
+    def shared(self, order: ArrayLike, kinds: ArrayLike, num_sms: int = 1) -> float:
+        """Cycles of CTAs of several lengths on all SMs, but for their first code.
+
+        Args:
+            order: for each CTA in order of starting, which of `kinds` it is, `[ctas]`.
+            kinds: lengths.
+
+        Raises as `share_sms`.
+        """
+        return self._shared_each([order], kinds, num_sms)[0]
+
+    def _shared_each(
+        self, orders: Sequence[ArrayLike], kinds: ArrayLike, num_sms: int = 1
+    ) -> list[float]:
+        # Which is little more than a CTA's beginning; one of nothing is less.
+        shortest = [next(x for x in self.lengths if x > 0)]
+        start = self.start_share * (self.table(shortest)[0] - self.beside(shortest)[0])
+        beside, equal = self.beside(kinds), self.table(kinds)
+        return [share_sms(o, beside, equal, start, num_sms, self.cta_spread) for o in orders]
+
+    def _queues(self, lengths: FloatArray, queued: NDArray[np.int64]) -> FloatArray:
+        """Cycles of as many CTAs, at most the last of `counts`, `[n, m]`; queued: `[n or 1, m]`."""
+        counts = np.array((0, *self.counts))
+        columns = [
+            np.maximum(1.0, self._at(lengths, column, count))
+            for column, count in zip(zip(*self.cycles, strict=True), self.counts, strict=True)
+        ]
+        known = np.stack([np.zeros(len(lengths)), *columns], axis=1)
+        above = np.clip(np.searchsorted(counts, queued), 1, len(counts) - 1)
+        below = above - 1
+        share = (queued - counts[below]) / (counts[above] - counts[below])
+        row = np.arange(len(lengths))[:, np.newaxis]
+        result: FloatArray = known[row, below] * (1 - share) + known[row, above] * share
+        return result
+
+    def _at(self, lengths: FloatArray, known: Sequence[float], count: int) -> FloatArray:
+        """`known` of each length, which `count` CTAs take, for other lengths."""
+        if len(self.lengths) == 1:
+            return np.full(len(lengths), known[0])
+        x, y = np.array(self.lengths), np.array(known)
+        first = (y[1] - y[0]) / (x[1] - x[0])
+        result: FloatArray = np.interp(lengths, x, y)
+        result += np.minimum(0.0, lengths - x[0]) * first
+        result += np.maximum(0.0, lengths - x[-1]) * self._slope(known, count)
+        return result
+
+    def _slope(self, known: Sequence[float], count: int) -> float:
+        """What each further bit of length adds to `known`, beyond the longest.
+
+        Of up to `resident` CTAs, what it adds over the last three quarters of the longest length;
+        queues grow as those of as many as start at once do.
+        """
+        x, counts = self.lengths, (0, *self.counts)
+        far = min(int(np.searchsorted(x[:-1], x[-1] / 4)), len(x) - 2)
+        at_once = min(count, self.resident)
+        long, short = (np.interp(at_once, counts, (0.0, *self.cycles[i])) for i in (-1, far))
+        grown = known[-1] / long if count >= self.resident else 1.0
+        return float(grown * (long - short) / (x[-1] - x[far]))
+
+
+class _Queue(NamedTuple):
+    """Equal CTAs that one SM is simulated with."""
+
+    trace: CtaTrace
+    # Whose cycles are wanted, ascending. Those behind the last of `CtaTimes.counts` tell what a
+    # further round takes.
+    counts: tuple[int, ...]
+
+
+def measure(
+    kernel: Kernel,
+    fetching: Kernel,
+    traces: Sequence[CtaTrace],
+    lengths: Sequence[float],
+    resident: int,
+    most: int | None = None,
+    quick: bool = False,
+    mixed: bool = False,
+    slightly_shorter: Mapping[float, Shorter] | None = None,
+) -> CtaTimes:
+    """Simulate what `CtaTimes` holds.
+
+    Args:
+        fetching: the same kernel, with its code still to come.
+        traces: of a CTA of each length.
+        lengths: ascending; of equal ones the last is taken.
+        most: CTAs that one SM gets at most.
+        quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and every
+            further round takes as long as the first.
+        mixed: whether CTAs of several lengths will be beside each other.
+        slightly_shorter: by some of `lengths`, a CTA of a little less, where a launch's CTAs differ
+            no more than that from those beside them.
+    """
+    full = min(resident, most or resident)
+    by_length = dict(zip(lengths, traces, strict=True))
+    counts = _counts(full, most, quick)
+    settles = not quick and (most is None or most > counts[-1])
+    # What the bound leaves is for further rounds, of short CTAs more: a round settles slowly.
+    executed = sum(len(trace.instruction) for trace in by_length.values())
+    spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, full)
+    spare = max(spare, _LEAST_SETTLING)
+    queues: list[_Queue] = []
+    simulated = 0.0
+    for done, trace in enumerate(by_length.values()):
+        of_round = full * len(trace.instruction)
+        share = spare / (len(by_length) - done)
+        settled = max(_FEWEST_SETTLED, min(_MOST_SETTLED, int(share / of_round)))
+        spare -= settled * of_round
+        wanted = counts
+        if settles:
+            wanted = (*counts, 3 if full == 1 else (_ROUNDS + settled) * full)
+        simulated += len(trace.instruction) * _simulated_ctas(wanted, full)
+        if queues and simulated > _MOST_SIMULATED:
+            wanted = tuple(n for n in counts if n <= full)
+        queues.append(_Queue(trace, wanted))
+
+    def run(queue: _Queue) -> FloatArray:
+        return simulate_counts(kernel, queue.trace, queue.counts, resident)
+
+    cycles: list[tuple[float, ...]] = []
+    rounds: list[float] = []
+    for queue, ends in zip(queues, in_parallel(run, queues), strict=True):
+        if len(queue.counts) < len(counts):
+            longer = float(ends[-1]) / cycles[-1][counts.index(full)]
+            alone = dict(zip(queue.counts, ends.tolist(), strict=True))
+            cycles.append(
+                tuple(
+                    alone.get(n, longer * before)
+                    for n, before in zip(counts, cycles[-1], strict=True)
+                )
+            )
+            rounds.append(longer * rounds[-1])
+            continue
+        cycles.append(tuple(ends[: len(counts)].tolist()))
+        if settles:
+            further = (queue.counts[-1] - counts[-1]) / full
+            rounds.append(float(ends[-1] - ends[-2]) / further)
+        else:
+            rounds.append(cycles[-1][counts.index(full)])
+    first = int(min(by_length) == 0)  # a CTA of nothing lacks code that others fetch
+    with_fetch = simulate_sm(fetching, traces[first : first + 1], [0], resident, stalls=False)
+    times = CtaTimes(
+        resident=full,
+        lengths=tuple(by_length),
+        counts=counts,
+        cycles=tuple(cycles),
+        round_cycles=tuple(rounds),
+        mixed_shares=(1.0,) * len(by_length),
+        start_share=1.0,
+        cta_spread=0.0,
+        fetch_cycles=max(0.0, with_fetch.cycles - cycles[first][0]),
+    )
+    if not mixed or len(by_length) == 1 or (most is not None and most == 1):
+        return times
+    if slightly_shorter:
+        return _with_near_shares(kernel, by_length, slightly_shorter, times)
+    return _with_shares(kernel, by_length, times)
+
+
+def _with_near_shares(
+    kernel: Kernel,
+    by_length: Mapping[float, CtaTrace],
+    shorter: Mapping[float, Shorter],
+    times: CtaTimes,
+) -> CtaTimes:
+    """With what CTAs take of which some are a little shorter: how they fall into step depends on
+    their length, and those that start at once do it as equal ones."""
+
+    def share_and_errors(length: float) -> tuple[float, FloatArray]:
+        shorter_length, trace = shorter[length]
+        traces = by_length[length], trace
+        executed = times.resident * len(traces[0].instruction)
+        rounds = max(_FEWEST_MIXED, min(_MOST_NEAR_ROUNDS, _MOST_MIXED // executed))
+        queue = [int(2 * (i * _GOLDEN % 1)) for i in range(rounds * times.resident)]
+        timing = simulate_sm(kernel, traces, queue, times.resident, stalls=False)
+        is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
+        of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
+        equal = times._at(of_amid, times.round_cycles, times.resident)
+        took = (timing.finished - timing.started)[is_amid]
+        share = float(took.sum() / equal.sum())
+        return share, took / (share * equal) - 1
+
+    known, errors = zip(*in_parallel(share_and_errors, list(shorter)), strict=True)
+    shares = np.interp(times.lengths, list(shorter), known)
+    spread = float(np.std(np.concatenate(errors)))
+    return replace(times, mixed_shares=tuple(shares.tolist()), cta_spread=spread)
+
+
+def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTimes) -> CtaTimes:
+    """With which CTAs that share an SM evenly take as long as simulated queues of them: a long one,
+    and several that are little more than what starts at once."""
+    lengths = list(by_length)  # long ones, as far as the bound allows; then many rounds
+
+    def allowed_rounds() -> int:
+        return 2 * _MOST_MIXED // (times.resident * len(by_length[lengths[-1]].instruction))
+
+    while len(lengths) > 2 and allowed_rounds() < _MOST_MIXED_ROUNDS:
+        lengths.pop()
+    ctas = max(_FEWEST_MIXED, min(_MOST_MIXED_ROUNDS, allowed_rounds())) * times.resident
+    traces = [by_length[x] for x in lengths]
+    # Neighbours differ, and no order repeats itself. A beginning is most of short CTAs.
+    places = [i * _GOLDEN % 1 for i in range(ctas)]
+    first_long = next(i for i, x in enumerate(lengths) if x >= lengths[-1] / 4)
+    order = [first_long + int((len(lengths) - first_long) * place) for place in places]
+    short_ones = [int((len(lengths) + 1) // 2 * place) for place in places]
+    starts = [short_ones[i : i + times.resident] for i in range(0, ctas, times.resident)]
+
+    @cache
+    def simulated(queue: tuple[int, ...]) -> float:
+        return simulate_sm(kernel, traces, queue, times.resident, stalls=False).cycles
+
+    long, short = simulated(tuple(order)), np.array([simulated(tuple(queue)) for queue in starts])
+
+    def shared(share: float) -> FloatArray:
+        return np.array(replace(times, start_share=share)._shared_each(starts, lengths))
+
+    for _ in range(_STEPS):
+        share = times.mixed_shares[0] * long / times.shared(order, lengths)
+        times = replace(times, mixed_shares=(share,) * len(times.lengths))
+        without, at_once = shared(0.0).sum(), shared(1.0).sum()
+        if at_once > without:
+            share = float((short.sum() - without) / (at_once - without))
+            times = replace(times, start_share=min(1.0, max(0.0, share)))
+    return replace(times, cta_spread=float(np.std(short / shared(times.start_share))))
+
+
+def counts_of(resident: int) -> tuple[int, ...]:
+    """Of CTAs on one SM that start at once, those that are simulated; straight lines in between."""
+    if resident <= _MOST_EXACT:
+        return tuple(range(1, resident + 1))
+    doubling = [1 << i for i in range(resident.bit_length()) if 1 << i < resident]
+    return (*doubling, resident)
+
+
+def _counts(resident: int, most: int | None, quick: bool) -> tuple[int, ...]:
+    """The same of queues: further rounds with their first CTA, one between, and the last."""
+    if quick:
+        return tuple(sorted({1, resident}))
+    counts = set(counts_of(resident))
+    for before in range(resident, (_ROUNDS if resident > 1 else 1) * resident, resident):
+        if resident > _MOST_EXACT:
+            counts |= {before + 1, before + (resident + 1) // 2, before + resident}
+        else:
+            counts |= {before + n for n in range(1, resident + 1)}
+    return tuple(sorted(n for n in counts if most is None or n <= most))
+
+
+def _simulated_ctas(counts: Sequence[int], resident: int) -> float:
+    """How many CTAs' worth of instructions `simulate_counts` takes: beyond a round, a queue's end
+    is half of its last one."""
+    return counts[-1] + sum(n if n < resident else resident / 2 for n in counts)
+
+
+def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:
+    """One round of resident CTAs: the busy pipes and stalls that are shown."""
+    return simulate_sm(kernel, [trace], [0] * resident, resident)

@@ -1,0 +1,105 @@
+// The flat arrays that Python hands to the timing model, and what it hands back.
+//
+// Plain data throughout; engine/machine_code/timing/native.py declares the same structures. Cycles are the
+// SM's. A trace's arrays are those of engine.machine_code.trace.CtaTrace, which describes them.
+#pragma once
+
+#include <cstdint>
+
+namespace attune_timing {
+
+// As engine.machine_code.instruction.Pipe lists them.
+enum Pipe : int32_t {
+    FMA, ALU, XU, FP64, TENSOR, SHARED, GLOBAL, UNIFORM, SYNC, BRANCH, OTHER,
+    NUM_PIPES
+};
+
+// What the four partitions share, behind their pipes.
+enum Port : int32_t { SHARED_PORT, L1_TAGS, L2_PORT, NUM_PORTS };
+
+// As engine.machine_code.trace.AccessKind.
+enum Kind : uint8_t {
+    GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, LOCAL_LOAD, LOCAL_STORE,
+    SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC, SHUFFLE,
+    ASYNC_COPY, ASYNC_COMMIT, ASYNC_WAIT,
+    BULK_LOAD, BULK_STORE, BULK_WAIT,
+    MBARRIER_INIT, MBARRIER_ARRIVE, MBARRIER_WAIT,
+    BARRIER, BARRIER_ARRIVE,
+    TENSOR_PRODUCT, TENSOR_WAIT, TENSOR_COMMIT, SET_REGISTERS,
+    NO_ACCESS
+};
+
+// Why a warp did not issue, as engine.machine_code.timing.result.StallReason lists them.
+enum Reason : int32_t {
+    SELECTED, WAIT, LONG_SCOREBOARD, SHORT_SCOREBOARD, BARRIER_STALL, MEMBAR, MATH_PIPE_THROTTLE,
+    MIO_THROTTLE, LG_THROTTLE, NOT_SELECTED, NO_INSTRUCTION, GMMA,
+    NUM_REASONS
+};
+
+// One machine instruction.
+struct Op {
+    int32_t pipe;
+    int32_t stall, write_barrier, read_barrier, wait_mask;  // barriers: -1 is none
+    int32_t first_unit_only;   // of the FMA pipe's units
+    int32_t result_cycles;     // to the result: from issue, or from the end of the pass through the port
+    int32_t read_cycles;       // to its registers being read: likewise
+    int32_t code_line;         // of 128 bytes
+    int32_t uses_l1;           // a load that finds and leaves data there
+    int32_t is_fence;          // waits for this warp's stores
+    int32_t closes_group;      // of warpgroup products
+    int32_t reads[3];          // register by operand slot, -1 none; + 256 where it is kept for reuse
+    float pipe_cycles;         // in which the partition's pipe takes no other
+    float passes;              // through the shared-memory port, at least
+};
+
+struct Machine {
+    int32_t fma_units;
+    int32_t operand_window;    // cycles an FMA or ALU instruction has to read its registers
+    int32_t queue_depth;       // memory instructions of a partition that may wait, at most 16
+    int32_t dispatch_cycles;   // between two of them leaving the partition
+    int32_t barrier_cycles;
+    int32_t l1_cycles, l2_cycles;
+    int32_t l1_lines;          // capacity; 0: nothing is found in L1
+    int32_t fetch_cycles;      // per 128 bytes of code that the SM never fetched before
+    int32_t cta_start_cycles;  // from a slot being free to the next CTA's first instruction
+    int32_t bulk_copy_cycles;  // beyond l2_cycles, from the instruction to the first byte
+    int32_t registers;         // of a thread, before any setmaxnreg
+    int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
+    float cycles_per_sector;   // this SM's share of the way to L2
+    float shared_bytes_per_cycle;
+};
+
+struct Trace {                 // of one CTA
+    const int64_t* warp_start;
+    const int32_t* instruction;
+    const int32_t* access;
+    const uint8_t* kind;
+    const uint16_t* wavefronts;
+    const uint16_t* sectors;
+    const uint32_t* size_bytes;
+    const uint64_t* address;
+    const int32_t* amount;
+    const int64_t* line_start;
+    const uint64_t* line;
+    const uint8_t* line_sectors;
+    int32_t num_warps;
+};
+
+struct Launch {
+    const Machine* machine;
+    const Op* ops;
+    const Trace* traces;
+    const int32_t* queue;      // [num_ctas]: trace of each CTA, in order of starting
+    int32_t num_code_lines, num_ctas, resident, num_sms;
+};
+
+struct Result {
+    double* started;           // [num_ctas]
+    double* finished;          // [num_ctas]
+    double* stalls;            // [ops, NUM_REASONS], warp cycles; null: not wanted
+    double* busy;              // [NUM_PIPES + NUM_PORTS]
+    double cycles;
+    int64_t issued;
+};
+
+}  // namespace attune_timing

@@ -1,0 +1,263 @@
+"""A launch's simulated time: the busiest SM, DRAM, and the floor below every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from engine.devices.spec import DeviceSpec
+from engine.machine_code.instruction import Program
+from engine.machine_code.launch import Launch
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
+from engine.machine_code.timing.cta_times import (
+    CtaTimes,
+    Shorter,
+    first_iterations,
+    has_phases,
+    iterations_of,
+    main_loop,
+    measure,
+    steady_state,
+)
+from engine.machine_code.timing.dispatch import grid_cycles
+from engine.machine_code.timing.native import simulate_counts
+from engine.machine_code.timing.result import SmTiming, interval
+from engine.machine_code.timing.sm import GpuRates, Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.traffic import Traffic
+from engine.machine_code.trace import CtaTrace
+
+DRAM_EFFICIENCY = 0.85
+# Warp instructions of as many CTAs as an SM holds: of more than the first figure the loop is cut,
+# to about the second.
+_MOST_OF_A_ROUND, _LONG_ROUND = 1_000_000, 400_000
+_LEAST_ITERATIONS, _LONG_TO_SHORT = 32, 4
+
+
+@dataclass(frozen=True, slots=True)
+class CtaClass:
+    """CTAs of a launch that execute the same."""
+
+    trace: CtaTrace
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLatency:
+    median_us: float
+    low_us: float  # the 90 % interval, from the residuals of the validation
+    high_us: float
+    origin: Literal["simulated"] = "simulated"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedLaunch:
+    """What one launch of one kernel takes."""
+
+    resident_ctas: int  # that an SM holds at a time
+    ctas_per_sm: int  # that the busiest SM works through
+    cta_cycles: float  # one CTA alone on an SM
+    sm_cycles: float  # the busiest SM, start to end
+    dram_us: float
+    round: SmTiming  # the resident CTAs together: busy pipes and stalls
+    longest: CtaTrace  # of a CTA that executes most, as far as it was simulated
+    latency: SimulatedLatency
+    # Of that CTA's loop (simulated, executed): beyond, time is a straight line. None: all of it.
+    iterations: tuple[int, int] | None
+
+    def busy(self) -> dict[str, float]:
+        """Share of a round in which each pipe and port is busy."""
+        return self.round.busy()
+
+
+def regime_of(ctas: int, gpu: GpuRates, traffic: Traffic | None) -> Regime:
+    """What a launch of that many CTAs finds beyond L1."""
+    if traffic is not None and traffic.streams:
+        return "streaming"
+    return "alone" if 2 * ctas <= gpu.num_sms else "shared"
+
+
+def measured_ctas(
+    program: Program,
+    gpu: GpuRates,
+    device: DeviceSpec,
+    regime: Regime,
+    smem_bytes: int,
+    traces: Sequence[CtaTrace],
+    lengths: Sequence[float],
+    resident: int,
+    most: int | None = None,
+    quick: bool = False,
+    mixed: bool = False,
+    miss_share: float = 1.0,
+    slightly_shorter: Mapping[float, Shorter] | None = None,
+) -> CtaTimes:
+    """`CtaTimes` of a program; `smem_bytes` is one CTA's, static and dynamic."""
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel, fetching = (
+        sm_kernel(program, gpu, regime, taken, fetches, miss_share) for fetches in (False, True)
+    )
+    return measure(
+        kernel, fetching, traces, lengths, resident, most, quick, mixed, slightly_shorter
+    )
+
+
+def added_cycles(
+    program: Program,
+    gpu: GpuRates,
+    device: DeviceSpec,
+    regime: Regime,
+    smem_bytes: int,
+    times: CtaTimes,
+    others: dict[float, CtaTrace],
+    resident: int,
+) -> tuple[float, float]:
+    """Cycles that other CTAs take more than those of their lengths in `times`, on average over
+    lengths: one alone, and as many as `times` tells of."""
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+    full = times.resident
+    counts = (1, full) if full > 1 else (1,)
+    added = []
+    for length, trace in others.items():
+        ends = simulate_counts(kernel, trace, counts, resident)
+        equal = times.table([length])[0]
+        added.append((ends[0] - equal[1], ends[-1] - equal[-1]))
+    one, together = np.mean(added, axis=0)
+    return float(one), float(together)
+
+
+def simulate_launch(
+    program: Program,
+    classes: Sequence[CtaClass],
+    launch: Launch,
+    device: DeviceSpec,
+    resident: int,
+    traffic: Traffic | None = None,
+    *,
+    quick: bool = False,
+) -> SimulatedLaunch:
+    """Simulated time of one launch.
+
+    Args:
+        classes: the launch's CTAs in order of starting, equal neighbours together.
+        resident: CTAs that an SM holds at a time, at least 1 (`engine.model.occupancy`).
+        traffic: what reaches DRAM; None where L2 holds everything.
+        quick: where its time is predicted otherwise: no CTAs that drift apart are simulated.
+
+    Raises:
+        InvalidProblem: the device's row lacks a figure.
+        UnknownName: the timing model does not know the arch.
+        CompileError: the CTAs wait for each other for ever.
+        ToolMissing: there is no C++ compiler.
+    """
+    gpu = gpu_rates(device, program.arch)
+    smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
+    regime = regime_of(launch.ctas, gpu, traffic)
+    miss_share = traffic.miss_share if traffic is not None else 0.0
+    by_length = sorted((c.trace for c in classes), key=lambda t: len(t.instruction))
+    ends, iterations = _short_ends(program, by_length[0], by_length[-1], resident)
+    per_sm = -(-launch.ctas // gpu.num_sms)
+    times = measured_ctas(
+        program,
+        gpu,
+        device,
+        regime,
+        smem_bytes,
+        ends,
+        (float(len(ends[0].instruction)), float(len(ends[1].instruction))),
+        resident,
+        per_sm,
+        quick,
+        len(classes) > 1,
+        miss_share,
+    )
+    longest = float(len(by_length[-1].instruction))
+    if len(classes) == 1:
+        cycles = float(times.launch([launch.ctas], [longest], gpu.num_sms)[0])
+    else:
+        executed = [float(len(each.trace.instruction)) for each in classes]
+        cycles = grid_cycles(times, np.repeat(executed, [c.count for c in classes]), gpu.num_sms)
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False, miss_share=miss_share)
+    dram_us = 0.0
+    if traffic is not None:
+        dram_us = traffic.dram_bytes / (DRAM_EFFICIENCY * gpu.dram_bytes_per_us)
+    median = LAUNCH_FLOOR_US + max(cycles / gpu.cycles_per_us, dram_us)
+    low, high = interval(median, gpu.constants.arch, program)
+    return SimulatedLaunch(
+        resident_ctas=resident,
+        ctas_per_sm=per_sm,
+        cta_cycles=times.of(1, longest),
+        sm_cycles=cycles,
+        dram_us=dram_us,
+        round=steady_state(kernel, ends[1], min(resident, per_sm)),
+        longest=ends[1],
+        latency=SimulatedLatency(median, low, high),
+        iterations=iterations,
+    )
+
+
+def _short_ends(
+    program: Program, shortest: CtaTrace, longest: CtaTrace, resident: int
+) -> tuple[tuple[CtaTrace, CtaTrace], tuple[int, int] | None]:
+    """(CTAs of two lengths, ascending, whose line holds all; `SimulatedLaunch.iterations`)."""
+    length = len(longest.instruction)
+    executed = np.bincount(longest.instruction, minlength=len(program.instructions))
+    loop = main_loop(program, executed)
+    if resident * length <= _MOST_OF_A_ROUND or loop is None or has_phases(longest):
+        return (shortest, longest), None
+    iterations = iterations_of(longest, loop)
+    some = max(_LEAST_ITERATIONS, iterations * _LONG_ROUND // (resident * length))
+    if 2 * some > iterations:
+        return (shortest, longest), None
+    few, many = (first_iterations(longest, loop, n) for n in (some // _LONG_TO_SHORT, some))
+    if len(shortest.instruction) < len(few.instruction):
+        few = shortest
+    return (few, many), (some, iterations)
+
+
+# What another number of CTAs per SM would do to a launch's time.
+
+
+def residency_ratios(
+    program: Program,
+    launch: Launch,
+    device: DeviceSpec,
+    simulated: SimulatedLaunch,
+    numbers: Iterable[int],
+) -> dict[int, float]:
+    """{CTAs per SM: the launch's time to the one that it takes today}.
+
+    As SMs that work through as many of the longest CTAs; memory's own time stays what it is.
+    """
+    gpu = gpu_rates(device, program.arch)
+    smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes
+    regime: Regime = "alone" if 2 * launch.ctas <= gpu.num_sms else "shared"
+    trace, length = simulated.longest, float(len(simulated.longest.instruction))
+
+    def cycles(resident: int) -> float:
+        times = measured_ctas(
+            program,
+            gpu,
+            device,
+            regime,
+            smem_bytes,
+            (trace, trace),
+            (length, length),
+            resident,
+            simulated.ctas_per_sm,
+            quick=True,
+        )
+        return times.of(simulated.ctas_per_sm, length)
+
+    now = simulated.resident_ctas
+    here, in_sms = cycles(now), simulated.sm_cycles / gpu.cycles_per_us
+
+    def us(resident: int) -> float:
+        in_those = in_sms if resident == now else in_sms * cycles(resident) / here
+        return LAUNCH_FLOOR_US + max(in_those, simulated.dram_us)
+
+    return {n: us(n) / us(now) for n in sorted({*numbers, now})}

@@ -1,0 +1,281 @@
+"""CTAs of several lengths on all SMs: those beside each other share their SM evenly."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from engine.machine_code.footprint import SharedBytes, StayingTouch, touched_bytes
+from engine.machine_code.native_library import load_library
+
+_SOURCE = Path(__file__).resolve().parent / "native" / "sharing.cpp"
+_MOST_RUNS = 16
+_MOST_FOLLOWED = 8_000  # CTAs of all runs together: long launches hang less on who comes last
+
+
+def share_sms(
+    order: ArrayLike,
+    beside: NDArray[np.float64],
+    equal: NDArray[np.float64],
+    start: NDArray[np.float64],
+    num_sms: int = 1,
+    spread: float = 0.0,
+    first_work: ArrayLike | None = None,
+) -> float:
+    """Cycles until the last CTA is done, each SM taking the next one where one is.
+
+    A CTA advances by 1 / (cycles of n such CTAs beside each other) each cycle while n are there.
+
+    Args:
+        order: kind of each CTA, in order of starting, `[ctas]`.
+        beside: cycles of one of 0, 1, … as many CTAs as an SM holds, `[kinds, resident + 1]`.
+        equal: the same of equal ones that start at once.
+        start: what different ones that start at once take more, `[resident + 1]`.
+        spread: standard deviation of a CTA's time, as a share of it.
+        first_work: of as many CTAs as an SM holds that start at once, what part of its work each
+            has, so that they are done one behind the other, `[resident]`; None: all have 1.
+
+    Raises as `load_library`.
+    """
+    kinds = np.ascontiguousarray(order, dtype=np.int32)
+    costs = np.ascontiguousarray(beside, dtype=np.float64)
+    first = np.ascontiguousarray(equal, dtype=np.float64)
+    more = np.ascontiguousarray(start, dtype=np.float64)
+    if len(kinds) <= num_sms:  # they vary with what is beside them: nothing is
+        spread = 0.0
+    resident = costs.shape[1] - 1
+    works = np.ones(resident) if first_work is None else np.array(first_work, dtype=np.float64)
+    arrays = (x.ctypes.data for x in (costs, first, more, works))
+    runs = max(1, min(_MOST_RUNS, _MOST_FOLLOWED // len(kinds))) if spread > 0 else 1
+    return float(
+        _library().attune_share_sms(
+            kinds.ctypes.data, len(kinds), *arrays, resident, num_sms, spread, runs
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = load_library(_SOURCE)
+    library.attune_share_sms.argtypes = [
+        *(ctypes.c_void_p, ctypes.c_int64),
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+        *(ctypes.c_int32, ctypes.c_int32, ctypes.c_double, ctypes.c_int32),
+    ]
+    library.attune_share_sms.restype = ctypes.c_double
+    return library
+
+
+# Bytes that reach DRAM, by the order in which CTAs start.
+#
+# CTAs start in the order of their number (blockIdx.x fastest) and those that run together walk
+# their keys in step. What neighbours in that order share is read once; what comes back later is
+# read again unless L2 kept it. L2 is taken as least recently used, in units of one K/V head.
+
+
+# The grid's axes, the one that changes fastest between CTAs first: 0 is blockIdx.x.
+AxisOrder: TypeAlias = tuple[int, int, int]
+AS_LAUNCHED: AxisOrder = (0, 1, 2)
+
+_MOST_WAVES = 256  # enough to see what a longer launch repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One launch's bytes beyond L2, warm: what fits was there before."""
+
+    dram_bytes: float
+    kv_reads: float  # how often a byte that several CTAs share (K and V) is read from DRAM
+    miss_share: float  # of what CTAs read together, how much is not in L2 then: 0 to 1
+
+    @property
+    def streams(self) -> bool:
+        """Whether data comes from DRAM while CTAs wait for it."""
+        return self.miss_share > 0
+
+
+@dataclass(frozen=True, slots=True)
+class KvOrder:
+    """Which K/V head each CTA of a grid reads, in order of starting.
+
+    Args:
+        shares: along each axis, how many neighbours read the same head; the axis' own size where
+            all do (query tiles), 1 where none do (heads), the group's size where heads share.
+    """
+
+    grid: tuple[int, int, int]
+    shares: tuple[int, int, int]
+
+    @property
+    def num_ctas(self) -> int:
+        return math.prod(self.grid)
+
+    @property
+    def num_heads(self) -> int:
+        """Heads that are read at all."""
+        return math.prod(self._heads())
+
+    def _heads(self) -> tuple[int, ...]:
+        return tuple(-(-n // share) for n, share in zip(self.grid, self.shares, strict=True))
+
+    def first(self, count: int) -> NDArray[np.int64]:
+        """The heads of the first `count` CTAs: a launch may have billions."""
+        number = np.arange(min(count, self.num_ctas), dtype=np.int64)
+        width, height, _ = self.grid
+        along_x, along_y, _ = self._heads()
+        x = number % width // self.shares[0]
+        y = number // width % height // self.shares[1]
+        z = number // (width * height) // self.shares[2]
+        return np.asarray((z * along_y + y) * along_x + x, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ListedOrder:
+    """The same where a list says which unit each CTA reads."""
+
+    units: NDArray[np.int64]  # [ctas], in the order of starting
+
+    @property
+    def num_ctas(self) -> int:
+        return len(self.units)
+
+    @property
+    def num_heads(self) -> int:
+        return int(self.units.max()) + 1
+
+    def first(self, count: int) -> NDArray[np.int64]:
+        return self.units[:count]
+
+
+_Order: TypeAlias = KvOrder | _ListedOrder
+
+
+@lru_cache(maxsize=256)  # a page asks for the same ones again as its sliders move
+def traffic(
+    order: KvOrder,
+    head_bytes: float,
+    other_bytes: float,
+    running: int,
+    kept_bytes: int,
+) -> Traffic:
+    """Bytes from and to DRAM of one warm launch.
+
+    Args:
+        head_bytes: of one head's K and V.
+        other_bytes: Q, O and scratch: read or written once.
+        running: CTAs that all SMs hold together.
+        kept_bytes: that L2 keeps (`kept_l2_bytes`), here and below.
+    """
+    distinct = order.num_heads
+    if distinct * head_bytes + other_bytes <= kept_bytes:
+        return Traffic(0.0, 0.0, 0.0)
+    (read,) = _reads([(order, head_bytes)], running, kept_bytes)
+    return Traffic(read.units * head_bytes + other_bytes, read.units / distinct, read.miss_share)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """Of one group of bytes: units that come from DRAM, and how many of the looked-for do."""
+
+    units: float
+    miss_share: float
+
+
+def _reads(
+    groups: Sequence[tuple[_Order, float]], running: int, kept_bytes: int
+) -> tuple[_Reads, ...]:
+    """What each of several groups, (order, bytes of a unit) each, brings from DRAM."""
+    waves = -(-groups[0][0].num_ctas // running)
+    looked_at = min(waves, _MOST_WAVES)
+    units = [order.first(looked_at * running) for order, _ in groups]
+    kept: OrderedDict[tuple[int, int], float] = OrderedDict()  # least recently used first
+    misses, uses, held = [0] * len(groups), [0] * len(groups), 0.0
+    for wave in range(looked_at):
+        used = [np.unique(u[wave * running : (wave + 1) * running]).tolist() for u in units]
+        # More than L2 holds at a time: what a wave leaves behind is gone before the next needs it.
+        needed = sum(len(u) * size for u, (_, size) in zip(used, groups, strict=True))
+        if needed > kept_bytes:
+            kept.clear()
+            held = 0.0
+        for n, (numbers, (_, size)) in enumerate(zip(used, groups, strict=True)):
+            uses[n] += len(numbers)
+            for number in numbers:
+                if (n, number) in kept:
+                    kept.move_to_end((n, number))
+                    continue
+                misses[n] += 1
+                kept[n, number] = size
+                held += size
+        while held > kept_bytes:
+            held -= kept.popitem(last=False)[1]
+    return tuple(
+        _Reads(max(missed * waves / looked_at, order.num_heads), missed / looked_for)
+        for missed, looked_for, (order, _) in zip(misses, uses, groups, strict=True)
+    )
+
+
+def launch_traffic(
+    groups: Sequence[SharedBytes],
+    grid: tuple[int, int, int],
+    running: int,
+    kept_bytes: int,
+    axes: AxisOrder = AS_LAUNCHED,
+) -> Traffic:
+    """Bytes from and to DRAM of one warm launch of any kernel.
+
+    Args:
+        groups: what its CTAs have in common (`shared_bytes`).
+        running: CTAs that all SMs hold together.
+        axes: another order of the grid's axes, to see what it would change.
+    """
+    touched = touched_bytes(groups, grid)
+    if touched <= kept_bytes:
+        return Traffic(0.0, 0.0, 0.0)
+    orders = [(_order(group, grid, axes), float(group.unit_bytes)) for group in groups]
+    reads = _reads(orders, running, kept_bytes)
+    sizes = [g.unit_bytes for g in groups]
+    missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
+    moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
+    return Traffic(moved, moved / touched, missing / sum(sizes))
+
+
+def _order(group: SharedBytes, grid: tuple[int, int, int], axes: AxisOrder) -> _Order:
+    x, y, z = axes
+    if group.owners is None:
+        shares = group.shares[x], group.shares[y], group.shares[z]
+        return KvOrder((grid[x], grid[y], grid[z]), shares)
+    placed = group.owners.reshape(grid[::-1])  # [z, y, x]
+    return _ListedOrder(placed.transpose(2 - z, 2 - y, 2 - x).reshape(-1))
+
+
+def staying_traffic(touch: StayingTouch, kept_bytes: int) -> Traffic:
+    """Bytes from and to DRAM of one warm launch whose CTAs all run at once."""
+    if touch.touched_bytes <= kept_bytes:
+        return Traffic(0.0, 0.0, 0.0)
+    moved = touch.moved_bytes(kept_bytes)
+    used = touch.touched_bytes + sum(size for size, _ in touch.again)
+    return Traffic(float(moved), moved / touch.touched_bytes, moved / used)
+
+
+def best_order(
+    groups: Sequence[SharedBytes], grid: tuple[int, int, int], running: int, kept_bytes: int
+) -> AxisOrder:
+    """The order of the grid's axes that moves least from DRAM; as launched where none is better."""
+    # Axes of one CTA change nothing wherever they stand.
+    of_long_axes: dict[tuple[int, ...], AxisOrder] = {}
+    for a, b, c in permutations(range(3)):
+        of_long_axes.setdefault(tuple(x for x in (a, b, c) if grid[x] > 1), (a, b, c))
+    orders = of_long_axes.values()
+    return min(
+        orders, key=lambda o: launch_traffic(groups, grid, running, kept_bytes, o).dram_bytes
+    )

@@ -1,1 +1,0 @@
-"""What is stored: the schema's encoding, snapshot files, journals, and failures in words."""

@@ -1,0 +1,505 @@
+"""Snapshot schema: what one file holds, with a bound on everything.
+
+The file is one JSON object: `format`, `schema_version` and `summary` (written by
+`engine.sessions.snapshot`), then the fields of `Snapshot`.
+
+Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
+`warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`. A file
+is written in the oldest version that can hold it, so that whoever has an older Attune can open what
+they could open before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+
+from engine.base.errors import SnapshotError
+from engine.base.journal import collector_paused
+from engine.base.status import Status
+from engine.base.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
+from engine.evaluation import Evaluation, Origin
+from engine.problem import Problem
+from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
+
+FORMAT = "attune-snapshot"
+SCHEMA_VERSION = 3  # the newest
+
+MAX_EVALUATIONS = 10_000
+MAX_MAP_SIDE = 256
+
+Id: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+MapValue: TypeAlias = Annotated[float, Field(ge=-1, le=MAX_ERROR)]
+ShortLine: TypeAlias = Annotated[Line, Field(max_length=120)]
+
+AS_TUPLE = (Field(strict=False), FailFast())  # JSON has lists
+
+
+class Record(BaseModel):
+    """Base of what only files hold: no unknown fields, no conversions, finite numbers."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Gpu(Record):
+    """One GPU as NVML reports it. Clocks are those at the moment of asking, and the highest."""
+
+    name: Line | None = None
+    compute_capability: Line | None = None
+    memory_bytes: Count | None = None
+    sm_clock_mhz: Count | None = None
+    max_sm_clock_mhz: Count | None = None
+    memory_clock_mhz: Count | None = None
+    max_memory_clock_mhz: Count | None = None
+    power_limit_w: NotNegative | None = None
+
+
+class Environment(Record):
+    """`engine.environment.collect_environment()`; None where it was not known."""
+
+    collected: TimeOrEmpty = ""
+    gpus: Annotated[tuple[Gpu, ...], Field(max_length=64), *AS_TUPLE] = ()
+    driver: Line | None = None
+    cuda_driver: Line | None = None
+    cuda_runtime: Line | None = None
+    nvrtc: Line | None = None
+    cupy: Line | None = None
+    torch: Line | None = None
+    cudnn: Line | None = None
+    numpy: Line | None = None
+    attune: Line | None = None
+    python: Line | None = None
+    os: Line | None = None
+    cpu: Line | None = None
+    cpu_count: Count | None = None
+    commit: Line | None = None
+    dirty: bool | None = None
+
+
+class Goal(Record):
+    """What the session is after, in a form that a status can be computed from.
+
+    `speedup`: baseline time / kernel time ≥ value. `latency_us`: median ≤ value. `per_unit_gain`:
+    time per (batch, head) of the smallest batch·num_heads over that of the best one ≥ value.
+    The empty filters mean "any".
+    """
+
+    metric: Literal["speedup", "latency_us", "per_unit_gain"]
+    value: float = Field(gt=0, le=1e12)
+    baseline: ShortLine = ""  # "flash", "cudnn", …; empty: the fastest one of the evaluation
+    variant: ShortLine = ""
+    seqlen: Count | None = None
+    head_dim: Count | None = None
+    batch: Count | None = None
+    num_heads: Count | None = None
+
+
+class Spent(Record):
+    """What a session has cost so far, and may cost. None where nobody said."""
+
+    hours: NotNegative | None = None  # of people
+    gpu_hours: NotNegative | None = None
+    cost_usd: NotNegative | None = None
+    budget_usd: NotNegative | None = None
+
+
+class Decision(Record):
+    """What became of a session or a phase of it, and why."""
+
+    outcome: Literal["kept", "dropped", "next"]
+    why: Sentence = ""
+
+
+class Phase(Record):
+    """A part of the session with a target of its own."""
+
+    name: ShortLine
+    target: Goal | None = None
+    decision: Decision | None = None
+
+
+class Attachment(Record):
+    """A file that belongs to the session, as a table of a batch recommendation. Only data."""
+
+    name: ShortLine  # "batch_v01_L4.csv"
+    text: SourceText
+    sha256: Sha256  # of the text in UTF-8
+
+    @model_validator(mode="after")
+    def _hash(self) -> Self:
+        if hashlib.sha256(self.text.encode()).hexdigest() != self.sha256:
+            raise ValueError("sha256 is not that of the text: one of the two was changed")
+        return self
+
+
+class Source(Attachment):
+    """A kernel's source text as it was compiled, with its flags. Data: never run by opening it."""
+
+    flags: Annotated[tuple[Line, ...], Field(max_length=128), *AS_TUPLE] = ()
+
+
+class StoredErrorMap(Record):
+    """Largest |error| pooled by block maximum, row-major.
+
+    null where the output was NaN or infinite, −1 where nothing was compared.
+    """
+
+    evaluation: Count  # index into `evaluations`
+    name: ShortLine  # "query_tile_by_key_tile"
+    row_axis: ShortLine
+    column_axis: ShortLine
+    rows: Annotated[int, Field(ge=1, le=MAX_MAP_SIDE)]
+    columns: Annotated[int, Field(ge=1, le=MAX_MAP_SIDE)]
+    rows_per_cell: Annotated[int, Field(ge=1)] = 1
+    columns_per_cell: Annotated[int, Field(ge=1)] = 1
+    values: Annotated[tuple[MapValue | None, ...], Field(max_length=MAX_MAP_SIDE**2), *AS_TUPLE]
+
+    @model_validator(mode="after")
+    def _shape(self) -> StoredErrorMap:
+        if len(self.values) != self.rows * self.columns:
+            raise ValueError(
+                f"values has {len(self.values)} entries, not rows · columns = "
+                f"{self.rows * self.columns}"
+            )
+        return self
+
+
+class TimelineEntry(Record):
+    """One thing that was tried. The gain is computed when read, from the evaluation it names."""
+
+    when: Time
+    what: Sentence
+    outcome: Literal["tried", "kept", "dropped"] = "tried"
+    evaluation: Count | None = None  # index into `evaluations`
+
+
+class Snapshot(Record):
+    """A saved session. `evaluations` are as written; `opened()` gives them as they are shown."""
+
+    id: Id
+    title: ShortLine
+    hypothesis: Sentence = ""
+    target: Goal | None = None
+    notes: Notes = ""
+    created: Time
+    updated: Time
+    provenance: Sentence = ""  # where recorded figures come from
+    environment: Environment
+    problems: Annotated[tuple[Problem, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
+    evaluations: Annotated[tuple[Evaluation, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE]
+    error_maps: Annotated[
+        tuple[StoredErrorMap, ...], Field(max_length=MAX_EVALUATIONS), *AS_TUPLE
+    ] = ()
+    sources: Annotated[tuple[Source, ...], Field(max_length=1_000), *AS_TUPLE] = ()
+    timeline: Annotated[tuple[TimelineEntry, ...], Field(max_length=20_000), *AS_TUPLE] = ()
+    log: Log = ""  # of an import: what was left out and why
+    attachments: Annotated[tuple[Attachment, ...], Field(max_length=100), *AS_TUPLE] = ()
+    spent: Spent | None = None
+    decision: Decision | None = None
+    phases: Annotated[tuple[Phase, ...], Field(max_length=100), *AS_TUPLE] = ()
+
+    @model_validator(mode="after")
+    def _references(self) -> Snapshot:
+        known = len(self.evaluations)
+        named = [(f"error_maps[{i}]", x.evaluation) for i, x in enumerate(self.error_maps)]
+        tried = [(f"timeline[{i}]", x.evaluation) for i, x in enumerate(self.timeline)]
+        for place, index in (*named, *tried):
+            if index is not None and index >= known:
+                raise ValueError(
+                    f"{place}.evaluation is {index}, and there are {known} evaluations"
+                )
+        return self
+
+    def opened(self) -> tuple[Evaluation, ...]:
+        """The evaluations with every "measured" shown as "recorded"."""
+        return tuple(evaluation.as_recorded() for evaluation in self.evaluations)
+
+
+# Fields of a snapshot that versions 1 and 2 lack; they are left out where they are empty.
+SINCE_VERSION_3 = ("attachments", "spent", "decision", "phases")
+
+
+def version_of(snapshot: Snapshot) -> int:
+    """The oldest schema version that can hold this snapshot."""
+    problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    passes = (p for e in snapshot.evaluations for p in e.passes)
+    judged = [e.correctness for e in snapshot.evaluations if e.correctness is not None]
+    if (
+        any(getattr(snapshot, name) for name in SINCE_VERSION_3)
+        or any(p.num_heads_kv is not None for p in problems)
+        or any(p.occupancy.idle_ctas for p in passes)
+        or any(c.warnings or any(f.place for f in c.findings) for c in judged)
+    ):
+        return 3
+    return 1 if all(p.seqlen_kv is None for p in problems) else 2
+
+
+class Summary(Record):
+    """What a list shows of a snapshot without reading all of it. Stands at the file's start."""
+
+    id: Id
+    title: ShortLine
+    created: Time
+    updated: Time
+    hypothesis: Annotated[Line, Field(max_length=200)]
+    notes: Annotated[Line, Field(max_length=200)]
+    devices: Annotated[tuple[ShortLine, ...], Field(max_length=8), *AS_TUPLE]
+    variants: Annotated[tuple[ShortLine, ...], Field(max_length=64), *AS_TUPLE]
+    problems: Annotated[tuple[ShortLine, ...], Field(max_length=200), *AS_TUPLE]
+    num_problems: Count
+    num_evaluations: Count
+    num_passed: Count
+    origins: Annotated[tuple[Origin, ...], *AS_TUPLE]
+    spent: Spent | None = None
+    decision: Decision | None = None
+
+
+def summarise(snapshot: Snapshot) -> Summary:
+    """The summary of a snapshot."""
+    evaluations = snapshot.evaluations
+    latencies = [e.latency for e in evaluations]
+    latencies += [b.latency for e in evaluations for b in e.baselines]
+    origins = {latency.origin for latency in latencies if latency is not None}
+    problems = _distinct(p.label() for p in snapshot.problems)
+    return Summary(
+        id=snapshot.id,
+        title=snapshot.title,
+        created=snapshot.created,
+        updated=snapshot.updated,
+        hypothesis=_first_line(snapshot.hypothesis),
+        notes=_first_line(snapshot.notes),
+        devices=_distinct(e.device[:120] for e in evaluations)[:8],
+        variants=_distinct(e.variant[:120] for e in evaluations)[:64],
+        problems=problems[:200],
+        num_problems=len(problems),
+        num_evaluations=len(evaluations),
+        num_passed=sum(e.status is Status.PASSED for e in evaluations),
+        origins=tuple(o for o in ("measured", "recorded", "predicted") if o in origins),
+        spent=snapshot.spent,
+        decision=snapshot.decision,
+    )
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+# Snapshot ↔ bytes: JSON, gzipped or not. Reading trusts nothing and is bounded everywhere.
+#
+# Limits: the file, what a gzip expands to, the number of values, nesting, fields per object, and
+# all that `engine.sessions.snapshot` says. Every failure is a `SnapshotError` of one sentence that
+# names the file and the place. Nothing read here is executed, fetched or used as a path.
+
+
+MAX_BYTES = 32 << 20  # of the file, and of the JSON text in it
+MAX_VALUES = 2_000_000  # commas, opening brackets, lines: a bound on what the parser allocates
+MAX_FIELDS = 256  # of one object
+HEAD_BYTES = 16_384  # holds format, schema_version and summary
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+# schema_version → the step to the next one, on the parsed JSON object. Version 1 is the first.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    # Each only adds a field that may be left out.
+    1: lambda raw: raw,
+    2: lambda raw: raw,
+}
+
+_HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())
+
+
+class _Duplicate(ValueError):
+    pass
+
+
+class _TooManyFields(ValueError):
+    pass
+
+
+def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
+    """The bytes of a snapshot file (gzip of JSON, or JSON). Equal snapshots give equal bytes.
+
+    Raises:
+        SnapshotError: it is larger than what `loads` accepts.
+    """
+    absent = {name for name in SINCE_VERSION_3 if not getattr(snapshot, name)}
+    head = {
+        "format": FORMAT,
+        "schema_version": version_of(snapshot),
+        "summary": summarise(snapshot).model_dump(mode="json", exclude=absent),
+    }
+    opening = json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1]
+    text = (opening + "," + snapshot.model_dump_json(exclude=absent)[1:]).encode()
+    if len(text) > MAX_BYTES or _values_at_most(text) > MAX_VALUES:
+        raise SnapshotError(
+            f"This session is too large for one snapshot ({len(text) / 2**20:.0f} MiB of at most "
+            f"{MAX_BYTES >> 20}, up to {_values_at_most(text):,} values of at most "
+            f"{MAX_VALUES:,}): save it in parts or keep fewer samples."
+        )
+    return gzip.compress(text, compresslevel=5, mtime=0) if compress else text
+
+
+def loads(data: bytes, *, name: str) -> Snapshot:
+    """Read and validate a snapshot file's bytes. `name` is the file's name, for the message.
+
+    Raises:
+        SnapshotError: damaged, foreign, too large, or of an unknown version.
+    """
+    label = file_label(name)
+    text = _text(data, label)
+    with collector_paused():
+        raw = _known_version(_parse(text, label), label)
+        decode(Summary, raw.pop("summary", None), name=label, at="summary")
+        return decode(Snapshot, raw, name=label)
+
+
+def read_summary(head: bytes) -> Summary | None:
+    """The summary in a file's first bytes (`HEAD_BYTES` of them are enough).
+
+    None when it does not stand there, as in a file some other tool has rewritten: read it all then.
+    """
+    if head[:2] == GZIP_MAGIC:
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        except zlib.error:
+            return None
+    match = _HEAD.match(head)
+    if match is None or not 1 <= int(match[1]) <= SCHEMA_VERSION:
+        return None
+    text = head[match.end() : HEAD_BYTES].decode("utf-8", errors="ignore")
+    try:
+        raw, _ = json.JSONDecoder(object_pairs_hook=_fields).raw_decode(text)
+        return Summary.model_validate(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def parse_json(data: bytes, *, name: str) -> Any:
+    """Bounded, strict JSON from untrusted bytes (plain or gzip), for the importers.
+
+    Raises:
+        SnapshotError: too large, not JSON, or with a field given twice.
+    """
+    label = file_label(name)
+    with collector_paused():
+        return _parse(_text(data, label), label, max_fields=MAX_VALUES)
+
+
+def text_of(data: bytes, *, name: str) -> str:
+    """Bounded UTF-8 text from untrusted bytes (plain or gzip), for the importers."""
+    label = file_label(name)
+    text = _text(data, label)
+    _check_values(text, label)
+    return _decode(text, label)
+
+
+def _text(data: bytes, label: str) -> bytes:
+    if len(data) > MAX_BYTES:
+        raise SnapshotError(
+            f"{label} is too large: {len(data):,} bytes, and at most {MAX_BYTES:,} are read."
+        )
+    if data[:2] != GZIP_MAGIC:
+        return data
+    gunzip = zlib.decompressobj(wbits=31)
+    try:
+        text = gunzip.decompress(data, MAX_BYTES + 1)
+    except zlib.error:
+        raise SnapshotError(
+            f"{label} is damaged: its gzip data cannot be expanded; get the file again."
+        ) from None
+    if len(text) > MAX_BYTES:
+        raise SnapshotError(
+            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read."
+        )
+    if not gunzip.eof:
+        raise SnapshotError(f"{label} is cut short: its gzip data has no end; get the file again.")
+    if gunzip.unused_data:
+        raise SnapshotError(f"{label} has other data after its gzip data, which is not accepted.")
+    return text
+
+
+def _decode(text: bytes, label: str) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SnapshotError(
+            f"{label} is not UTF-8 text (byte {error.start:,}): it is damaged or not a snapshot."
+        ) from None
+
+
+def _values_at_most(text: bytes) -> int:
+    """A bound on the number of values in JSON, or of cells in CSV, that costs no parsing."""
+    return 1 + sum(text.count(mark) for mark in (b",", b"[", b"{", b"\n"))
+
+
+def _check_values(text: bytes, label: str) -> None:
+    if _values_at_most(text) > MAX_VALUES:
+        raise SnapshotError(f"{label} holds more values than the {MAX_VALUES:,} that are read.")
+
+
+def _fields(pairs: list[tuple[str, Any]], max_fields: int = MAX_FIELDS) -> dict[str, Any]:
+    if len(pairs) > max_fields:
+        raise _TooManyFields
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _Duplicate(key)
+            seen.add(key)
+    return fields
+
+
+def _parse(text: bytes, label: str, *, max_fields: int = MAX_FIELDS) -> Any:
+    if not text.strip():
+        raise SnapshotError(f"{label} is empty.")
+    _check_values(text, label)
+    # NaN and 1e999 pass here and are refused by the schema, which can say where they stand.
+    hook = partial(_fields, max_fields=max_fields)
+    try:
+        return json.JSONDecoder(object_pairs_hook=hook).decode(_decode(text, label))
+    except json.JSONDecodeError as error:
+        message = (
+            f"{label} is not valid JSON at line {error.lineno:,}, column {error.colno:,}: it is "
+            "cut short, damaged or not a snapshot."
+        )
+    except _Duplicate as error:
+        message = f"{label} gives the field {place_of((str(error),))} twice in one object."
+    except _TooManyFields:
+        message = f"{label} has an object with more than {MAX_FIELDS} fields."
+    except RecursionError:
+        message = f"{label} is nested too deeply to be a snapshot."
+    except ValueError:  # a whole number of thousands of digits
+        message = f"{label} has a number that is too long to be read."
+    raise SnapshotError(message)
+
+
+def _known_version(parsed: Any, label: str) -> dict[str, Any]:
+    raw: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
+    if raw.pop("format", None) != FORMAT:
+        raise SnapshotError(
+            f"{label} is not an Attune snapshot: measurements from other tools come in by import."
+        )
+    version = raw.pop("schema_version", None)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise SnapshotError(f"{label}: schema_version must be a whole number from 1.")
+    if version > SCHEMA_VERSION:
+        raise SnapshotError(
+            f"{label} was written by a newer Attune (its schema version is above "
+            f"{SCHEMA_VERSION}, the newest known here): update Attune to open it."
+        )
+    for step in range(version, SCHEMA_VERSION):
+        raw = MIGRATIONS[step](raw)
+    return raw
