@@ -7,7 +7,7 @@ import functools
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -170,6 +170,38 @@ def test_no_circle_between_files_or_rooms(lazy: bool) -> None:
             room_of(w) for w in wanted if room_of(w) != room_of(name)
         )
     assert circle_in(rooms) == ()
+
+
+# Libraries that know nothing of attention, and what each of them stands on. `kernels.description`
+# is there for one function: a source's description is no part of what is compiled.
+LIBRARIES = {
+    "engine.cuda_source": {"engine.base", "kernels.description"},
+    "engine.cuda_on_host": {"engine.base", "engine.cuda_source"},
+    "engine.machine_code": {
+        "engine.base",
+        "engine.cuda_on_host.build",
+        "engine.cuda_source",
+        "engine.devices.spec",
+        "engine.schema",
+    },
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_knows_nothing_of_attention(library: str) -> None:
+    allowed = (library, *LIBRARIES[library])
+    for module, wanted in imports_within(lazy=True).items():
+        if in_package(module, (library,)):
+            assert {w for w in wanted if not in_package(w, allowed)} == set(), module
+
+
+def in_package(module: str, packages: Iterable[str]) -> bool:
+    return any(module == p or module.startswith(f"{p}.") for p in packages)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_says_what_it_is(library: str) -> None:
+    assert (ROOT / library.replace(".", "/") / "README.md").is_file()
 
 
 def test_a_circle_is_seen() -> None:

@@ -13,7 +13,7 @@ from app.evaluation.editor import editor_link
 from app.evaluation.view import EvaluationView
 from app.shared import tables
 from app.shared.widgets import empty, plain_markdown, show_log
-from engine.cuda_on_host.executed import LEGEND, format_ranges, marked_source
+from engine.coverage import LEGEND, format_ranges, marked_source
 from engine.evaluation import LineCoverage
 from engine.sessions.tables import passes_table
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal, TypeAlias
 
-from kernels.variant import ScalarType
-
+ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
 # The format of each type in `struct`, which is NumPy's character for it too.
 FORMATS: Final[Mapping[ScalarType, str]] = {
     "int32": "i",

@@ -14,7 +14,7 @@ from engine.cli.known import known_times, pinned
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
-from engine.cuda_on_host.executed import format_ranges
+from engine.coverage import format_ranges
 from engine.evaluation import Evaluation, Finding, Latency, baseline_label
 from engine.history.predictions import keep_prediction
 from engine.input_kinds import NORMAL

@@ -1,5 +1,25 @@
 """CUDA C++ executed on the CPU: translated, built by the C++ compiler, run in a child process.
 
-`build` makes a library of a source, `Client` runs jobs on it. Nothing is imported here: the child
-process imports this package and waits for nothing that it does not need.
+`build_kernels` makes a library of a source, `Client.run` runs a `Job` on it. Both are imported when
+they are asked for: the child process imports this package and must not wait for NumPy.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.cuda_on_host.build import build_kernels
+    from engine.cuda_on_host.client import Client
+    from engine.cuda_on_host.job import Job, JobResult
+
+__all__ = ["Client", "Job", "JobResult", "build_kernels"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    places = {"build_kernels": "build", "Client": "client", "Job": "job", "JobResult": "job"}
+    if name in places:
+        return getattr(import_module(f"engine.cuda_on_host.{places[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

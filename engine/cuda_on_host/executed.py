@@ -1,12 +1,9 @@
-"""Which lines of a kernel's source ran, as the CPU backend's check build saw it."""
+"""Which statements of a kernel's source ran, as the check build saw it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from engine.evaluation import LineCoverage, LineRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,92 +19,13 @@ class ExecutedStatements:
         """What ran in one execution or in the other, of the same build."""
         return ExecutedStatements(self.statements, self.not_compiled, self.marks | other.marks)
 
-    def lines(self, kernel: str) -> tuple[LineCoverage, ...]:
-        """By file, that of the kernel first."""
-        ran: dict[str, set[int]] = defaultdict(set)
-        skipped: dict[str, set[int]] = defaultdict(set)
-        left_out: dict[str, set[int]] = defaultdict(set)
-        for mark, file, first, last in self.statements:
-            (ran if mark in self.marks else skipped)[file].update(range(first, last + 1))
-        for file, first, last in self.not_compiled:
-            left_out[file].update(range(first, last + 1))
-        files = dict.fromkeys((kernel, *ran, *skipped, *left_out))
-        return tuple(
-            LineCoverage(
-                file=file,
-                lines=len(ran[file] | skipped[file]),
-                not_run=line_ranges(skipped[file] - ran[file]),
-                partly_run=line_ranges(skipped[file] & ran[file]),
-                not_compiled=line_ranges(left_out[file]),
-            )
-            for file in files
-        )
 
-
-def line_ranges(lines: Iterable[int]) -> tuple[LineRange, ...]:
+def line_ranges(lines: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Line numbers as (first, last) of each unbroken run, ascending."""
-    ranges: list[LineRange] = []
+    ranges: list[tuple[int, int]] = []
     for line in sorted(lines):
         if ranges and ranges[-1][1] == line - 1:
             ranges[-1] = (ranges[-1][0], line)
         else:
             ranges.append((line, line))
     return tuple(ranges)
-
-
-def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
-    """What the verdict says of source that was not executed, in one sentence."""
-    if not coverage:
-        return ""
-    kernel, *headers = coverage
-    parts = []
-    if kernel.not_run:
-        parts.append(f"of {kernel.file}, {_lines(kernel.not_run)} never ran")
-    if kernel.not_compiled:
-        parts.append(f"{_lines(kernel.not_compiled)} of {kernel.file} are not in this build (#if)")
-    not_run = [h.file for h in headers if h.not_run]
-    if not_run:
-        count = sum(h.lines_not_run for h in headers)
-        lines = "line" if count == 1 else "lines"
-        parts.append(f"of the headers, {count:,} {lines} never ran ({', '.join(not_run)})")
-    left_out = [h.file for h in headers if h.not_compiled]
-    if left_out:
-        parts.append(f"parts of {', '.join(left_out)} are not in this build (#if)")
-    if not parts:
-        return "Every line of device code ran."
-    return f"Not executed, so not checked: {'; '.join(parts)}."
-
-
-LEGEND = "✗ never ran, ◐ ran in part, · not compiled into this build"
-
-
-def marked_source(source: str, coverage: LineCoverage) -> str:
-    """The source with a sign before each line: see `LEGEND`."""
-    signs: dict[int, str] = {}
-    for ranges, sign in (
-        (coverage.not_compiled, "·"),
-        (coverage.partly_run, "◐"),
-        (coverage.not_run, "✗"),
-    ):
-        signs |= {line: sign for first, last in ranges for line in range(first, last + 1)}
-    return "\n".join(
-        f"{signs.get(number, ' ')} {line}" for number, line in enumerate(source.split("\n"), 1)
-    )
-
-
-_NAMED_RANGES = 6
-
-
-def _lines(ranges: tuple[LineRange, ...]) -> str:
-    """`line 7`, `lines 7–9 and 12`, and how many more places where there are many."""
-    words = format_ranges(ranges[:_NAMED_RANGES])
-    more = len(ranges) - _NAMED_RANGES
-    if more > 0:
-        words.append(f"{more} more places")
-    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-    return f"{'line' if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else 'lines'} {listed}"
-
-
-def format_ranges(ranges: tuple[LineRange, ...]) -> list[str]:
-    """`7–9`, or `12` where it is one line."""
-    return [f"{first}–{last}" if last > first else f"{first}" for first, last in ranges]

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 from engine.backends.base import Backend, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
-from engine.cuda_on_host.executed import ExecutedStatements, describe_lines
+from engine.coverage import coverage_of, describe_lines
+from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
 from engine.evaluation import Correctness, Evaluation, Execution, Latency
 from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
@@ -287,7 +288,7 @@ class _Run:
                 return self._stop(result.status, reason, result.log)
             if result.executed is not None:
                 executed = executed | result.executed if executed else result.executed
-                lines = executed.lines(plan.source.name)
+                lines = coverage_of(executed, plan.source.name)
                 self.base = replace(self.base, line_coverage=lines)
             self.stage("Checking against the float64 reference")
             correctness, maps = check_against(

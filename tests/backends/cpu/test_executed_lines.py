@@ -8,12 +8,9 @@ import pytest
 from planted import run
 
 from engine.base.status import Status
+from engine.coverage import coverage_of, describe_lines, marked_source
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.executed import (
-    ExecutedStatements,
-    describe_lines,
-    marked_source,
-)
+from engine.cuda_on_host.executed import ExecutedStatements
 from engine.evaluation import Evaluation, LineCoverage
 from engine.problem import Problem
 from engine.schema import decode, encode
@@ -117,7 +114,7 @@ def lines_of(ranges) -> set[int]:
 def test_every_line_is_told(client, library):
     result = run(client, library, "k")
     assert result.status is Status.PASSED, result.reason
-    kernel, header = result.executed.lines("tiny.cu")
+    kernel, header = coverage_of(result.executed, "tiny.cu")
     assert (kernel.file, header.file) == ("tiny.cu", "tiny.cuh")
     for coverage, text in ((kernel, SOURCE), (header, HEADER)):
         assert lines_of(coverage.not_run) == marked(text, "not run")
@@ -139,9 +136,9 @@ def test_two_executions_of_one_build():
     statements = ((0, "a.cu", 1, 2), (1, "a.cu", 2, 2), (2, "a.cu", 4, 4))
     one = ExecutedStatements(statements, (), frozenset({0}))
     other = ExecutedStatements(statements, (), frozenset({2}))
-    (alone,) = one.lines("a.cu")
+    (alone,) = coverage_of(one, "a.cu")
     assert (alone.lines, alone.not_run, alone.partly_run) == (3, ((4, 4),), ((2, 2),))
-    (both,) = (one | other).lines("a.cu")
+    (both,) = coverage_of(one | other, "a.cu")
     assert (both.not_run, both.partly_run) == ((), ((2, 2),))
     assert describe_lines((both,)) == "Every line of device code ran."
     assert describe_lines(()) == ""
