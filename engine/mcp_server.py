@@ -1,0 +1,361 @@
+"""The command line as tools of the Model Context Protocol, over standard input and output.
+
+Each call is one command in a process of its own: it has a limit of time, ends when the call is
+cancelled, and its answer is cut to what another program reads. Files outside of the folder that the
+server was started in are refused. Nothing is written but the cache of compiled kernels, unless the
+server was started with `--write`, and no kernel is executed, unless with `--run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+from engine.base.errors import AttuneError, BadInput, ToolMissing
+from engine.cuda_source.sources import included_files
+from engine.gate.figures import variant_of
+from engine.gate.settings import parse_problem
+
+Answer: TypeAlias = dict[str, Any]
+Tool: TypeAlias = Callable[..., Coroutine[Any, Any, Answer]]
+
+MOST_SECONDS = 600.0
+_MOST_ITEMS = 12  # of a list in an answer
+_MOST_TEXT = 600  # characters of a text in one
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~^@/-]*")
+_INSTRUCTIONS = (
+    "Attune looks at CUDA attention kernels without a GPU. A kernel is the name of a variant (v08) "
+    "or the path of a .cu file; a problem is written like 'B4 H8 S512 D64 causal bf16'. Times are "
+    "simulated, never measured. First make a kernel right (check), then follow advice, largest "
+    "gain first, and look after each edit: gate says whether it became better."
+)
+
+
+class Refused(BadInput):
+    """A call that this server does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What the person who started the server lets it do."""
+
+    root: Path
+    write: bool = False
+    run: bool = False
+    seconds: float = 120.0  # of one call
+
+
+class Tools:
+    """The tools. Every method is one, with its docstring as its description."""
+
+    def __init__(self, rights: Rights, data: Path) -> None:
+        self._rights = rights
+        self._data = data  # where a command keeps what it would keep for a person
+
+    def all(self) -> tuple[Tool, ...]:
+        return (
+            self.check,
+            self.explain,
+            self.counts,
+            self.advice,
+            self.predict,
+            self.sweep,
+            self.compare,
+            self.gate,
+            self.recommend_batch,
+        )
+
+    async def check(self, kernel: str, problem: str = "B1 H2 S203 D64", gpu: str = "L4") -> Answer:
+        """Is the kernel right? Executes it on this CPU with checks for races, missing fences and
+        accesses out of bounds; each finding has its code and its place."""
+        if not self._rights.run:
+            raise Refused(
+                "This would execute the kernel's native code, which the server was not started "
+                "for: start it with --run, or use predict, counts and advice."
+            )
+        found = await self._json(
+            "evaluate", self._kernel(kernel), *_problem(problem), f"--gpu={gpu}",
+            "--backend=cpu", "--check", "--json", may_fail=True,
+        )  # fmt: skip
+        correctness = found.get("correctness") or {}
+        return {
+            "status": found["status"],
+            "reason": found["reason"],
+            "max_abs_err": correctness.get("max_abs_err"),
+            "tolerance": correctness.get("tolerance"),
+            "findings": [
+                {"code": f["pattern"], "sentence": f["sentence"], "place": f.get("place", "")}
+                for f in correctness.get("findings", ())
+            ],
+        }
+
+    async def explain(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
+        """What does the kernel wait for? Units and stalls by share, the hottest lines, advice."""
+        code = await self._sass(kernel, problem, gpu)
+        main = code["passes"][0]
+        stalls = {k: v for k, v in main.get("stall_cycles", {}).items() if v}
+        total = sum(stalls.values()) or 1.0
+        return {
+            "simulated_us": code["latency"]["median_us"],
+            "busy": _largest(main.get("busy", {})),
+            "stalls": _largest({k: v / total for k, v in stalls.items()}),
+            "lines": [
+                {"place": f"{x['file']}:{x['line']}", "warp_instructions": x["instructions"]}
+                for x in main["lines"][:6]
+            ],
+            "advice": [{"code": a["kind"], "sentence": a["sentence"]} for a in main["advice"]],
+            "notes": main["notes"],
+        }
+
+    async def counts(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
+        """What the machine code executes, counted exactly: instructions by pipe, conflicts,
+        sectors, registers, spills."""
+        code = await self._sass(kernel, problem, gpu)
+        return {
+            "registers": code["registers"],
+            "code_bytes": code["code_bytes"],
+            "warp_instructions": code["instructions"],
+            "shared": code["shared"],
+            "global": code["global"],
+            "local_sectors": sum(p["counted"]["local_sectors"] for p in code["passes"]),
+            "ctas_per_sm": code["resident_ctas"],
+        }
+
+    async def advice(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
+        """What to change, the largest simulated gain first; each piece with its code and line."""
+        code = await self._sass(kernel, problem, gpu)
+        return {
+            "simulated_us": code["latency"]["median_us"],
+            "advice": [
+                {
+                    "code": each["kind"],
+                    "place": each["line"],
+                    "gain": each["gain"],
+                    "sentence": each["sentence"],
+                }
+                for one in code["passes"]
+                for each in one["advice"]
+            ],
+        }
+
+    async def predict(self, kernel: str, problem: str, gpu: str = "L4") -> Answer:
+        """The launch's simulated time with its 90 % interval, in microseconds."""
+        code = await self._sass(kernel, problem, gpu)
+        return {"gpu": code["gpu"], "registers": code["registers"], **code["latency"]}
+
+    async def sweep(
+        self, kernel: str, problem: str, gpu: str = "L4", seconds: float = 60.0, keep: bool = False
+    ) -> Answer:
+        """Which values of the tunables are fastest by simulation. `keep` makes them the tuned
+        config, where the server may write."""
+        if keep and not self._rights.write:
+            raise Refused("keep writes the tuned config: start the server with --write.")
+        kept = ["--keep"] if keep else []
+        journal = self._data / f"sweep-{os.urandom(6).hex()}.jsonl"
+        budget = min(max(seconds, 1.0), MOST_SECONDS)
+        answer: Answer = await self._json(
+            "sweep", self._kernel(kernel), *_problem(problem, sweep=True), f"--gpu={gpu}",
+            "--no-execute", "--strategy=simulated", f"--budget-seconds={budget}",
+            f"--journal={journal}", *kept, "--json",
+            seconds=budget + 60.0, may_fail=True,
+        )  # fmt: skip
+        return {key: answer[key] for key in ("state", "done", "total", "best")}
+
+    async def compare(self, before: str, after: str) -> Answer:
+        """Two snapshots or two .cu files beside each other: what became worse or better."""
+        paths = [str(self._inside(name)) for name in (before, after)]
+        if all(path.endswith(".cu") for path in paths):
+            return await self._gate(*paths)
+        found = await self._json("compare", *paths, "--json", may_fail=True)
+        keys = ("variant", "problem", "device", "verdict", "reason", "speedup", "findings")
+        rows = [{k: row.get(k) for k in keys} for row in found.get("rows", ())]
+        return {"rows": rows, "regressions": found.get("regressions", [])}
+
+    async def gate(self, base: str = "HEAD", head: str = "") -> Answer:
+        """A verdict on every kernel that changed between two git revisions or folders; without
+        `head` the working tree is the later one."""
+        return await self._gate(*(self._side(name) for name in (base, head) if name))
+
+    async def recommend_batch(
+        self, kernel: str, seqlen: int, gpu: str = "L4", heads: int = 1, head_dim: int = 64
+    ) -> Answer:
+        """The batch size that fills the GPU, and why."""
+        found = await self._json(
+            "recommend-batch", self._kernel(kernel), f"--seqlen={seqlen}", f"--gpu={gpu}",
+            f"--heads={heads}", f"--head-dim={head_dim}", "--json",
+        )  # fmt: skip
+        keys = ("target", "batch", "latency_us", "origin", "reason", "warning")
+        return {"recommendations": [{k: r[k] for k in keys} for r in found["recommendations"]]}
+
+    async def _gate(self, *sides: str) -> Answer:
+        flags = ["--run"] if self._rights.run else []
+        found = await self._json("gate", *sides, *flags, "--json", may_fail=True)
+        keys = ("exit_code", "verdicts", "unchanged", "remarks")
+        return {k: found[k] for k in keys}
+
+    async def _sass(self, kernel: str, problem: str, gpu: str) -> Answer:
+        name = self._kernel(kernel)
+        return await self._json("sass", name, *_problem(problem), f"--gpu={gpu}", "--json")
+
+    def _kernel(self, name: str) -> str:
+        """The name of a variant, or a path inside whose headers are inside, too."""
+        if "/" not in name and not name.endswith(".cu"):
+            return _plain(name)
+        path = self._inside(name)
+        if path.suffix != ".cu":
+            raise Refused(f"{name} is not a kernel source: name a .cu file.")
+        root = self._rights.root
+        for file in included_files(path, variant_of(path).include_folders):
+            if not file.resolve().is_relative_to(root):
+                raise Refused(f"{name} includes {file}, which lies outside of {root}.")
+        return str(path)
+
+    def _side(self, name: str) -> str:
+        if (self._rights.root / name).exists() or name.startswith(("/", ".", "~")):
+            return str(self._inside(name))
+        return _plain(name)
+
+    def _inside(self, name: str) -> Path:
+        root = self._rights.root
+        path = (root / name).resolve()
+        if not path.is_relative_to(root):
+            raise Refused(f"{name} lies outside of {root}, which this server was started in.")
+        if not path.exists():
+            raise Refused(f"There is no file {name} in {root}.")
+        return path
+
+    async def _json(
+        self, *arguments: str, seconds: float | None = None, may_fail: bool = False
+    ) -> Any:
+        """One command's JSON, shortened. Raises Refused with its sentence where there is none."""
+        limit = min(seconds or self._rights.seconds, MOST_SECONDS + 60.0)
+        code, out, err = await _run(arguments, self._rights.root, self._environment(), limit)
+        if out and (code == 0 or may_fail):
+            with contextlib.suppress(ValueError):
+                return json.loads(out)
+        lines = err.decode("utf-8", errors="replace").strip().splitlines()
+        said = [line for line in lines if line.startswith("error: ")]
+        raise Refused(said[-1].removeprefix("error: ") if said else f"{arguments[0]} failed.")
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        if not self._rights.write:
+            environment |= {
+                "ATTUNE_DATA_DIR": str(self._data),
+                "ATTUNE_SESSIONS": str(self._data / "sessions"),
+            }
+        return environment
+
+
+async def _run(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
+) -> tuple[int, bytes, bytes]:
+    """(exit code, output, errors) of one command; it ends with the call that waits for it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "engine", *arguments),
+        cwd=folder,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), seconds)
+    except TimeoutError:
+        raise Refused(
+            f"{arguments[0]} took longer than {seconds:.0f} s, the limit of a call: ask for a "
+            "smaller problem, or start the server with --seconds N."
+        ) from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # Shielded: a cancelled call still waits until its process is gone.
+            await asyncio.shield(process.wait())
+    return process.returncode or 0, out, err
+
+
+def shortened(value: Any) -> Any:
+    """The same with long lists and texts cut, which then say so."""
+    if isinstance(value, dict):
+        return {key: shortened(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        short = [shortened(each) for each in value[:_MOST_ITEMS]]
+        return short + [f"… {len(value) - _MOST_ITEMS} more"] * (len(value) > _MOST_ITEMS)
+    if isinstance(value, str) and len(value) > _MOST_TEXT:
+        return f"{value[:_MOST_TEXT]}…"
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _problem(text: str, *, sweep: bool = False) -> list[str]:
+    """The options of a problem. Raises BadInput."""
+    problem = parse_problem(text)
+    options = {
+        "batch": problem.batch,
+        "heads": problem.num_heads,
+        "seqlen": problem.seqlen,
+        "head-dim": problem.head_dim,
+        "seqlen-kv": problem.seqlen_kv,
+        "heads-kv": problem.num_heads_kv,
+        "dtype": {"float16": "fp16", "bfloat16": "bf16"}[problem.dtype],
+    }
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    if problem.causal:
+        given.append("--causal=yes" if sweep else "--causal")
+    return given
+
+
+def _plain(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise Refused(f"{name!r} is no name: give a variant (v08), a revision or a path.")
+    return name
+
+
+def _largest(shares: Mapping[str, float]) -> dict[str, float]:
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return {name: round(share, 3) for name, share in ranked[:5] if share}
+
+
+def serve(rights: Rights) -> None:
+    """Answer until the input ends. Raises ToolMissing where the SDK is not installed."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+    except ImportError as error:
+        raise ToolMissing(
+            f"The MCP server needs the official SDK ({error}): pip install -e '.[mcp]'"
+        ) from None
+    with TemporaryDirectory(prefix="attune-mcp-") as data:
+        server: Any = MCPServer("attune", instructions=_INSTRUCTIONS, log_level="WARNING")
+        for tool in Tools(rights, Path(data)).all():
+            server.add_tool(_answering(tool), structured_output=False)
+        server.run("stdio")
+
+
+def _answering(tool: Tool) -> Callable[..., Coroutine[Any, Any, str]]:
+    """The tool with its answer as short JSON, and a sentence for what cannot be answered."""
+
+    @functools.wraps(tool)
+    async def answer(*args: Any, **kwargs: Any) -> str:
+        try:
+            found = await tool(*args, **kwargs)
+        except AttuneError as error:
+            from mcp.server.mcpserver.exceptions import ToolError
+
+            raise ToolError(str(error)) from None
+        return json.dumps(shortened(found), ensure_ascii=False)
+
+    answer.__annotations__ = {**tool.__annotations__, "return": "str"}
+    return answer

@@ -1,0 +1,142 @@
+"""The commands as tools for other programs: short, within a folder, bounded, cancellable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.mcp_server import Refused, Rights, Tools, _problem, _run, shortened
+from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
+
+pytest.importorskip("mcp")  # of an extra
+
+
+def call(coroutine):  # type: ignore[no-untyped-def]
+    return asyncio.run(coroutine)
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Tools:
+    return Tools(Rights(repository(tmp_path / "r", "v01").resolve()), tmp_path / "data")
+
+
+def test_long_answers_are_cut_and_say_so() -> None:
+    short = shortened({"a": list(range(40)), "b": "x" * 9000, "c": 1 / 3})
+    assert len(short["a"]) == 13
+    assert short["a"][-1] == "… 28 more"
+    assert len(short["b"]) < 700
+    assert short["c"] == 0.3333
+
+
+def test_a_problem_becomes_options() -> None:
+    assert _problem("B4 H32 HKV8 S1 KV4096 D128 bf16") == [
+        *("--batch=4", "--heads=32", "--seqlen=1", "--head-dim=128"),
+        *("--seqlen-kv=4096", "--heads-kv=8", "--dtype=bf16"),
+    ]
+    assert "--causal" in _problem("B1 causal")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    ["/etc/passwd.cu", "../secret.cu", "--help", "v01; ls", "kernels/none.cu", "attune-gate.toml"],
+)
+def test_what_lies_outside_or_is_no_kernel_is_refused(tools: Tools, kernel: str) -> None:
+    with pytest.raises(Refused):
+        call(tools.predict(kernel, "B1 H2 S64"))
+
+
+def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.cuh"
+    secret.write_text("// secret\n")
+    source = kernel_file(tmp_path / "r", "v01")
+    edit(source, ("#include", f'#include "{secret}"\n#include'))
+    with pytest.raises(Refused, match="outside"):
+        call(tools.predict(f"kernels/{source.name}", "B1 H2 S64"))
+
+
+def test_nothing_is_executed_or_kept_unless_the_server_may(tools: Tools) -> None:
+    with pytest.raises(Refused, match="--run"):
+        call(tools.check("v01"))
+    with pytest.raises(Refused, match="--write"):
+        call(tools.sweep("v01", "B1 H2 S64", keep=True))
+
+
+def test_a_call_that_takes_too_long_ends() -> None:
+    with pytest.raises(Refused, match="took longer than 0 s"):
+        call(_run(["selfcheck"], Path.cwd(), os.environ, 0.2))
+    assert not _children("selfcheck")
+
+
+def test_a_cancelled_call_ends_its_process() -> None:
+    async def cancelled() -> None:
+        task = asyncio.create_task(_run(["selfcheck"], Path.cwd(), os.environ, 60.0))
+        while not _children("selfcheck"):
+            await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    call(cancelled())
+    assert not _children("selfcheck")
+
+
+def _children(argument: str) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE and argument in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
+    from mcp import StdioServerParameters
+    from mcp.client import Client
+    from mcp.client.stdio import stdio_client
+
+    folder = repository(tmp_path / "r", "v01", settings=ONE_PROBLEM)
+    root = Path(__file__).resolve().parents[2]
+    environment = dict(os.environ) | {"PYTHONPATH": str(root)}
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "engine", "mcp"], cwd=folder, env=environment
+    )
+    source = f"kernels/{kernel_file(folder, 'v01').name}"
+
+    async def talk() -> dict[str, object]:
+        answers: dict[str, object] = {}
+        async with Client(stdio_client(server)) as client:
+            listed = await client.list_tools()
+            answers["tools"] = {tool.name for tool in listed.tools}
+            assert all(tool.description for tool in listed.tools)
+            for name, arguments in (
+                ("advice", {"kernel": source, "problem": "B1 H8 S128"}),
+                ("gate", {}),
+                ("check", {"kernel": source}),
+            ):
+                result = await client.call_tool(name, arguments)
+                answers[name] = (result.is_error, result.content[0].text)
+        return answers
+
+    found = call(talk())
+    assert found["tools"] == {
+        *("check", "explain", "counts", "advice", "predict", "sweep", "compare", "gate"),
+        "recommend_batch",
+    }
+    failed, text = found["advice"]
+    assert not failed
+    assert len(text) < 8000
+    advice = json.loads(text)["advice"]
+    assert {"conflicts", "few_ctas"} <= {each["code"] for each in advice}
+    assert advice[1]["place"].startswith("v01")
+    assert json.loads(found["gate"][1])["unchanged"] == ["v01"]
+    assert found["check"][0]
+    assert "--run" in found["check"][1]
