@@ -42,6 +42,7 @@ class RunResult:
     execution_ms: float | None = None  # wall time of all passes of one run, inside the backend
     executed: ExecutedStatements | None = None  # what ran of the source, where the backend knows
     warnings: tuple[str, ...] = ()  # sentences about what is suspicious, though it ran
+    code: str = ""  # of the error: engine.cuda_on_host.error_kinds; empty where it has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class CpuBackend:
             execution_ms=result.execution_ms,
             executed=result.executed,
             warnings=result.warnings,
+            code=result.kind or "",
         )
 
     def choose_part(
@@ -144,6 +145,7 @@ class CpuBackend:
             execution_ms=result.execution_ms,
             executed=result.executed,
             warnings=result.warnings,
+            code=result.kind or "",
         )
 
     def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
@@ -168,7 +170,8 @@ class CpuBackend:
         )
         launches = tuple(_launch(p, (prod(p.grid) - 1,)) for p in plan.passes)
         result = self._client.run(Job(library, buffers, launches), options.timeout_s)
-        return RunResult(result.status, with_names(result.reason, plan.source), result.log)
+        reason = with_names(result.reason, plan.source)
+        return RunResult(result.status, reason, result.log, code=result.kind or "")
 
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""

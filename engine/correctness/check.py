@@ -29,6 +29,7 @@ from engine.backends.base import RunResult
 from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
 from engine.correctness.diagnosis import diagnose, place_of
 from engine.correctness.expected import Expected, expect
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.maps import ErrorMap
 from engine.correctness.reference import Float64Array, as_tf32, emulated_attention
 from engine.correctness.roundoff import UNIT_ROUNDOFF
@@ -147,23 +148,25 @@ def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding
             "the kernel resets it, and "
         )
     sentence = f"{counters}look for a race: the check build in random order may name it."
-    where = place_of("not_repeatable", plan.source if plan else None)
-    return (Finding("not_repeatable", f"{sentence[0].upper()}{sentence[1:]}", 1.0, where),)
+    where = place_of(FindingCode.NOT_REPEATABLE, plan.source if plan else None)
+    return (
+        Finding(FindingCode.NOT_REPEATABLE, f"{sentence[0].upper()}{sentence[1:]}", 1.0, where),
+    )
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
     """A verdict on harsh inputs, knowing that the same kernel passed on others: what differs is how
     far scores lie from 0."""
-    explained = {"row_maximum", "score_precision"}
+    explained = {FindingCode.ROW_MAXIMUM, FindingCode.SCORE_PRECISION}
     if any(finding.pattern in explained for finding in wrong.findings):
         return wrong
     cause = Finding(
-        "row_maximum",
+        FindingCode.ROW_MAXIMUM,
         "It passes on the other inputs, whose scores lie near 0, where a wrong row maximum does no "
         "harm. Check the maximum that is subtracted from the scores: it must start at −inf and "
         "cover all keys of its own row, and of no other.",
         1.0,
-        place_of("row_maximum", source),
+        place_of(FindingCode.ROW_MAXIMUM, source),
     )
     return replace(wrong, findings=(cause, *wrong.findings))
 

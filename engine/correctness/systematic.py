@@ -33,9 +33,12 @@ from engine.correctness.tiles import Tiles
 _STANDARD_ERRORS = 8.0
 _LEAST_SLOPE = 0.1  # of the unit roundoff
 _FEWEST_ROWS = 32
-# RMS error against the baseline's from which on suspected bugs are tried: of right kernels at most
-# 1.0.
+# RMS error against the baseline's from which on suspected bugs are tried.
 _TELLING_RMS = 1.5
+# And from which on it is worth a warning by itself, as is the largest error: of right kernels at
+# most 1.0 and 1.1 on outputs of so many elements.
+_IMPRECISE_RMS, _IMPRECISE_LARGEST = 1.25, 1.6
+_FEWEST_ELEMENTS = 4096
 # How near to 1 the slope on a bug's effect must be.
 _NEAR_ONE = 0.25
 # The rows' own factors against the baseline's, and against the unit roundoff: of right kernels over
@@ -68,7 +71,7 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
             f"{bug.look_at[0].upper()}{bug.look_at[1:]}."
         )
     if not (biased or uneven):
-        return _imprecise(rms, expected)
+        return _imprecise(rms, expected, compared)
     if not biased:
         return (
             f"The output passes, but each row is off by a factor of its own, {factor:.3%} in RMS, "
@@ -84,13 +87,20 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
     )
 
 
-def _imprecise(rms: float, expected: Expected) -> str | None:
+def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str | None:
     """A warning where errors have no direction and are larger than rounding the operands gives."""
-    if not rms > _TELLING_RMS * expected.baseline_rms > 0:
+    if compared.error.size < _FEWEST_ELEMENTS or not expected.baseline_err > 0:
         return None
-    times = rms / expected.baseline_rms
+    for name, times, limit in (
+        ("RMS", rms / expected.baseline_rms, _IMPRECISE_RMS),
+        ("largest", float(compared.error.max()) / expected.baseline_err, _IMPRECISE_LARGEST),
+    ):
+        if times > limit:
+            break
+    else:
+        return None
     return (
-        f"The output passes, but its RMS error is {times:.2g} times that of "
+        f"The output passes, but its {name} error is {times:.2g} times that of "
         f"{expected.baseline_name}: look for lost precision in what is added up, such as O or a "
         "partial result that is rounded to 16 bits on its way."
     )

@@ -25,6 +25,7 @@ from engine.base.status import Status
 from engine.cuda_on_host import own_files
 from engine.cuda_on_host.build import HostLibrary, export_number
 from engine.cuda_on_host.debug_lines import LineTable
+from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch, bytes_needed
 from engine.cuda_on_host.transport import Channel, SharedSegment
@@ -175,6 +176,7 @@ class Client:
                 f"{file}:{line}: uninitialised local variable: '{name}' is read before anything "
                 f"is written to it, and the output depends on what it held.",
                 log=log,
+                kind=ErrorKind.LOCAL_UNINITIALISED,
             )
         return JobResult(
             Status.PASSED,
@@ -190,6 +192,7 @@ class Client:
             ),
             round_trip_ms=round_trip_ms,
             warnings=tuple(_sentence(job.library, w) for w in answer.get("warnings", ())),
+            warning_kinds=tuple(ErrorKind(w["kind"]) for w in answer.get("warnings", ())),
         )
 
     # ---- the child's life ----
@@ -245,20 +248,22 @@ class Client:
         process = self._process
         log = process.printed() if process is not None else ""
         self._stop()
-        if failure["kind"] == "time limit":
+        if failure["kind"] == ErrorKind.TIME_LIMIT:
             where = _where(job.library, failure["place"])
             at = f", CTA {_triple(failure['cta'])}, thread {_triple(failure['thread'])}"
             prefix = f"{where}: kernel {failure['entry']}{at}: " if where else ""
             return self._timed_out(job, timeout_s, prefix)
         reason = _sentence(job.library, failure)
-        guards_intact = failure["kind"] != "guard zone damaged"
+        kind = ErrorKind(failure["kind"])
+        guards_intact = kind is not ErrorKind.GUARD_ZONE
         changed = tuple(b.name for b in job.buffers if b.read_only)
         return JobResult(
             Status.LAUNCH_ERROR,
             reason,
             log=log,
             guards_intact=guards_intact,
-            changed_inputs=changed if failure["kind"] == "write to an input" else (),
+            changed_inputs=changed if kind is ErrorKind.INPUT_WRITTEN else (),
+            kind=kind,
         )
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from engine.base.launch import Argument
 from engine.base.status import Status
 from engine.cuda_on_host.build import HostLibrary
+from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
 
@@ -94,6 +95,8 @@ class JobResult:
     touched: tuple[tuple[str, int] | None, ...] = ()  # of a probe: (buffer, byte) of each CTA
     executed: ExecutedStatements | None = None  # in the check build
     warnings: tuple[str, ...] = ()  # suspicious, though it ran; in the check build
+    kind: ErrorKind | None = None  # of an error that the runtime names
+    warning_kinds: tuple[ErrorKind, ...] = ()  # of the warnings
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included
 
 

@@ -13,7 +13,7 @@ from math import ceil, prod
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.plan import make_plan
 from engine.problem import MAX_HEADS, Problem
 from kernels.variant import Config, Variant
@@ -43,7 +43,7 @@ def offset_warning(
     if any(prod(p.cluster) > 1 or prod(p.grid) < large.batch for p in plan.passes):
         return None  # clusters run whole, and a CTA that stays for many tiles runs too long
     result = backend.run_last_ctas(plan, replace(options, timeout_s=_TIMEOUT_S, repeat=False))
-    if result.status is not Status.LAUNCH_ERROR or "out of bounds" not in result.reason:
+    if result.code not in (ErrorKind.GLOBAL_BOUNDS, ErrorKind.ILLEGAL_ADDRESS):
         return None
     return (
         f"The output passes, but at {large.label()} ({large.elements:,} elements), which the "

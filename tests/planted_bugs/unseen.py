@@ -64,7 +64,7 @@ _COLUMNS = (r"column",)
 _QUERY = (r"query (row|index|tile)", r"rows that hold", r"Q being read", r"Q of a head")
 
 
-def _rows(
+def rows(
     kind: Kind,
     *rows: _Row,
     shapes: Shapes = "odd",
@@ -79,7 +79,7 @@ def _rows(
 
 UNSEEN: tuple[Unseen, ...] = (
     # ---- masks ----
-    *_rows(
+    *rows(
         "mask",
         (
             "one key too many",
@@ -121,7 +121,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ("no keys of the own tile", ("v12",), "cta_m0 + BLOCK_M)", "cta_m0)", (r"visible key",)),
         shapes="causal",
     ),
-    *_rows(
+    *rows(
         "mask",
         (
             "keys masked by the number of queries",
@@ -132,7 +132,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         on=_LONGER_KV,
     ),
-    *_rows(
+    *rows(
         "mask",
         (
             "packed rows taken for queries",
@@ -151,7 +151,7 @@ UNSEEN: tuple[Unseen, ...] = (
         on=_GQA_CAUSAL,
     ),
     # ---- the key loop ----
-    *_rows(
+    *rows(
         "key loop",
         (
             "tiles rounded down",
@@ -169,7 +169,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         config=_REUSED,
     ),
-    *_rows(
+    *rows(
         "key loop",
         (
             "loop ends at the number of queries",
@@ -180,7 +180,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         on=_LONGER_KV,
     ),
-    *_rows(
+    *rows(
         "key loop",
         (
             "the tile is visited twice",
@@ -198,7 +198,7 @@ UNSEEN: tuple[Unseen, ...] = (
             (r"keys .* of (each|every) (key )?tile", r"row sum", r"leav(es|ing) out"),
         ),
     ),
-    *_rows(
+    *rows(
         "key loop",
         (
             "splits of a rounded length",
@@ -217,7 +217,7 @@ UNSEEN: tuple[Unseen, ...] = (
         on=_MANY_KEYS,
     ),
     # ---- softmax ----
-    *_rows(
+    *rows(
         "softmax",
         (
             "scale of twice the columns",
@@ -313,7 +313,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         config={},
     ),
-    *_rows(
+    *rows(
         "softmax",
         (
             "O is rescaled for far too large a growth alone",
@@ -325,7 +325,7 @@ UNSEEN: tuple[Unseen, ...] = (
         config=_SEVERAL,
     ),
     # ---- fusion of splits ----
-    *_rows(
+    *rows(
         "fusion",
         (
             "weights without the scale",
@@ -364,7 +364,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         ("nobody fuses", ("v06",), "== NUM_SPLITS - 1;", "== NUM_SPLITS;", (r"arriv", r"fus")),
     ),
-    *_rows(
+    *rows(
         "fusion",
         (
             "merge forgets the weight of l",
@@ -390,7 +390,7 @@ UNSEEN: tuple[Unseen, ...] = (
         on=_MANY_KEYS,
     ),
     # ---- addressing ----
-    *_rows(
+    *rows(
         "addressing",
         (
             "stride of K and V is Q's",
@@ -401,7 +401,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         on=_LONGER_KV,
     ),
-    *_rows(
+    *rows(
         "addressing",
         (
             "scores of other rows than they are stored to",
@@ -447,7 +447,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         config={},
     ),
-    *_rows(
+    *rows(
         "addressing",
         (
             "batch and head exchanged",
@@ -458,7 +458,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         on=(Problem(3, 3, 77, 64),),
     ),
-    *_rows(
+    *rows(
         "addressing",
         (
             "K/V head by the remainder",
@@ -476,7 +476,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         shapes="gqa",
     ),
-    *_rows(
+    *rows(
         "addressing",
         (
             "V a row further than K",
@@ -495,7 +495,7 @@ UNSEEN: tuple[Unseen, ...] = (
         on=_MANY_KEYS,
     ),
     # ---- fragments, swizzles, descriptors ----
-    *_rows(
+    *rows(
         "fragments",
         (
             "halves of the second K exchanged",
@@ -575,7 +575,7 @@ UNSEEN: tuple[Unseen, ...] = (
             (r"swizzle", r"column"),
         ),
     ),
-    *_rows(
+    *rows(
         "fragments",
         (
             "boxes of V as far apart as Q's",
@@ -595,7 +595,7 @@ UNSEEN: tuple[Unseen, ...] = (
         on=_WIDE,
     ),
     # ---- precision ----
-    *_rows(
+    *rows(
         "precision",
         (
             "O rounded every tile",
@@ -640,7 +640,7 @@ UNSEEN: tuple[Unseen, ...] = (
             _ROUNDED,
         ),
     ),
-    *_rows(
+    *rows(
         "precision",
         (
             "polynomial with a coefficient rounded",
@@ -652,7 +652,7 @@ UNSEEN: tuple[Unseen, ...] = (
         config={"polynomial": 4},
     ),
     # ---- barriers ----
-    *_rows(
+    *rows(
         "barrier",
         (
             "no warp barrier behind S",
@@ -713,7 +713,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         ("no barrier in the loop", ("v10",), "        __syncthreads();\n", "", (r"__syncthreads",)),
     ),
-    *_rows(
+    *rows(
         "barrier",
         (
             "no barrier before the merge",
@@ -732,7 +732,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         on=_MANY_KEYS,
     ),
-    *_rows(
+    *rows(
         "barrier",
         (
             "barrier of half of the group",
@@ -765,7 +765,7 @@ UNSEEN: tuple[Unseen, ...] = (
         config=_REUSED,
     ),
     # ---- cp.async ----
-    *_rows(
+    *rows(
         "copy",
         (
             "a tile too many under way",
@@ -792,7 +792,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         ("no waiting for V", ("v12",), "cp_async_wait_all();", "", (r"copy not complete",)),
     ),
-    *_rows(
+    *rows(
         "copy",
         (
             "a tile too many under way",
@@ -812,7 +812,7 @@ UNSEEN: tuple[Unseen, ...] = (
         nth=0,
     ),
     # ---- mbarriers and TMA ----
-    *_rows(
+    *rows(
         "mbarrier",
         (
             "waits for the next stage",
@@ -907,7 +907,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         config={},
     ),
-    *_rows(
+    *rows(
         "mbarrier",
         (
             "parity of the ring never changes",
@@ -940,7 +940,7 @@ UNSEEN: tuple[Unseen, ...] = (
         config=_SEVERAL,
     ),
     # ---- wgmma ----
-    *_rows(
+    *rows(
         "wgmma",
         (
             "O and P touched while they are multiplied",
@@ -984,7 +984,7 @@ UNSEEN: tuple[Unseen, ...] = (
         config=_REUSED,
     ),
     # ---- registers of a warp ----
-    *_rows(
+    *rows(
         "registers",
         (
             "one warp of the producer gives registers back",
@@ -1016,7 +1016,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
     ),
     # ---- stores ----
-    *_rows(
+    *rows(
         "store",
         (
             "last pair of a thread not stored",
@@ -1055,7 +1055,7 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
     ),
     # ---- products in 32 bits ----
-    *_rows(
+    *rows(
         "overflow",
         (
             "index of a head in 32 bits",
@@ -1086,7 +1086,7 @@ UNSEEN: tuple[Unseen, ...] = (
 # Two were meant as bugs and are none: of tiles of 64 keys the mask begins in time, and the first
 # correction, exp(−inf), wipes out what l began with.
 LEGAL: tuple[Unseen, ...] = (
-    *_rows(
+    *rows(
         "mask",
         (
             "every tile masked",
@@ -1111,7 +1111,7 @@ LEGAL: tuple[Unseen, ...] = (
         ),
         shapes="causal",
     ),
-    *_rows(
+    *rows(
         "fragments",
         ("l begins at 1", ("v01", "v02"), "float l = 0.0f;", "float l = 1.0f;", ()),
         (

@@ -19,6 +19,7 @@ from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
 from engine.correctness.diagnosis.regions import Region, place_of
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.maps import ErrorMap, error_maps
 from engine.correctness.reference import Coverage, everything
 from engine.correctness.suspected_bugs import (
@@ -76,7 +77,7 @@ def _findings(
         wrong = compared.coverage.take(broken.nonfinite) | compared.over
         far = far_scores_words(inputs, compared, wrong)
     if counts[1]:
-        name = "row_maximum" if far else "nan_row"
+        name = FindingCode.ROW_MAXIMUM if far else FindingCode.NAN_ROW
         findings.append(_nonfinite(name, nonfinite, whole, tiles, counts[1] / total, far))
     if counts[2]:
         findings += _wrong_values(inputs, compared, tiles, counts[2] / total, far)
@@ -93,7 +94,7 @@ def _wrong_values(
         rounded = lost_precision(cases)
         if rounded is not None:
             return [_cause(rounded, share)]
-        return [Finding("row_maximum", f"{far[0].upper()}{far[1:]}.", share)]
+        return [Finding(FindingCode.ROW_MAXIMUM, f"{far[0].upper()}{far[1:]}.", share)]
     cause = _cause_of(cases)
     known = [_cause(cause, share)] if cause is not None else []
     return known + [
@@ -144,11 +145,11 @@ def _unwritten(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) 
         text = "The output was never written: look at the store of O and at the launch's grid."
     else:
         text = f"Never written: {region.words()}{_tail(region, tiles)}."
-    return Finding("unwritten", text, share)
+    return Finding(FindingCode.UNWRITTEN, text, share)
 
 
 def _nonfinite(
-    name: str, mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float, far: str
+    name: FindingCode, mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float, far: str
 ) -> Finding:
     region = Region.of(mask, coverage)
     where = "everywhere" if mask.all() else f"in {region.words()}{_tail(region, tiles)}"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.correctness.diagnosis.regions import span
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import IntArray
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
@@ -74,7 +75,7 @@ def _bug(rows: IntArray, offsets: IntArray) -> SuspectedBug:
     if len(lanes) < _LANES and len(rows) >= _LANES:
         where = f"; of every {_LANES} rows it is {span('row', lanes, -1)}"
     return SuspectedBug(
-        "causal_mask",
+        FindingCode.CAUSAL_MASK,
         f"a causal mask that ends at another key than the row's own: {named}"
         + (", …" if len(rows) > _MAX_NAMED else "")
         + where,

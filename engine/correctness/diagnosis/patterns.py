@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.diagnosis.regions import Region, span
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Coverage, IntArray
 from engine.correctness.tiles import Tiles
 
@@ -24,7 +25,7 @@ _DENSE = 0.5
 class Pattern:
     """A pattern in where the wrong elements lie."""
 
-    name: str
+    name: FindingCode
     sentence: str
     tells_more: bool = True  # worth saying even where the cause is known
 
@@ -59,7 +60,7 @@ def _heads(region: Region) -> Sequence[Pattern]:
     if len(region.slices) == 1:
         return (
             Pattern(
-                "one_head",
+                FindingCode.ONE_HEAD,
                 f"Only {where} is wrong: look at the offset of this head (its base address or "
                 "stride), not at the maths.",
             ),
@@ -68,7 +69,7 @@ def _heads(region: Region) -> Sequence[Pattern]:
     if len(region.slices) == total - 1 and 0 not in region.slices:
         return (
             Pattern(
-                "head_stride",
+                FindingCode.HEAD_STRIDE,
                 "Every head is wrong but the first of the first batch, whose offset is 0 whatever "
                 "the stride: look at the stride between heads.",
             ),
@@ -77,14 +78,14 @@ def _heads(region: Region) -> Sequence[Pattern]:
     if groups:
         return (
             Pattern(
-                "kv_head",
+                FindingCode.KV_HEAD,
                 f"Only {where} are wrong, which are all the query heads of {groups}: look at the "
                 "offset of K and V.",
             ),
         )
     return (
         Pattern(
-            "some_heads",
+            FindingCode.SOME_HEADS,
             f"Only {where} are wrong: look at how the offset is computed from batch and head.",
         ),
     )
@@ -96,7 +97,7 @@ def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> 
         return ()
     which = region.row_words()
     if len(rows) == 1:
-        return (Pattern("one_row", f"Only {which} is wrong."),)
+        return (Pattern(FindingCode.ONE_ROW, f"Only {which} is wrong."),)
     wrong_tiles = np.unique(rows // block)
     last = tiles.num_query_tiles - 1
     if len(wrong_tiles) == 1 and last > 0:
@@ -104,19 +105,19 @@ def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> 
         if tile == last and tiles.seqlen % block:
             return (
                 Pattern(
-                    "tail_tile",
+                    FindingCode.TAIL_TILE,
                     f"Only the last, partial query tile is wrong ({which}; {tiles.seqlen % block} "
                     f"of {block} rows exist): look at how its rows are loaded, masked and stored.",
                 ),
             )
-        return (Pattern("one_query_tile", f"Only query tile {tile} is wrong ({which})."),)
+        return (Pattern(FindingCode.ONE_QUERY_TILE, f"Only query tile {tile} is wrong ({which})."),)
     in_tile = _positions_in_tile(mask, coverage, block)
     if in_tile is not None:
         return (_same_rows(in_tile, tiles),)
     if wrong_tiles[0] > 0 and np.array_equal(wrong_tiles, np.arange(wrong_tiles[0], last + 1)):
         return (
             Pattern(
-                "later_tiles",
+                FindingCode.LATER_TILES,
                 f"Query tiles up to {wrong_tiles[0] - 1} are right and the later ones wrong "
                 f"({which}): look at what depends on "
                 + (
@@ -127,7 +128,7 @@ def _rows(mask: BoolArray, region: Region, coverage: Coverage, tiles: Tiles) -> 
                 tells_more=False,
             ),
         )
-    return (Pattern("some_rows", f"Only {which} are wrong.", tells_more=False),)
+    return (Pattern(FindingCode.SOME_ROWS, f"Only {which} are wrong.", tells_more=False),)
 
 
 def _positions_in_tile(mask: BoolArray, coverage: Coverage, block: int) -> IntArray | None:
@@ -147,12 +148,12 @@ def _same_rows(positions: IntArray, tiles: Tiles) -> Pattern:
     warps = np.unique(positions // per_warp)
     if len(warps) == 1 and len(positions) == per_warp:
         return Pattern(
-            "rows_of_one_warp",
+            FindingCode.ROWS_OF_ONE_WARP,
             f"In every query tile the same rows are wrong, {which} of {tiles.block_m}: the rows of "
             f"warp {warps[0]}, if the CTA's {tiles.threads} threads share its rows in order.",
         )
     return Pattern(
-        "rows_in_tile",
+        FindingCode.ROWS_IN_TILE,
         f"In every query tile the same rows are wrong, {which} of {tiles.block_m}: look at what "
         "differs between its threads, such as lane, warp or a register tile.",
     )
@@ -165,7 +166,7 @@ def _columns(region: Region) -> Sequence[Pattern]:
     verb = "is" if len(region.columns) == 1 else "are"
     return (
         Pattern(
-            "columns_of_d",
+            FindingCode.COLUMNS_OF_D,
             f"Only {which} of d {verb} wrong: look at which thread owns these columns when V is "
             "read and O is stored.",
         ),
@@ -175,7 +176,7 @@ def _columns(region: Region) -> Sequence[Pattern]:
 def _precision(compared: ComparedOutput, wrong: BoolArray) -> Pattern:
     times = compared.error[wrong].max() / compared.tolerance
     return Pattern(
-        "precision",
+        FindingCode.PRECISION,
         f"{np.count_nonzero(wrong):,} scattered elements are over the tolerance, by a factor of "
         f"{times:.2g} at most, which looks like lost precision: a sum in 16 bits, a coarse exp, a "
         "score that is rounded.",
@@ -186,7 +187,7 @@ def _precision(compared: ComparedOutput, wrong: BoolArray) -> Pattern:
 def _everywhere(region: Region) -> Pattern:
     heads = "Every head," if region.problem.batch * region.problem.num_heads > 1 else "Every"
     return Pattern(
-        "everywhere",
+        FindingCode.EVERYWHERE,
         f"{heads} row and column has wrong elements: the main loop is wrong, not an edge of it.",
         tells_more=False,
     )

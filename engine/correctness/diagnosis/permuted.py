@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.correctness.diagnosis.regions import span
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs import Case, Match, SuspectedBug
 
@@ -35,7 +36,7 @@ def moved_columns(cases: Sequence[Case]) -> Match | None:
         return None
     what = f"swapped columns of d: {_pairs('column', wrong, source)}"
     return _match(
-        "columns_of_d", what, "look at which thread reads and stores these columns", share
+        FindingCode.COLUMNS_OF_D, what, "look at which thread reads and stores these columns", share
     )
 
 
@@ -55,7 +56,7 @@ def moved_rows(cases: Sequence[Case]) -> Match | None:
     rows, sources = case.rows[wrong], case.every_row[source]
     what = f"rows that hold each other's results: {_pairs('row', rows, sources)}"
     look_at = "look at the query row that a result is computed for, and the one it is stored to"
-    return _match("query_index", what, look_at, share)
+    return _match(FindingCode.QUERY_INDEX, what, look_at, share)
 
 
 def _nearest(
@@ -96,5 +97,5 @@ def _pairs(name: str, to: IntArray, source: IntArray) -> str:
     return text if len(listed) <= _MAX_NAMED else f"{text} among {span(name, to, -1)}"
 
 
-def _match(pattern: str, what: str, look_at: str, share: float) -> Match:
+def _match(pattern: FindingCode, what: str, look_at: str, share: float) -> Match:
     return Match(SuspectedBug(pattern, what, look_at, lambda _: None), share, share)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Coverage, IntArray
 from engine.problem import Problem
 
@@ -125,32 +126,32 @@ _CHUNKS = (r"\bchunk_\w+\s*=", r"NUM_SPLITS|NUM_WARPS")
 
 # A finding's pattern → what its line contains; the first that fits counts.
 _LINES: Mapping[str, Sequence[str]] = {
-    "tail_mask": _MASK,
-    "causal_mask": _MASK,
-    "causal_diagonal": _MASK,
-    "softmax_scale": (r"\*=?\s*softmax_scale", *_MASK),
-    "not_normalised": _SUM,
-    "row_factor": _SUM,
-    "score_precision": (r"\bs_\w+\s*\[.*\]\s*=", _EXP),
-    "online_rescale": (r"\bcorrection\b.*=", _EXP),
-    "lane_maximum": _MAXIMUM,
-    "row_maximum": _MAXIMUM,
-    "fusion_rescale": _FUSION,
-    "split_missing": _CHUNKS,
-    "kv_split_seam": _CHUNKS,
-    "key_tile": _KEY_LOOP,
-    "tail_tile": _KEY_LOOP,
-    "first_key": _KEY_LOOP,
-    "key_count": _KEY_LOOP,
-    "query_index": (r"\(q_smem\b.*\bq\b", r"\bq\s*\+"),
-    "head_stride": (r"\b\w*head\w*\s*=",),
-    "operand": (r"\(k_smem\b.*\bk\b", r"\bk\s*\+"),
-    "mma_fragment": (r"^\s*mma\w*\s*\(|ldmatrix\w*\s*\(", r"\bmma"),
-    "swizzle": (r"\bswizzled\s*\(", r"\^", r"wgmma_descriptor"),
-    "score_columns": (r"^\s*mma\w*\s*\(", r"score\s*\+="),
-    "columns_of_d": _STORE,
-    "unwritten": _STORE,
-    "not_repeatable": (r"\batomic\w*\s*\(",),
+    FindingCode.TAIL_MASK: _MASK,
+    FindingCode.CAUSAL_MASK: _MASK,
+    FindingCode.CAUSAL_DIAGONAL: _MASK,
+    FindingCode.SOFTMAX_SCALE: (r"\*=?\s*softmax_scale", *_MASK),
+    FindingCode.NOT_NORMALISED: _SUM,
+    FindingCode.ROW_FACTOR: _SUM,
+    FindingCode.SCORE_PRECISION: (r"\bs_\w+\s*\[.*\]\s*=", _EXP),
+    FindingCode.ONLINE_RESCALE: (r"\bcorrection\b.*=", _EXP),
+    FindingCode.LANE_MAXIMUM: _MAXIMUM,
+    FindingCode.ROW_MAXIMUM: _MAXIMUM,
+    FindingCode.FUSION_RESCALE: _FUSION,
+    FindingCode.SPLIT_MISSING: _CHUNKS,
+    FindingCode.KV_SPLIT_SEAM: _CHUNKS,
+    FindingCode.KEY_TILE: _KEY_LOOP,
+    FindingCode.TAIL_TILE: _KEY_LOOP,
+    FindingCode.FIRST_KEY: _KEY_LOOP,
+    FindingCode.KEY_COUNT: _KEY_LOOP,
+    FindingCode.QUERY_INDEX: (r"\(q_smem\b.*\bq\b", r"\bq\s*\+"),
+    FindingCode.HEAD_STRIDE: (r"\b\w*head\w*\s*=",),
+    FindingCode.OPERAND: (r"\(k_smem\b.*\bk\b", r"\bk\s*\+"),
+    FindingCode.MMA_FRAGMENT: (r"^\s*mma\w*\s*\(|ldmatrix\w*\s*\(", r"\bmma"),
+    FindingCode.SWIZZLE: (r"\bswizzled\s*\(", r"\^", r"wgmma_descriptor"),
+    FindingCode.SCORE_COLUMNS: (r"^\s*mma\w*\s*\(", r"score\s*\+="),
+    FindingCode.COLUMNS_OF_D: _STORE,
+    FindingCode.UNWRITTEN: _STORE,
+    FindingCode.NOT_REPEATABLE: (r"\batomic\w*\s*\(",),
 }
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.diagnosis.regions import span
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, score_blocks, slice_qkv
 from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
@@ -40,7 +41,7 @@ _ROUNDED = 32
 class _Cut:
     """One way to divide the keys, and what it means if it explains the error."""
 
-    pattern: str
+    pattern: FindingCode
     what: str
     look_at: str
     segment_of_key: IntArray
@@ -63,7 +64,10 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
             explained, low, high = _explained(cases, rows, cut, groups)
             if explained >= MIN_EXPLAINED:
                 bug = _bug(cases[0], cut, groups, low, high)
-                if cut.pattern in ("fusion_rescale", "online_rescale") and len(groups) == 1:
+                if (
+                    cut.pattern in (FindingCode.FUSION_RESCALE, FindingCode.ONLINE_RESCALE)
+                    and len(groups) == 1
+                ):
                     bug = _left_out(cases, rows, cut) or bug
                 return Match(bug, explained, 1.0)
     return None
@@ -77,7 +81,7 @@ def _bug(
         columns = span("column", groups[0], -1)
         what += f", another for each group of columns ({columns}, and so on)"
         look_at += "; the threads that own the columns do not agree on it"
-    if cut.pattern == "row_factor":
+    if cut.pattern == FindingCode.ROW_FACTOR:
         what += f" ({low:.3g} to {high:.3g})"
         limit = _ROUNDED * NOISE[case.problem.dtype]
         if 1 - limit < low < 1 < high < 1 + limit:
@@ -108,7 +112,7 @@ def _left_out(cases: Sequence[Case], rows: Sequence[IntArray], cut: _Cut) -> Sus
     more = "" if len(places) <= _MAX_PLACES else ", and so on"
     which = "; ".join(places[:_MAX_PLACES]) + more
     return SuspectedBug(
-        "key_tile",
+        FindingCode.KEY_TILE,
         f"leaving out {keys[0]}"
         if len(set(keys)) == 1
         else f"leaving out key tiles, others in each query tile: {which}",
@@ -143,7 +147,7 @@ def _place(case: Case, query_tile: int) -> str:
 def _cuts(case: Case) -> Iterator[_Cut]:
     keys, tiles = case.keys, case.tiles
     yield _Cut(
-        "row_factor",
+        FindingCode.ROW_FACTOR,
         "rows that are each wrong by one constant factor",
         "look at the row sum l: the keys and lanes that it sums over, and the division by it",
         np.zeros_like(keys),
@@ -152,14 +156,14 @@ def _cuts(case: Case) -> Iterator[_Cut]:
     num_tiles = int(tile_of_key[-1]) + 1
     if tiles.num_chunks > 1:
         yield _Cut(
-            "fusion_rescale",
+            FindingCode.FUSION_RESCALE,
             f"{tiles.chunk_name}s that are each right and combined with wrong weights",
             "look at the weights exp(m_i − m) of the fusion, and at the m_i and l_i handed over",
             keys // tiles.chunk_rows,
         )
     if num_tiles > 1:
         yield _Cut(
-            "online_rescale",
+            FindingCode.ONLINE_RESCALE,
             "key tiles that are each right and combined with wrong weights",
             "look at the rescale of O and l by exp(m_old − m_new), and at the row that it is for",
             tile_of_key,
@@ -169,7 +173,7 @@ def _cuts(case: Case) -> Iterator[_Cut]:
         half = in_tile >> bit & 1
         first = span("key", np.flatnonzero(half == 0)[:4], -1)
         yield _Cut(
-            "lane_maximum",
+            FindingCode.LANE_MAXIMUM,
             f"keys with wrong weights against others of their tile, by bit {bit} of their index "
             f"({first}, … against the rest)",
             "look at the row maximum and its reduction over the lanes: those that take these keys "

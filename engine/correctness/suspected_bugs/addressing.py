@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 from engine.tensors import RawArray, decode
@@ -79,7 +80,7 @@ def _queries(case: Case) -> Iterator[SuspectedBug]:
     for name, query_of in maps:
         for own_mask in (True, False) if case.problem.causal else (True,):
             yield SuspectedBug(
-                "query_index",
+                FindingCode.QUERY_INDEX,
                 f"a wrong query index{split_pass}, Q being read from {name}",
                 f"look at the query row that Q is loaded from{split_pass}",
                 partial(_wrong_query, query_of, own_mask),
@@ -158,7 +159,7 @@ def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
         for rows, name in ((1, "one row"), (case.tiles.block_n, "one key tile")):
             for step, word in ((rows, "too far on"), (-rows, "too early")):
                 yield SuspectedBug(
-                    "head_stride",
+                    FindingCode.HEAD_STRIDE,
                     f"{names} of a head read {name} {word}, with zeros outside of it",
                     f"look at the row that {names} is copied from: a coordinate of TMA, or a load "
                     "that is guarded",
@@ -213,7 +214,7 @@ def _exchanged(case: Case) -> Iterator[SuspectedBug]:
         for source in names:
             if operand != source:
                 yield SuspectedBug(
-                    "operand",
+                    FindingCode.OPERAND,
                     f"{source.upper()} in {operand.upper()}'s place",
                     f"look at the pointer that {operand.upper()} is loaded from",
                     partial(_replaced, operand, source),
@@ -250,7 +251,7 @@ def _elsewhere(
     for operands in choices:
         names = " and ".join(operands.upper()) if len(operands) < 3 else "Q, K and V"
         yield SuspectedBug(
-            "head_stride",
+            FindingCode.HEAD_STRIDE,
             f"{names} of a head read {where}",
             f"look at how the address of {names} is computed from batch, head and stride",
             partial(_read_at, base_of, operands),

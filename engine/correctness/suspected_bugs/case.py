@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, kv_slices, slice_qkv
 from engine.correctness.tiles import Tiles
 from engine.problem import Problem
@@ -229,7 +230,7 @@ Prediction = Callable[[Case], Float64Array | None]
 class SuspectedBug:
     """A bug whose output can be computed."""
 
-    pattern: str  # the finding's name: "causal_diagonal", "fusion_rescale", …
+    pattern: FindingCode
     what: str  # completes "The output matches …"
     look_at: str  # where to look, a whole clause
     predict: Prediction

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 
@@ -65,7 +66,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
         ),
     ):
         yield SuspectedBug(
-            "mma_fragment",
+            FindingCode.MMA_FRAGMENT,
             f"mma fragments (8 × 8 pieces) {what}",
             look_at,
             partial(_moved, of_k, of_v),
@@ -75,7 +76,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
         ("that are neighbours in a column of Q exchanged", _swapped_rows),
     ):
         yield SuspectedBug(
-            "mma_fragment",
+            FindingCode.MMA_FRAGMENT,
             f"mma fragments (8 × 8 pieces) {what}",
             registers,
             partial(_moved_q, move),
@@ -86,7 +87,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
         ("that are neighbours in a row of P exchanged: keys 8 apart", _swapped_columns),
     ):
         yield SuspectedBug(
-            "mma_fragment",
+            FindingCode.MMA_FRAGMENT,
             f"mma fragments (8 × 8 pieces) {what}",
             registers,
             partial(_moved_p, move),
@@ -96,7 +97,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
         for side in ("last", "first"):
             if count < case.problem.head_dim:
                 yield SuspectedBug(
-                    "score_columns",
+                    FindingCode.SCORE_COLUMNS,
                     f"scores that leave out the {side} {count} columns of Q and K",
                     "look at the loop or the instructions that sum Q·Kᵀ over d",
                     partial(_columns_cut, count, side == "last"),
@@ -105,7 +106,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
         for is_set in (True, False):
             which = f"those of d whose bit {bit} is {'set' if is_set else 'clear'}"
             yield SuspectedBug(
-                "score_columns",
+                FindingCode.SCORE_COLUMNS,
                 f"scores that leave out half of the columns of Q and K, {which}",
                 "look at the loop or the instructions that sum Q·Kᵀ over d",
                 partial(_columns_left_out, bit, is_set),
@@ -133,14 +134,14 @@ def _swizzles() -> Iterator[SuspectedBug]:
         ("Q, K and V", True, True, True),
     ):
         yield SuspectedBug(
-            "swizzle",
+            FindingCode.SWIZZLE,
             f"a swizzle of {name} on one side alone: chunks of 8 columns in the places of others, "
             "by their row",
             look_at,
             partial(_swizzled_inputs, of_q, of_k, of_v),
         )
     yield SuspectedBug(
-        "swizzle",
+        FindingCode.SWIZZLE,
         "a swizzle of O on one side alone: chunks of 8 columns in the places of others, by their "
         "row",
         look_at,
@@ -182,7 +183,7 @@ def _moved_p(move: Move, case: Case) -> Float64Array:
     blocks = np.unique(case.rows // _STEP)
     rows = (blocks[:, None] * _STEP + np.arange(_STEP)).ravel()
     inside = rows < problem.seqlen
-    scores = np.full((len(rows), problem.num_keys), -np.inf)
+    scores = np.zeros((len(rows), problem.num_keys))  # rows past the end are zeros
     scores[inside] = problem.softmax_scale * case.q[rows[inside]] @ case.k.T
     if problem.causal:
         scores[case.keys > rows[:, None]] = -np.inf

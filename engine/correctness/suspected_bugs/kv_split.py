@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import (
     Case,
@@ -28,14 +29,16 @@ def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
     tiles = case.tiles
     if tiles.num_chunks > 1:
         yield from _fusion(case)
-        yield from _whole_segments(case, tiles.chunk_rows, tiles.chunk_name, "split_missing")
-        yield from _seams(case, tiles.chunk_rows, tiles.chunk_name, "kv_split_seam")
+        yield from _whole_segments(
+            case, tiles.chunk_rows, tiles.chunk_name, FindingCode.SPLIT_MISSING
+        )
+        yield from _seams(case, tiles.chunk_rows, tiles.chunk_name, FindingCode.KV_SPLIT_SEAM)
     if tiles.block_n >= 16:
         yield from _parts_of_tiles(case)
     if 1 < tiles.num_key_tiles <= _MAX_TILES:
         yield from _every_second(case)
-        yield from _whole_segments(case, tiles.block_n, "key tile", "key_tile")
-        yield from _seams(case, tiles.block_n, "key tile", "key_tile")
+        yield from _whole_segments(case, tiles.block_n, "key tile", FindingCode.KEY_TILE)
+        yield from _seams(case, tiles.block_n, "key tile", FindingCode.KEY_TILE)
 
 
 def _fusion(case: Case) -> Iterator[SuspectedBug]:
@@ -51,22 +54,25 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
         (f"{whole} that rescales O_i but not l_i by exp(m_i − m)", True, False),
     ):
         yield SuspectedBug(
-            "fusion_rescale", what, look_at, partial(_fused, weigh_acc=weigh_acc, weigh_l=weigh_l)
+            FindingCode.FUSION_RESCALE,
+            what,
+            look_at,
+            partial(_fused, weigh_acc=weigh_acc, weigh_l=weigh_l),
         )
     yield SuspectedBug(
-        "fusion_rescale",
+        FindingCode.FUSION_RESCALE,
         f"{whole} without the rescale: the plain mean of their normalised outputs",
         look_at,
         partial(_mean_of_splits, False),
     )
     yield SuspectedBug(
-        "fusion_rescale",
+        FindingCode.FUSION_RESCALE,
         f"{whole} without the rescale: the plain mean over all of them, empty ones counted",
         look_at,
         partial(_mean_of_splits, True),
     )
     yield SuspectedBug(
-        "fusion_rescale",
+        FindingCode.FUSION_RESCALE,
         f"{whole} with the weights upside down, exp(m − m_i)",
         look_at,
         _upside_down,
@@ -99,7 +105,9 @@ def _upside_down(case: Case) -> Float64Array:
     return np.asarray((weight[..., None] * chunks.acc).sum(axis=0) / total)
 
 
-def _whole_segments(case: Case, size: int, name: str, pattern: str) -> Iterator[SuspectedBug]:
+def _whole_segments(
+    case: Case, size: int, name: str, pattern: FindingCode
+) -> Iterator[SuspectedBug]:
     """Each segment of `size` keys left out, or counted twice."""
     starts = range(0, case.problem.num_keys, size)
     for index, start in enumerate(starts):
@@ -142,7 +150,7 @@ def _parts_of_tiles(case: Case) -> Iterator[SuspectedBug]:
                 ("the row sum alone", False),
             ):
                 yield SuspectedBug(
-                    "key_tile",
+                    FindingCode.KEY_TILE,
                     f"leaving {which} of every key tile out of {where}",
                     "look at the loop over the keys of a tile where P is "
                     + ("multiplied by V" if in_sum else "added to l"),
@@ -167,14 +175,14 @@ def _every_second(case: Case) -> Iterator[SuspectedBug]:
         keys = np.flatnonzero(in_chunk % 2 == left_out)
         if case.tiles.num_key_tiles > 2:
             yield SuspectedBug(
-                "key_tile",
+                FindingCode.KEY_TILE,
                 f"a loop that leaves out every second key tile (the {which})",
                 "look at the step of the key loop",
                 partial(_counted, keys, 0.0),
             )
 
 
-def _seams(case: Case, size: int, name: str, pattern: str) -> Iterator[SuspectedBug]:
+def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[SuspectedBug]:
     """A key or a key tile at the border of every segment left out, or visited from both sides."""
     num_keys, block_n = case.problem.num_keys, case.tiles.block_n
     begins, units = np.arange(0, num_keys, size), [("key", 1)]

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 from engine.tensors import decode
@@ -24,7 +25,7 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
         letter = "S" if tiles.num_keys == tiles.seqlen else "KV"
         size = f"{letter} = {tiles.num_keys} is no multiple of the key tile, {tiles.block_n}"
         yield SuspectedBug(
-            "tail_mask",
+            FindingCode.TAIL_MASK,
             f"a missing tail mask, the {tiles.padding} padded keys of the last tile taking part as "
             f"zeros ({size})",
             "look at the test key < seqlen_kv where scores are masked",
@@ -32,13 +33,13 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
         )
         if tiles.padding > 1:
             yield SuspectedBug(
-                "tail_mask",
+                FindingCode.TAIL_MASK,
                 f"a tail mask off by one, one padded key taking part as zeros ({size})",
                 "look at the test key < seqlen_kv where scores are masked",
                 lambda c: attend(c.scores, c.visible, c.v, zero_keys=1),
             )
         yield SuspectedBug(
-            "tail_mask",
+            FindingCode.TAIL_MASK,
             f"a missing tail mask, the last key tile reading {tiles.padding} rows past the end of "
             f"its head ({size})",
             "look at the test key < seqlen_kv where K and V are loaded",
@@ -53,20 +54,20 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
                 "whose maximum is −inf, as that of a padded key is"
             )
         yield SuspectedBug(
-            "tail_tile",
+            FindingCode.TAIL_TILE,
             f"a loop that leaves out the last, partial key tile (keys {kept} to "
             f"{tiles.num_keys - 1})",
             look_at,
             partial(_first_keys, kept),
         )
     yield SuspectedBug(
-        "tail_tile",
+        FindingCode.TAIL_TILE,
         "a loop that leaves out the last key",
         "look at the upper bound of the key loop",
         partial(_first_keys, tiles.num_keys - 1),
     )
     yield SuspectedBug(
-        "first_key",
+        FindingCode.FIRST_KEY,
         "a loop that leaves out the first key",
         "look at the lower bound of the key loop",
         lambda c: attend(c.scores, c.visible & (c.keys > 0), c.v),
@@ -83,7 +84,7 @@ def _lengths(case: Case) -> Iterator[SuspectedBug]:
     ):
         if count < tiles.num_keys:
             yield SuspectedBug(
-                "key_count",
+                FindingCode.KEY_COUNT,
                 f"{what} by the number of queries, so that keys {count} to {tiles.num_keys - 1} "
                 "are left out",
                 look_at,
@@ -94,7 +95,7 @@ def _lengths(case: Case) -> Iterator[SuspectedBug]:
 def _causal(case: Case) -> Iterator[SuspectedBug]:
     if not case.problem.causal:
         yield SuspectedBug(
-            "causal_mask",
+            FindingCode.CAUSAL_MASK,
             "a causal mask that this problem does not have",
             "look at IS_CAUSAL and the mask",
             lambda c: attend(c.scores, c.keys <= c.rows[:, None], c.v),
@@ -102,29 +103,29 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
         return
     look_at = "look at the comparison of key and query row where the causal mask is computed"
     one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
-    yield SuspectedBug("causal_diagonal", one_more, look_at, partial(_shifted, 1, False))
+    yield SuspectedBug(FindingCode.CAUSAL_DIAGONAL, one_more, look_at, partial(_shifted, 1, False))
     # A kernel that stops at the tile's last query never visits the extra key of that one row.
-    yield SuspectedBug("causal_diagonal", one_more, look_at, partial(_shifted, 1, True))
+    yield SuspectedBug(FindingCode.CAUSAL_DIAGONAL, one_more, look_at, partial(_shifted, 1, True))
     yield SuspectedBug(
-        "causal_diagonal",
+        FindingCode.CAUSAL_DIAGONAL,
         "a causal mask off by one, key < row: each row misses its own key",
         look_at,
         partial(_shifted, -1, False),
     )
     yield SuspectedBug(
-        "causal_mask",
+        FindingCode.CAUSAL_MASK,
         "attention without the causal mask",
         "look at IS_CAUSAL and the mask",
         lambda c: attend(c.scores, np.ones_like(c.visible), c.v),
     )
     yield SuspectedBug(
-        "causal_mask",
+        FindingCode.CAUSAL_MASK,
         "a causal mask by whole tiles, missing inside the tiles on the diagonal",
         "look at the mask of the last visited key tile",
         lambda c: attend(c.scores, _visited(c), c.v),
     )
     yield SuspectedBug(
-        "causal_mask",
+        FindingCode.CAUSAL_MASK,
         "a causal mask the wrong way round (key ≥ row)",
         look_at,
         lambda c: attend(c.scores, c.keys >= c.rows[:, None], c.v),

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 
@@ -56,7 +57,7 @@ def scaled_scores(case: Case) -> SuspectedBug | None:
         f" ({known})" if known else ""
     )
     return SuspectedBug(
-        "softmax_scale",
+        FindingCode.SOFTMAX_SCALE,
         what,
         "look at softmax_scale, at what it is multiplied by, and at the base of the exponential",
         partial(scaled, factor),

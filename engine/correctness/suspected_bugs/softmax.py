@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend, finite_or_zero, merge
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled
@@ -19,19 +20,19 @@ _LARGEST = 80.0  # exp of more is infinite in float32
 def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Bugs that need no tile size but the key tile's."""
     yield SuspectedBug(
-        "all_zero",
+        FindingCode.ALL_ZERO,
         "a kernel that writes zeros",
         "look at what is accumulated and stored",
         lambda c: np.zeros_like(c.reference),
     )
     yield SuspectedBug(
-        "mean_v",
+        FindingCode.MEAN_V,
         "the plain mean of the visible V rows",
         "all scores come out equal, so look at S = Q·Kᵀ: is Q or K zero, or the score overwritten?",
         lambda c: attend(np.zeros_like(c.scores), c.visible, c.v),
     )
     yield SuspectedBug(
-        "mean_v",
+        FindingCode.MEAN_V,
         "the plain mean of all V rows",
         "all scores come out equal, so look at S = Q·Kᵀ and at the mask",
         lambda c: attend(np.zeros_like(c.scores), np.ones_like(c.visible), c.v),
@@ -44,14 +45,14 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
     ):
         if abs(factor - 1) > 1e-6:
             yield SuspectedBug(
-                "softmax_scale",
+                FindingCode.SOFTMAX_SCALE,
                 what,
                 "look at softmax_scale and the base of the exponential",
                 partial(scaled, factor),
                 EXPLAINED_BY_FACTOR,
             )
     yield SuspectedBug(
-        "not_normalised",
+        FindingCode.NOT_NORMALISED,
         "a sum of exp(S − m)·V that is never divided by l",
         "look at the division by the row sum at the end",
         _not_normalised,
@@ -67,13 +68,13 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
             ("an online softmax that rescales O and l by exp(m_new − m_old), upside down", -1, -1),
         ):
             yield SuspectedBug(
-                "online_rescale",
+                FindingCode.ONLINE_RESCALE,
                 what,
                 "look at the correction when the running maximum grows",
                 partial(_online, acc, row_sum),
             )
         yield SuspectedBug(
-            "row_maximum",
+            FindingCode.ROW_MAXIMUM,
             "the last key tile alone, as a running maximum gives that is not kept from one tile to "
             "the next (or a key loop that begins there)",
             "look at where m takes the value of m_new, and at the first key of the loop",
@@ -85,7 +86,7 @@ def precision_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Scores in the problem's 16 bits."""
     for what, scale in (("before", case.problem.softmax_scale), ("after", 1.0)):
         yield SuspectedBug(
-            "score_precision",
+            FindingCode.SCORE_PRECISION,
             f"scores S that are rounded to {case.problem.dtype} {what} they are scaled by 1/√D",
             "precision is lost where S is stored: keep it in float until the exponential",
             partial(_rounded_scores, scale),

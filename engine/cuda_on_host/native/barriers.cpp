@@ -16,10 +16,29 @@ static void note_user(Barrier &barrier, int id, int threads, Site site) {
     const unsigned me = self->linear;
     if (barrier.users.test(me)) return;
     barrier.users.set(me);
+    barrier.counted = threads;
     if (++barrier.num_users != threads + 1) return;
     warn("barrier of two groups", site, "barrier %d counts %d threads, and more than those use it "
          "between two barriers of the CTA: where groups share a barrier, arrivals of one release "
          "the other. Give each its own number", id, threads);
+}
+
+// Why a barrier that is there did not order two accesses; nothing where none is known.
+void describe_barriers_passed_by(const Worker *w, char *text, size_t size) {
+    for (int id = 0; id < NUM_BARRIERS; id++) {
+        const Barrier &barrier = w->barriers[id];
+        if (!barrier.expected && !barrier.waiting.empty()) {
+            snprintf(text, size, "%zu threads wait at the __syncthreads() of %s:%d, which this one "
+                     "has passed by: the barrier diverges, in a branch or a loop that not all "
+                     "threads take", barrier.waiting.size(), barrier.site.file, barrier.site.line);
+            return;
+        }
+        if (barrier.counted && barrier.num_users > barrier.counted) {
+            snprintf(text, size, "barrier %d counts %d threads, and more than those use it: it "
+                     "opens before all of them have come", id, barrier.counted);
+            return;
+        }
+    }
 }
 
 inline void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser) {

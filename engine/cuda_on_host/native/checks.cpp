@@ -128,14 +128,17 @@ static const char *verb(AccessKind kind) {
                     "last %s, and the one that asks for the copy to wait for that phase; %s",
                     where, earlier_verb, other.x, other.y, other.z, earlier_verb, waits);
     }
+    char passed_by[320] = "";
+    describe_barriers_passed_by(w, passed_by, sizeof passed_by);
     const bool has_mbarriers = w->hopper && !w->hopper->mbarriers.empty();
     fail_at_two("shared memory race", place, earlier.place,
                 "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: %s",
                 verb(kind), where, earlier_verb, other.x, other.y, other.z,
-                has_mbarriers ? "a barrier between the two (a named one, an mbarrier or a "
-                                "__syncthreads()) is missing, or one of them uses memory that is "
-                                "another group's"
-                              : "a __syncthreads() or __syncwarp() is missing");
+                passed_by[0]    ? passed_by
+                : has_mbarriers ? "a barrier between the two (a named one, an mbarrier or a "
+                                  "__syncthreads()) is missing, or one of them uses memory that is "
+                                  "another group's"
+                                : "a __syncthreads() or __syncwarp() is missing");
 }
 
 [[noreturn]] static void not_initialised(const SharedShadow &shadow, const void *pointer,
@@ -494,7 +497,7 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     if (is_in_window(w, address)) return check_shared(w, w, address, bytes, kind, place);
     const uintptr_t stack = (uintptr_t)w->stacks + self->linear * FIBER_STACK_BYTES;
     if (address - stack < FIBER_STACK_BYTES) {
-        if (w->running_products) check_product_registers(address, bytes, verb(kind), place);
+        if (w->running_products >> self->linear / 128 & 1) check_product_registers(address, bytes, verb(kind), place);
         return;
     }
     if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before

@@ -260,11 +260,12 @@ void warn_of_open_phases(Worker *w) {
     if (!w->hopper) return;
     for (const Mbarrier &m : w->hopper->mbarriers) {
         if (m.arrivals_missing == m.arrivals || m.arrivals_missing <= 0) continue;
-        warn("mbarrier phase never complete", m.last_arrival.site, "at the end of CTA %u %d of the "
-             "%d arrivals of phase %llu of the mbarrier of %s:%d have come, the last of them here: "
-             "it is initialised for more than arrive, or an arrival is missing", w->cta,
-             m.arrivals - m.arrivals_missing, m.arrivals, (unsigned long long)m.completed,
-             m.site.file, m.site.line);
+        const int missing = m.arrivals_missing;
+        warn("mbarrier phase never complete", m.last_arrival.site, "at the end of CTA %u phase %llu "
+             "of the mbarrier of %s:%d is open, %d of its %d arrivals %s missing and the last that "
+             "came is this one: it is initialised for more than arrive, or somebody does not",
+             w->cta, (unsigned long long)m.completed, m.site.file, m.site.line, missing,
+             m.arrivals, missing == 1 ? "is" : "are");
     }
 }
 

@@ -199,7 +199,7 @@ struct Barrier {
     Handover handover;  // of the arrivals (check build)
     // Of a named one, the threads that came since the last barrier of the whole CTA (check build).
     std::bitset<MAX_THREADS_PER_CTA> users;
-    int num_users = 0;
+    int num_users = 0, counted = 0;
     int reduced = 0;
     bool reducing = false;
 };
@@ -272,7 +272,7 @@ struct Worker {
     uint32_t top_clock = 0;        // no thread's clock is larger
     uint32_t cta_serial = 0;
     bool is_copying = false;        // the access that is checked is that of a copy
-    unsigned running_products = 0;  // accumulators that a wgmma is still to write
+    uint32_t running_products = 0;  // a bit of each warpgroup that a wgmma is still to write for
     size_t last_buffer = 0;
     bool uses_fences = false;  // this CTA did, so `orders` say something
     std::vector<MemoryOrder> orders;  // of each thread
@@ -353,6 +353,7 @@ bool is_on_heap(uintptr_t address, size_t bytes);  // that kernels have from mal
 void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
 void release_barriers_of_the_living(Worker *w);
 void warn_of_open_barriers(Worker *w);
+void describe_barriers_passed_by(const Worker *w, char *text, size_t size);
 
 // ---- checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };

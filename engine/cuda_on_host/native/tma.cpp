@@ -177,19 +177,29 @@ void bulk_load(void *destination, const void *source, uint32_t bytes, void *mbar
     load_tile(destination, map_of_bytes(source, bytes, site), mbarrier, &start, site);
 }
 
+// A copy lands at a time of its own, and not when it was asked for: barriers since then say nothing
+// of it, only the mbarrier hands it on.
+static uint32_t landing_clock(const Mbarrier &mbarrier, const PendingTile &tile) {
+    if (!checking() || tile.known) return tile.clock;
+    const unsigned thread = tile.thread % MAX_THREADS_PER_CTA;
+    advance_clock(mbarrier.owner, thread);
+    return released_clocks(mbarrier.owner, thread)[thread];
+}
+
 void land_tiles(Mbarrier &mbarrier) {
     std::vector<PendingTile> tiles;
     tiles.swap(mbarrier.tiles);
     for (const PendingTile &tile : tiles) {
         const Touching touching(tile.site);
         const unsigned element = tile.map.element_bytes;
+        const uint32_t clock = landing_clock(mbarrier, tile);
         each_chunk(tile, [&](char *shared, const char *global, uint32_t present) {
             char chunk[16] = {};
             for (unsigned e = 0; e < 16 / element; e++) {
                 if (present >> e & 1) memcpy(chunk + e * element, global + e * element, element);
             }
             memcpy(shared, chunk, 16);
-            if (checking()) record_async_write(shared, 16, tile.thread, tile.clock, tile.site);
+            if (checking()) record_async_write(shared, 16, tile.thread, clock, tile.site);
         });
         if (checking()) note_landed(mbarrier, tile, tile_bytes(tile.map));
         mbarrier.bytes_missing -= tile_bytes(tile.map);
@@ -198,8 +208,10 @@ void land_tiles(Mbarrier &mbarrier) {
             known = joined(known, tile.known);
             mbarrier.owner->uses_fences = true;
         } else if (checking()) {
-            uint32_t &clock = mbarrier.handover.clock[tile.thread % MAX_THREADS_PER_CTA];
-            clock = std::max(clock, tile.clock);
+            const unsigned thread = tile.thread % MAX_THREADS_PER_CTA;
+            uint32_t &known = mbarrier.handover.clock[thread];
+            known = std::max(known, clock);
+            advance_clock(mbarrier.owner, thread);
         }
     }
     if (!tiles.empty()) complete_phase_if_due(mbarrier);

@@ -65,7 +65,8 @@ static void issue_for_group(void **threads, uint32_t) {
     }
     operation.accumulator =
         find_or_start_accumulator(group, threads, first.n, first.operands->accumulate);
-    if (!group.accumulators[operation.accumulator].pending++) worker->running_products++;
+    group.accumulators[operation.accumulator].pending++;
+    worker->running_products |= 1u << self->linear / WARPGROUP;
     group.operations.push_back(operation);
 }
 
@@ -202,7 +203,6 @@ static void execute(Warpgroup &group, const WgmmaOperation &operation) {
         }
     }
     if (--accumulator.pending) return;
-    worker->running_products--;
     for (int row = 0; row < M; row++) {
         for (int column = 0; column < n; column++) {
             accumulator.registers[accumulator_thread(row, column)]
@@ -258,6 +258,7 @@ static void wait_for_group(void **threads, uint32_t) {
     }
     for (size_t i = 0; i < finished; i++) execute(group, group.operations[i]);
     group.operations.erase(group.operations.begin(), group.operations.begin() + finished);
+    if (group.operations.empty()) worker->running_products &= ~(1u << self->linear / WARPGROUP);
     if (checking() && finished) order_group_after_reads(worker);
 }
 void wgmma_wait(int pending_groups, Site site) {

@@ -100,3 +100,72 @@ KERNEL(arrives_once_too_often) {
     }
     if (TID < 32) named_barrier(2);  // BUG arrives_once_too_often
 }
+
+// Two tiles on an mbarrier each; what reads the second has waited for the first's, or for nothing.
+PTX_FN void load_two_tiles(const float *in, float (*s)[32], uint64_t *full) {
+    if (TID == 0) {
+        for (int tile = 0; tile < 2; tile++) {
+            mbarrier_init(full + tile, 1);
+            mbarrier_fence_init();
+            mbarrier_expect(full + tile, 128);
+            bulk_load(s[tile], in + 32 * tile, 128, full + tile);
+        }
+    }
+    __syncthreads();
+}
+KERNEL(waits_for_another_stage) {
+    __shared__ alignas(128) float s[2][32];
+    __shared__ uint64_t full[2];
+    load_two_tiles(in, s, full);
+    mbarrier_wait(full, 0);  // OTHER waits_for_another_stage
+    out[blockIdx.x * 64 + TID] = s[1][TID % 32];  // BUG waits_for_another_stage
+}
+KERNEL(waits_for_another_phase) {
+    __shared__ alignas(128) float s[2][32];
+    __shared__ uint64_t full[2];
+    load_two_tiles(in, s, full);
+    mbarrier_wait(full + 1, 1);  // OTHER waits_for_another_phase
+    out[blockIdx.x * 64 + TID] = s[1][TID % 32];  // BUG waits_for_another_phase
+}
+KERNEL(waits_for_nothing) {
+    __shared__ alignas(128) float s[2][32];
+    __shared__ uint64_t full[2];
+    load_two_tiles(in, s, full);
+    if (TID == 0) mbarrier_wait(full + 1, 0);  // OTHER waits_for_nothing
+    if (TID != 0) out[blockIdx.x * 64 + TID] = s[1][TID % 32];  // BUG waits_for_nothing
+}
+KERNEL(overwritten_by_a_copy) {
+    __shared__ alignas(128) float s[2][32];
+    __shared__ uint64_t full[2];
+    load_two_tiles(in, s, full);
+    mbarrier_wait(full + 1, 0);
+    out[blockIdx.x * 64 + TID] = s[1][TID % 32];  // OTHER overwritten_by_a_copy
+    if (TID == 0) {
+        mbarrier_expect(full + 1, 128);
+        bulk_load(s[1], in, 128, full + 1);  // BUG overwritten_by_a_copy
+        mbarrier_wait(full + 1, 1);
+    }
+}
+// Right, but that the second phase of three arrivals never completes.
+KERNEL(initialised_for_one_more) {
+    __shared__ uint64_t full;
+    if (TID == 0) mbarrier_init(&full, 65);
+    __syncthreads();
+    mbarrier_arrive(&full);  // BUG initialised_for_one_more
+    out[blockIdx.x * 64 + TID] = in[TID];
+}
+// Both warps at one barrier of one warp's threads.
+KERNEL(one_barrier_for_two_groups) {
+    __shared__ float s[64];
+    s[TID] = in[TID];
+    named_barrier(1, 32);  // BUG one_barrier_for_two_groups
+    __syncthreads();
+    out[blockIdx.x * 64 + TID] = s[63 - TID];
+}
+// Each in its turn, with a barrier of all between.
+KERNEL(one_barrier_in_turn) {
+    if (TID < 32) named_barrier(1, 32);
+    __syncthreads();
+    if (TID >= 32) named_barrier(1, 32);
+    out[blockIdx.x * 64 + TID] = in[TID];
+}

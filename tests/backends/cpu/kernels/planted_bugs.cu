@@ -199,6 +199,15 @@ KERNEL(fence_of_one_thread) {  // before the barrier: it covers that thread's wr
     __threadfence();
     if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG fence_of_one_thread
 }
+KERNEL(no_barrier_before_the_arrival) {
+    __shared__ int is_last[1];
+    scratch[blockIdx.x * 64 + TID] = in[TID];
+    __threadfence();
+    if (TID == 0) is_last[0] = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    __threadfence();
+    if (is_last[0]) out[TID] = scratch[TID] + scratch[64 + TID];  // BUG no_barrier_before_the_arrival
+}
 KERNEL(no_fence_before_the_reads) {
     __shared__ int is_last[1];
     scratch[blockIdx.x * 64 + TID] = in[TID];
