@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from engine.base.errors import InvalidProblem
 from engine.base.status import Status
@@ -18,8 +18,9 @@ from engine.coverage import format_ranges
 from engine.evaluation import Evaluation, Finding, Latency, baseline_label
 from engine.history.predictions import keep_prediction
 from engine.input_kinds import NORMAL
-from engine.model.estimate import compiled_footprint
+from engine.model.estimate import compiled_footprint, launch_plan
 from engine.names import find_variant
+from engine.pipeline.clock import device_of_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.simulate import simulate
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     )
     known = known_times()
     request, choice = pinned(request)
+    request = _at_clock(request, args.clock)
     simulate(request)
     calibrations = known.calibration_of(compiled_footprint) if known is not None else None
     outcome = evaluate(request, None if args.json else _show_stage, calibrations)
@@ -67,6 +69,18 @@ def run(args: argparse.Namespace) -> int:
     if args.save:
         print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
     return 0 if evaluation.status is Status.PASSED else 1
+
+
+def _at_clock(request: EvaluationRequest, word: str | None) -> EvaluationRequest:
+    """The request for times at the clock that was asked for."""
+    if word is None:
+        return request
+    resolved = resolve(request)
+    if resolved.device is None:
+        raise InvalidProblem(f"--clock is of a GPU's predicted times: {resolved.device_reason}")
+    plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
+    device = device_of_plan(resolved.device, word, resolved.variant, plan)
+    return replace(request, clock_mhz=device.boost_clock_mhz, clock=device.clock)
 
 
 def _show_stage(stage: str) -> None:

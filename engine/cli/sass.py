@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.base import files
@@ -17,13 +17,16 @@ from engine.cli.sass_output import Result, as_json, print_results
 from engine.compiled_plan import analyse_plan
 from engine.config import default_config, resolve_config
 from engine.cuda_source import compile_kernel
+from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, find_device
 from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, parse_arguments
+from engine.machine_code.timing.timeline import timeline, write_timeline
 from engine.model.estimate import compiled_footprint, launch_plan
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
+from engine.pipeline.clock import clock_note, device_at, given_clock
 from engine.pipeline.machine_code import (
     TimedLaunch,
     time_launch,
@@ -48,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     device = find_device(args.gpu) if args.gpu else None
+    for flag in ("clock", "timeline"):
+        if device is None and getattr(args, flag) is not None:
+            raise InvalidProblem(f"--{flag} is of simulated times: name a GPU (--gpu L4).")
+    if args.clock is not None:
+        given_clock(args.clock)
     results = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
     if args.json:
         print_json(as_json(args.kernel, results, device))
@@ -66,7 +74,7 @@ def _of_variant(
 ) -> list[Result]:
     """Each pass; its time is what `evaluate` and the pages predict."""
     if variant is None:
-        for flag in ("entry", "define", "include", "arg", "grid", "block", "smem"):
+        for flag in ("entry", "define", "include", "flag", "arg", "grid", "block", "smem"):
             if getattr(args, flag):
                 raise InvalidProblem(
                     f"--{flag} is for a FILE.cu or FILE.cubin: {args.kernel} says itself how it "
@@ -88,8 +96,24 @@ def _of_variant(
     analyses = analyse_plan(plan, _arch(args, device))
     if device is None:
         return [Result(analysis, None) for analysis in analyses]
-    timed = _time_passes(variant, plan, analyses, device)
-    return [Result(*pair) for pair in zip(analyses, timed, strict=True)]
+    return _timed(args, device, analyses, lambda d: _time_passes(variant, plan, analyses, d))
+
+
+def _timed(
+    args: argparse.Namespace,
+    device: DeviceSpec,
+    analyses: Sequence[Analysis],
+    time_at: Callable[[DeviceSpec], Sequence[TimedLaunch]],
+) -> list[Result]:
+    """Times at the clock that is asked for, and what to know of it."""
+    at = device_at(device, args.clock, analyses, lambda: time_at(device))
+    timed = time_at(at)
+    note = clock_note(at, analyses, timed)
+    if args.timeline is not None:
+        longest = max(range(len(timed)), key=lambda n: timed[n].simulated.latency.median_us)
+        trace = timeline(analyses[longest], at, timed[longest].simulated)
+        write_timeline(Path(args.timeline), trace)
+    return [Result(*pair, note) for pair in zip(analyses, timed, strict=True)]
 
 
 def _time_passes(
@@ -138,11 +162,11 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
     if device is None:
         return [Result(analysis, None)]
     _check_runs_on(analysis.program.arch, device)
-    return [Result(analysis, time_launch(analysis, device))]
+    return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d)])
 
 
 def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:
-    for flag in ("define", "include"):
+    for flag in ("define", "include", "flag"):
         if getattr(args, flag):
             raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is compiled already.")
     with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
@@ -162,7 +186,8 @@ def _compile(
     for folder in folders:
         if not folder.is_dir():
             raise InvalidProblem(f"--include {folder} is not a folder.")
-    kernel = compile_kernel(path, defines, _arch(args, device), entries, folders)
+    flags = tuple(compiler_flag(flag) for flag in args.flag)
+    kernel = compile_kernel(path, defines, _arch(args, device), entries, folders, flags)
     return kernel.cubin, kernel.symbols.get(args.entry, args.entry) if args.entry else None
 
 

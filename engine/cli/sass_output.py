@@ -23,6 +23,7 @@ from engine.machine_code.summary import (
     outer_line,
     useful_math,
 )
+from engine.machine_code.timing.simulate import SimulatedLatency
 from engine.pipeline.machine_code import TimedLaunch, advise_launch
 
 
@@ -32,11 +33,13 @@ class Result:
 
     analysis: Analysis
     timed: TimedLaunch | None
+    of_clock: str = ""  # what to know of the clock
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know before believing it."""
-        return tuple(notes(self.analysis, self.timed.simulated.iterations if self.timed else None))
+        told = notes(self.analysis, self.timed.simulated.iterations if self.timed else None)
+        return (*told, self.of_clock) if self.of_clock else tuple(told)
 
 
 def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
@@ -59,8 +62,12 @@ def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -
         "code_bytes": main["code_bytes"],
     }
     if device is not None:
-        for key in ("resident_ctas", "cta_cycles", "sm_cycles", "busy"):
+        for key in ("resident_ctas", "cta_cycles", "sm_cycles", "busy", "clock_mhz", "clock"):
             whole[key] = main[key]
+        for key in ("dram_bytes", "dram_us"):
+            whole[key] = sum(one[key] for one in passes)
+        longest = max(passes, key=lambda p: p["latency"]["median_us"])
+        whole["bound"] = longest["bound"]
         whole["latency"] = _latency_of_all(results)
     return whole | {"passes": passes}
 
@@ -107,6 +114,10 @@ def _time_as_json(result: Result) -> dict[str, Any]:
         "cta_cycles": simulated.cta_cycles,
         "sm_cycles": simulated.sm_cycles,
         "dram_us": simulated.dram_us,
+        "dram_bytes": simulated.dram_bytes,
+        "clock_mhz": simulated.latency.clock_mhz,
+        "clock": simulated.latency.clock,
+        "bound": simulated.bound,
         "touched_bytes": result.timed.touched_bytes,
         "busy": simulated.busy(),
         "stall_cycles": {
@@ -220,16 +231,23 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
             f"{format_us(latency.median_us)} simulated "
             f"({format_us(latency.low_us)} – {format_us(latency.high_us)})",
         ),
+        ("SM clock", _clock(latency)),
+        ("bound by", simulated.bound),
         ("resident CTAs per SM", f"{simulated.resident_ctas} of {simulated.ctas_per_sm} in all"),
         ("cycles of one CTA alone", f"{simulated.cta_cycles:,.0f}"),
         ("cycles of the busiest SM", f"{simulated.sm_cycles:,.0f}"),
         ("global memory touched", format_bytes(result.timed.touched_bytes)),
+        ("bytes of DRAM", format_bytes(round(simulated.dram_bytes))),
         ("time of DRAM", format_us(simulated.dram_us)),
         ("busy", ", ".join(f"{unit} {share:.0%}" for share, unit in units[:6])),
         ("warps' cycles", ", ".join(f"{r.label.lower()} {s:.0%}" for s, r in shares[:6])),
     ]
     title = f"{result.analysis.program.entry} on {device.name}, simulated"
     print_figures(title, rows)
+
+
+def _clock(latency: SimulatedLatency) -> str:
+    return f"{latency.clock_mhz:,.0f} MHz, {latency.clock}"
 
 
 def _print_counts(kernel: str, analysis: Analysis) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from engine.base.errors import CompileError, ToolMissing, UnknownName
+from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
 from engine.base.text import MAX_LOG
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.cuda_source.ptxas import (
@@ -30,7 +30,14 @@ from engine.cuda_source.ptxas import (
     ptx_error_lines,
 )
 from engine.cuda_source.sources import Sources, read_sources, stand_ins
-from engine.cuda_source.toolkit import INSTALL_HINT, find_include_dir, hint, make_cupy_folder
+from engine.cuda_source.toolkit import (
+    INSTALL_HINT,
+    find_include_dir,
+    hint,
+    is_libcudacxx,
+    libcudacxx_of,
+    make_cupy_folder,
+)
 
 # No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
 # Line information costs no instruction; it lets errors in inline PTX name their source line.
@@ -61,6 +68,31 @@ _MISSING_HEADER = re.compile(
 )
 # Of libcu++, which cooperative groups of clusters include; no kernel of the ladder does.
 _CCCL_HINT = "pip install 'nvidia-cuda-cccl=={major}.*'"
+
+
+_OF_PTXAS = "--ptxas-options"
+_PTXAS_FLAG = re.compile(r"-(?:dlcm|dscm|O\d|opt-level|preserve-relocs|lineinfo|suppress)\b.*")
+_RESERVED_FLAG = re.compile(
+    r"--?(?:gpu-architecture|arch|gencode|dlink|ltoir|dlto|optix|I|D|U)\b.*"
+)
+
+
+def compiler_flag(text: str) -> str:
+    """A flag of nvcc's as NVRTC takes it: `-dlcm=cg` → `--ptxas-options=-dlcm=cg`.
+
+    Raises:
+        InvalidProblem: it is no flag, or one that other options stand for.
+    """
+    flag = {"-std": "--std", "-use_fast_math": "--use_fast_math"}.get(text.split("=")[0], "")
+    if flag:
+        text = flag + text[text.index("=") :] if "=" in text else flag
+    if not re.fullmatch(r"--?[A-Za-z][\w.=,:+-]*", text):
+        raise InvalidProblem(f"--flag takes a flag of the compiler, --flag=-dlcm=cg, not {text!r}.")
+    if _RESERVED_FLAG.fullmatch(text):
+        raise InvalidProblem(
+            f"--flag={text} is not for --flag: --arch, --include and --define say that."
+        )
+    return f"{_OF_PTXAS}={text}" if _PTXAS_FLAG.fullmatch(text) else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +163,7 @@ def compile_kernel(
     arch: str,
     entries: tuple[str, ...],
     include_folders: tuple[Path, ...] = (),
+    more_flags: tuple[str, ...] = (),
 ) -> CompiledKernel:
     """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
 
@@ -138,6 +171,7 @@ def compile_kernel(
         entries: the kernels to launch later: names, qualified as in C++, or name expressions
             (`flash::fwd<64, true>`), whose templates they instantiate.
         include_folders: where headers of the kernel are, besides its own folder.
+        more_flags: the compiler's, which go before Attune's own (`compiler_flag`).
 
     Raises:
         CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
@@ -146,7 +180,7 @@ def compile_kernel(
         UnknownName: `arch` is no arch at all.
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
     """
-    build = _Build.prepare(source, defines, arch, entries, include_folders)
+    build = _Build.prepare(source, defines, arch, entries, include_folders, more_flags)
     kernel = build.cached()
     if kernel is None:
         kernel = build.compile()
@@ -194,14 +228,20 @@ class _Build:
         arch: str,
         entries: tuple[str, ...],
         include_folders: tuple[Path, ...],
+        more_flags: tuple[str, ...] = (),
     ) -> Self:
         tools = toolchain()
         _check_arch(arch, tools)
-        sources = read_sources(source, include_folders)
+        libraries = tuple(folder for folder in include_folders if is_libcudacxx(folder))
+        own_folders = tuple(folder for folder in include_folders if folder not in libraries)
+        sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
         headers = (*own, *stand_ins(sources.foreign))
         macros = (f"-D{name}={value}" for name, value in defines)
-        flags = (f"--gpu-architecture={arch}", *_FLAGS, *macros)
+        options = {flag.split("=")[0] for flag in more_flags}
+        own_flags = (flag for flag in _FLAGS if flag.split("=")[0] not in options - {_OF_PTXAS})
+        paths = (f"-I{folder.resolve()}" for folder in libraries)
+        flags = (f"--gpu-architecture={arch}", *own_flags, *more_flags, *macros, *paths)
         code = sources.main.code
         content = [tools.version, tools.release, flags, sources.name, code, headers, entries]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -300,7 +340,8 @@ class _Build:
             try:
                 for entry in self.entries:
                     nvrtc.addNameExpression(program, entry)
-                nvrtc.compileProgram(program, [*flags, f"-I{self.tools.include_dir}"])
+                toolkit = (self.tools.include_dir, *libcudacxx_of(self.tools.include_dir))
+                nvrtc.compileProgram(program, [*flags, *(f"-I{folder}" for folder in toolkit)])
                 result: bytes | None = getattr(nvrtc, output)(program)
                 symbols = {e: nvrtc.getLoweredName(program, e) for e in self.entries}
             except nvrtc.NVRTCError:

@@ -25,6 +25,7 @@ from kernels.description import without_block
 _FOLDER: Final = Path(__file__).resolve().parent / "headers"
 _NAME: Final = "attune/standard.h"
 _DRIVER: Final = "cuda.h"
+_TYPEDEFS: Final = "cudaTypedefs.h"  # types of the driver's functions, which only hosts call
 
 # Those whose contents device code may use.
 FOR_DEVICE: Final = frozenset(
@@ -54,7 +55,7 @@ _HOST_LIBRARY = re.compile(
 
 def is_for_host(name: str) -> bool:
     """Whether only host code uses what this header declares."""
-    return name in _HOST_STANDARD or _HOST_LIBRARY.match(name) is not None
+    return name in _HOST_STANDARD or name == _TYPEDEFS or _HOST_LIBRARY.match(name) is not None
 
 
 def is_known(name: str) -> bool:
@@ -64,13 +65,16 @@ def is_known(name: str) -> bool:
 
 def stand_ins(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """(name, text) of what NVRTC is given in place of these headers and what they lead to."""
+    names = tuple(names)
     wanted = {name for name in names if is_known(name) or name == _DRIVER}
     if not wanted:
         return ()
     texts = {name: "" if is_for_host(name) else f'#include "{_NAME}"\n' for name in wanted}
     if _DRIVER in wanted:
         texts[_DRIVER] = _text("driver.h")
-    return ((_NAME, _text("standard.h")), *sorted(texts.items()))
+    with_libcudacxx = any(name.startswith("cuda/") for name in names)
+    before = "#define ATTUNE_LIBCUDACXX\n" if with_libcudacxx else ""
+    return ((_NAME, before + _text("standard.h")), *sorted(texts.items()))
 
 
 @functools.cache

@@ -68,6 +68,20 @@ def hint(major: int) -> str:
     return INSTALL_HINT.replace("13", str(major))
 
 
+def is_libcudacxx(folder: Path) -> bool:
+    """Whether the folder holds libcu++ (`<cuda/barrier>`, `<cuda/std/…>`), which is the toolkit's:
+    it compiles as it is."""
+    return (folder / "cuda" / "std" / "version").is_file() or (
+        folder / "cuda" / "std" / "barrier"
+    ).is_file()
+
+
+def libcudacxx_of(include_dir: Path) -> tuple[Path, ...]:
+    """Where CUDA 13 keeps libcu++, behind its own headers; empty where it is not installed."""
+    folder = include_dir / "cccl"
+    return (folder,) if is_libcudacxx(folder) else ()
+
+
 def headers_version(folder: Path) -> tuple[int, int] | None:
     """CUDA version of an include folder, from `CUDART_VERSION`; None when it does not say."""
     try:

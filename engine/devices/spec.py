@@ -10,11 +10,15 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from engine.base.errors import UnknownName
+from engine.base.errors import InvalidProblem, UnknownName
+
+# "sustained": within the power limit while a kernel goes on; "given": somebody's word.
+ClockKind: TypeAlias = Literal["boost", "sustained", "given"]
+_LEAST_CLOCK_MHZ, _MOST_OF_BOOST = 100, 1.3
 
 # CUDA programming guide, compute capabilities; the minor version where it makes a difference.
 _ARCHITECTURES = {
@@ -48,6 +52,8 @@ class DeviceSpec:
     price_source: str = ""
     memory_gb: int | None = None  # as the vendor names it
     price_basis: str = ""  # what is rented for it: "whole instance", "GPU, per second", …
+    memory_efficiency: float = 0.85  # of the bandwidth, what streams achieve
+    clock: ClockKind = "boost"  # what the rates are of; where it is not boost, see `at_clock`
 
     @property
     def memory(self) -> str:
@@ -72,6 +78,15 @@ class DeviceSpec:
         return self.bf16_tensor_tflops if dtype == "bfloat16" else self.fp16_tensor_tflops
 
     @property
+    def clock_label(self) -> str:
+        """`the boost clock, 1,980 MHz`; empty where it is unknown."""
+        if self.boost_clock_mhz is None:
+            return ""
+        mhz = f"{self.boost_clock_mhz:,} MHz"
+        names = {"boost": "the boost clock", "sustained": "the clock that its power limit sustains"}
+        return f"{names[self.clock]}, {mhz}" if self.clock in names else f"{mhz}, as given"
+
+    @property
     def architecture(self) -> str:
         """`Ada`, as NVIDIA calls the generation; empty where it is none of those known here."""
         major, minor = self.compute_capability
@@ -82,6 +97,35 @@ class DeviceSpec:
         """`sm_89`."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
+
+
+def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") -> DeviceSpec:
+    """The same GPU at another SM clock: its peaks scale with it, its memory does not.
+
+    Raises:
+        InvalidProblem: it is no clock that the GPU could have.
+    """
+    boost = device.boost_clock_mhz
+    if boost is None:
+        raise InvalidProblem(f"The table of GPUs gives no clock for {device.name}: choose another.")
+    if not _LEAST_CLOCK_MHZ <= clock_mhz <= _MOST_OF_BOOST * boost:
+        raise InvalidProblem(
+            f"{device.name} does not run at {clock_mhz:g} MHz: give --clock a number from "
+            f"{_LEAST_CLOCK_MHZ} to {_MOST_OF_BOOST * boost:,.0f}, boost or sustained."
+        )
+    share = clock_mhz / boost
+
+    def scaled(peak: float | None) -> float | None:
+        return None if peak is None else peak * share
+
+    return replace(
+        device,
+        boost_clock_mhz=round(clock_mhz),
+        fp16_tensor_tflops=scaled(device.fp16_tensor_tflops),
+        bf16_tensor_tflops=scaled(device.bf16_tensor_tflops),
+        fp32_tflops=scaled(device.fp32_tflops),
+        clock=kind,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +241,7 @@ def _device(line: list[Any]) -> DeviceSpec:
         source=_TABLE["sources"][name],
         price_basis=priced["basis"],
         price_source=priced["source"].format(rate),
+        memory_efficiency=_TABLE["memory_efficiency"].get(name, {}).get("share", 0.85),
     )
 
 

@@ -25,6 +25,7 @@ from engine.machine_code.trace import AccessKind, CtaTrace
 
 SECTOR_BYTES = 32
 _LOCAL = (AccessKind.LOCAL_LOAD, AccessKind.LOCAL_STORE)
+_STORES = (AccessKind.GLOBAL_STORE, AccessKind.GLOBAL_ATOMIC, AccessKind.BULK_STORE)
 # Of a CTA: an instruction that a warp comes to later is not waited for.
 _MOST_PROBED_STEPS = 600
 _MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
@@ -98,6 +99,15 @@ def touched_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
     return sum(g.unit_bytes * g.units(grid) for g in groups)
 
 
+def takes_several_tiles(trace: CtaTrace) -> bool:
+    """Whether the CTA may: a warp comes to one of its global stores again."""
+    where = np.flatnonzero(trace.access >= 0)
+    where = where[np.isin(trace.kind[trace.access[where]], _STORES)]
+    warp = np.searchsorted(trace.warp_start, where, side="right") - 1
+    _, counts = np.unique(np.stack([warp, trace.instruction[where]]), axis=1, return_counts=True)
+    return len(counts) > 0 and int(counts.max()) > 1
+
+
 def staying_touch(emulator: Emulator, executed: int) -> StayingTouch | None:
     """What all CTAs of a launch touch, run one by one; None where that takes too long.
 
@@ -114,7 +124,8 @@ def staying_touch(emulator: Emulator, executed: int) -> StayingTouch | None:
         trace = emulator.trace((number % x, number // x % y, number // (x * y)))[0]
         each, row = _sectors_by_row(trace)
         if number == 0:
-            every = max(1, 1 << (len(each) * ctas // _MOST_FOLLOWED).bit_length() - 1)
+            touches = max(1, len(each) * ctas // _MOST_FOLLOWED)
+            every = 1 << touches.bit_length() - 1
         # Some of many: by number of the sector, so that all CTAs keep the same ones.
         kept = each * _SCATTER >> np.uint64(40) & np.uint64(every - 1) == 0
         when = _slice_of_rows(trace)[row[kept]]

@@ -30,10 +30,9 @@ from engine.machine_code.summary import (
     outer_line,
 )
 from engine.machine_code.timing.result import SmTiming, StallReason
-from engine.machine_code.timing.simulate import SimulatedLaunch
+from engine.machine_code.timing.simulate import BINDING_SHARE, SimulatedLaunch
 from engine.schema import Stored
 
-_BINDS = 0.8  # a unit that is busy for so much of the time is what the others wait for
 _UNIT_NAMES = {
     "fma": "FMA",
     "alu": "ALU",
@@ -210,7 +209,7 @@ def _units(timing: SmTiming | None) -> tuple[Share, ...]:
     busy = {unit: share for unit, share in timing.busy().items() if unit in _UNIT_NAMES}
     most = max(busy.values(), default=0.0)
     return tuple(
-        Share(_UNIT_NAMES[unit], min(1.0, share), share == most and share >= _BINDS)
+        Share(_UNIT_NAMES[unit], min(1.0, share), share == most and share >= BINDING_SHARE)
         for unit, share in sorted(busy.items(), key=lambda item: -item[1])
         if share > 0
     )

@@ -50,7 +50,6 @@ _EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
 _L2_BYTES_PER_CYCLE = 64
 _L2_PORT_EFFICIENCY = 0.8
 _L2_SHARED_EFFICIENCY = 0.35
-_DRAM_EFFICIENCY = 0.85
 # A dependent pass starts about 2 µs after the one before has drained, or sooner on a fast floor.
 _MOST_GAP_US = 2.0
 # A CTA of a fusion pass: two dependent trips to L2 and back.
@@ -180,6 +179,7 @@ class Machine:
     cycles_per_us: float
     flops_per_us_per_sm: float
     dram_bytes_per_us: float
+    dram_efficiency: float  # of them, what streams achieve
     l2_bytes: int
 
     @property
@@ -222,6 +222,7 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
         cycles_per_us=clock_mhz,
         flops_per_us_per_sm=tflops * 1e6 / num_sms,
         dram_bytes_per_us=gb_per_s * 1e3,
+        dram_efficiency=device.memory_efficiency,
         l2_bytes=int(l2_bytes),
     )
 
@@ -331,7 +332,7 @@ def evaluate(
     l2_us = np.maximum(
         moved.main_bytes / l2_rate, load * moved.cta_bytes / (_L2_PORT_EFFICIENCY * port)
     )
-    dram_rate = _DRAM_EFFICIENCY * m.dram_bytes_per_us * parameters.bandwidth
+    dram_rate = m.dram_efficiency * m.dram_bytes_per_us * parameters.bandwidth
     spilled = bytes_beyond_l2(launches, m)
     if curve is not None and curve.dram_bytes is not None:
         spilled = curve.dram_bytes

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
+from math import log, prod
 from typing import TypeAlias
 
 import numpy as np
 
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
-from engine.devices.spec import DeviceSpec, limits_for
+from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import Latency, PassReport, Resources
+from engine.machine_code.timing.result import widened
 from engine.model.equations import (
     TENSOR_FORMATS,
     Calibration,
@@ -211,14 +212,14 @@ def estimate(
         calibration = None  # of times that are not known here
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = _method_note(calibration, curve)
-    reason = f"{_binding_sentence(spread.terms, device)} {note}"
+    reason = f"{_binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
     if spilled := sum(r.spill_bytes for r in resources):
         reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
     latency = Latency(
         origin="predicted",
-        median_us=float(spread.terms.total_us[0]),
-        low_us=float(spread.low_us[0]),
-        high_us=float(spread.high_us[0]),
+        median_us=(median_us := float(spread.terms.total_us[0])),
+        low_us=_outer(median_us, float(spread.low_us[0]), device.clock),
+        high_us=_outer(median_us, float(spread.high_us[0]), device.clock),
         reason=reason,
     )
     return Estimate(
@@ -281,6 +282,14 @@ def resident_ctas(
     if (resident == 0).any():
         raise InvalidProblem(f"Not even one CTA of {variant.id} fits on an SM of {device.name}.")
     return resident
+
+
+def _outer(median_us: float, end_us: float, clock: ClockKind) -> float:
+    """An end of the interval, further out where the clock is predicted too."""
+    if clock != "sustained":
+        return end_us
+    low, high = widened(median_us, abs(log(end_us / median_us)), clock)
+    return low if end_us < median_us else high
 
 
 def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:

@@ -12,11 +12,16 @@ from engine.devices import DeviceSpec, limits_for
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis
 from engine.machine_code.emulation import Emulator
-from engine.machine_code.footprint import SharedBytes, shared_bytes, staying_touch, touched_bytes
+from engine.machine_code.footprint import (
+    SharedBytes,
+    shared_bytes,
+    staying_touch,
+    takes_several_tiles,
+    touched_bytes,
+)
 from engine.machine_code.timing.constants import kept_l2_bytes
 from engine.machine_code.timing.simulate import (
     CtaClass,
-    SimulatedLatency,
     SimulatedLaunch,
     simulate_launch,
 )
@@ -60,7 +65,8 @@ def time_launch(
     program, launch = analysis.program, analysis.launch
     emulator = Emulator(program, analysis.entry, launch)
     classes = _classes(analysis, emulator)
-    groups = shared_bytes(emulator, max((c.trace for c in classes), key=_length))
+    longest = max((c.trace for c in classes), key=_length)
+    groups = shared_bytes(emulator, longest)
     resident = _resident(analysis, device)
     touched = touched_bytes(groups, launch.grid)
     traffic = None
@@ -68,7 +74,8 @@ def time_launch(
         running = resident * device.num_sms
         kept = kept_l2_bytes(device.arch, device.l2_bytes)
         traffic = launch_traffic(groups, launch.grid, running, kept)
-        if traffic.dram_bytes and moved_bytes is None and launch.ctas <= running:
+        is_alone = moved_bytes is None and launch.ctas <= running
+        if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
             # CTAs that stay take tiles that others took before: nothing but a run shows it.
             together = staying_touch(emulator, analysis.counts.executed)
             if together is not None:
@@ -120,7 +127,12 @@ def _with_prediction(
         share = us / latency.median_us
         simulated = replace(
             each.simulated,
-            latency=SimulatedLatency(us, share * latency.low_us, share * latency.high_us),
+            latency=replace(
+                each.simulated.latency,
+                median_us=us,
+                low_us=share * latency.low_us,
+                high_us=share * latency.high_us,
+            ),
         )
         if number == 0:
             simulated = replace(

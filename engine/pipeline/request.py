@@ -11,7 +11,7 @@ from engine.auto import Choice, TakenAt, choose, choose_at
 from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
 from engine.cuda_on_host.options import Schedule
 from engine.devices import find_device
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.input_kinds import NORMAL, InputKind
 from engine.names import find_variant, variant_from
 from engine.problem import Problem
@@ -48,6 +48,9 @@ class EvaluationRequest(Stored):
     # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
     # baselines. "none": nothing; the output is checked all the same.
     effort: Effort = "full"
+    # SM clock of predicted times in MHz, and what it is; None: the boost clock.
+    clock_mhz: float | None = None
+    clock: ClockKind = "boost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
     """
     name = request.variant
     device, why = _device(request.gpu)
+    if device is not None and request.clock_mhz is not None:
+        device = at_clock(device, request.clock_mhz, request.clock)
     if name == AUTO:
         choice = choose(request.problem, device, request.config)
         variant = choice.variant

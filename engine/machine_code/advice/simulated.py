@@ -24,7 +24,6 @@ from engine.machine_code.footprint import SharedBytes
 from engine.machine_code.instruction import Instruction, Loop, Pipe
 from engine.machine_code.summary import is_conversion
 from engine.machine_code.timing.cta_times import iterations_of
-from engine.machine_code.timing.simulate import DRAM_EFFICIENCY
 from engine.machine_code.timing.traffic import best_order, launch_traffic
 from engine.machine_code.trace import AccessKind, CtaTrace
 
@@ -233,7 +232,7 @@ def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple
     then = launch_traffic(groups, grid, running, gpu.kept_bytes, best)
     if now.dram_bytes < _LEAST_TRAFFIC * then.dram_bytes:
         return
-    gain = rerun.gain_of_traffic(then.dram_bytes / (DRAM_EFFICIENCY * gpu.dram_bytes_per_us))
+    gain = rerun.gain_of_traffic(then.dram_bytes / gpu.dram_bytes_per_us)
     order = ", ".join(f"blockIdx.{'xyz'[axis]}" for axis in best if grid[axis] > 1)
     sentence = (
         f"Grid order: {now.dram_bytes / 1e9:.2f} GB come from DRAM, because CTAs that start "

@@ -82,7 +82,19 @@ class _Result(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("started", "finished", "stalls", "busy")),
         ("cycles", ctypes.c_double),
         ("issued", ctypes.c_int64),
+        ("events", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("max_events", "num_events")),
     )
+
+
+# `Event` of native/timing.h.
+EVENT = np.dtype(
+    [
+        *((name, np.float64) for name in ("begin", "end")),
+        *((name, np.int32) for name in ("kind", "cta", "warp", "op", "reason", "partition")),
+    ]
+)
+ISSUED, PRODUCT, COPY = range(3)  # `EVENT`'s kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +147,18 @@ def simulate_sm(
         busy_cycles=dict(zip(names, call.busy.tolist(), strict=True)),
         stalls=call.stalls,
     )
+
+
+def follow_sm(
+    kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int, most: int
+) -> NDArray[np.void]:
+    """The first events, at most `most`, of one SM working through a queue of CTAs: `[n]` of dtype
+    `EVENT`. Raises as `simulate_sm`."""
+    call = _Call(kernel, traces, queue, resident, 1, stalls=True)
+    events = np.zeros(most, EVENT)
+    call.result.events, call.result.max_events = events.ctypes.data, most
+    _check(_library().attune_time_sm(ctypes.byref(call.launch), ctypes.byref(call.result)))
+    return events[: call.result.num_events]
 
 
 def simulate_counts(

@@ -141,12 +141,21 @@ def _pipe_cycles(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -
 
 def _tensor_cycles(i: Instruction, c: SmConstants, fmas_per_cycle: float) -> float:
     """Cycles of one warp's tensor instruction on its partition's tensor core."""
+    of_peak = 100 if i.opcode.endswith("GMMA") else c.mma_sync_share
+    return tensor_fmas(i) / (fmas_per_cycle * of_peak / 100)
+
+
+def tensor_fmas(i: Instruction) -> float:
+    """FP16 multiply-adds that one warp's tensor instruction stands for; other formats as many as
+    take as long. 0 of other instructions."""
+    if i.pipe is not Pipe.TENSOR:
+        return 0.0
     if i.opcode.endswith("GMMA"):
         # m64nNk16 of four warps: a quarter of its rows each.
         shape = next((m for m in i.modifiers if re.fullmatch(r"\d+x\d+x\d+", m)), "64x64x16")
         rows, columns, depth = map(int, shape.split("x"))
         element = 0.5 if i.opcode in ("QGMMA", "IGMMA") else 1.0
-        return element * rows / 4 * columns * depth / fmas_per_cycle
+        return element * rows / 4 * columns * depth
     digits = next((m for m in i.modifiers if m.isdigit()), "16816")
     fmas = _SHAPE_FMAS.get(digits, 2048)
     element = 1.0
@@ -154,7 +163,7 @@ def _tensor_cycles(i: Instruction, c: SmConstants, fmas_per_cycle: float) -> flo
         element = 0.5
     elif "TF32" in i.modifiers:
         element = 2.0
-    return element * fmas / (fmas_per_cycle * c.mma_sync_share / 100)
+    return element * fmas
 
 
 def _latencies(i: Instruction, c: SmConstants) -> tuple[int, int]:

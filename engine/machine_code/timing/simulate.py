@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import ClockKind, DeviceSpec
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
@@ -29,7 +29,7 @@ from engine.machine_code.timing.sm import GpuRates, Regime, allocated_smem, gpu_
 from engine.machine_code.timing.traffic import Traffic
 from engine.machine_code.trace import CtaTrace
 
-DRAM_EFFICIENCY = 0.85
+BINDING_SHARE = 0.8  # of the time that a unit is busy: beyond, it is what binds
 # Warp instructions of as many CTAs as an SM holds: of more than the first figure the loop is cut,
 # to about the second.
 _MOST_OF_A_ROUND, _LONG_ROUND = 1_000_000, 400_000
@@ -49,6 +49,8 @@ class SimulatedLatency:
     median_us: float
     low_us: float  # the 90 % interval, from the residuals of the validation
     high_us: float
+    clock_mhz: float
+    clock: ClockKind
     origin: Literal["simulated"] = "simulated"
 
 
@@ -61,11 +63,29 @@ class SimulatedLaunch:
     cta_cycles: float  # one CTA alone on an SM
     sm_cycles: float  # the busiest SM, start to end
     dram_us: float
+    dram_bytes: float  # from and to DRAM
     round: SmTiming  # the resident CTAs together: busy pipes and stalls
     longest: CtaTrace  # of a CTA that executes most, as far as it was simulated
     latency: SimulatedLatency
     # Of that CTA's loop (simulated, executed): beyond, time is a straight line. None: all of it.
     iterations: tuple[int, int] | None
+
+    def us_at(self, clock_mhz: float) -> float:
+        """Its time at another clock."""
+        now = max(self.sm_cycles / self.latency.clock_mhz, self.dram_us)
+        then = max(self.sm_cycles / clock_mhz, self.dram_us)
+        return self.latency.median_us - now + then
+
+    @property
+    def bound(self) -> str:
+        """What the time is mostly: `launch floor`, `DRAM`, a unit that is busy, else `latency`."""
+        in_sms = self.sm_cycles / self.latency.clock_mhz
+        if max(in_sms, self.dram_us) < LAUNCH_FLOOR_US:
+            return "launch floor"
+        if self.dram_us >= in_sms:
+            return "DRAM"
+        unit, share = max(self.busy().items(), key=lambda item: item[1])
+        return unit if share >= BINDING_SHARE else "latency"
 
     def busy(self) -> dict[str, float]:
         """Share of a round in which each pipe and port is busy."""
@@ -184,18 +204,19 @@ def simulate_launch(
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False, miss_share=miss_share)
     dram_us = 0.0
     if traffic is not None:
-        dram_us = traffic.dram_bytes / (DRAM_EFFICIENCY * gpu.dram_bytes_per_us)
+        dram_us = traffic.dram_bytes / gpu.dram_bytes_per_us
     median = LAUNCH_FLOOR_US + max(cycles / gpu.cycles_per_us, dram_us)
-    low, high = interval(median, gpu.constants.arch, program)
+    low, high = interval(median, gpu.constants.arch, program, device.clock)
     return SimulatedLaunch(
         resident_ctas=resident,
         ctas_per_sm=per_sm,
         cta_cycles=times.of(1, longest),
         sm_cycles=cycles,
         dram_us=dram_us,
+        dram_bytes=traffic.dram_bytes if traffic is not None else 0.0,
         round=steady_state(kernel, ends[1], min(resident, per_sm)),
         longest=ends[1],
-        latency=SimulatedLatency(median, low, high),
+        latency=SimulatedLatency(median, low, high, gpu.cycles_per_us, device.clock),
         iterations=iterations,
     )
 

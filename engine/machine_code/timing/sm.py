@@ -33,7 +33,7 @@ class GpuRates:
     num_sms: int
     cycles_per_us: float
     tensor_fmas_per_cycle: float  # FP16 multiply-adds of one partition
-    dram_bytes_per_us: float
+    dram_bytes_per_us: float  # as achieved
     kept_bytes: int  # by L2
 
 
@@ -61,7 +61,9 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         num_sms=int(sms),
         cycles_per_us=clock,
         tensor_fmas_per_cycle=fmas,
-        dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth") * 1e3,
+        dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth")
+        * 1e3
+        * device.memory_efficiency,
         kept_bytes=kept_l2_bytes(device.arch, int(_known(device, device.l2_bytes, "L2 size"))),
     )
 

@@ -44,6 +44,7 @@ struct Warp {
     int32_t cta = -1;          // among those of its SM
     int32_t partition = 0;
     int32_t place = 0;         // in the partition's arrays
+    int32_t number = 0;        // in its CTA
     const Trace* trace = nullptr;
     int64_t position = 0, end = 0;  // in the trace
     double issued = 0;         // cycle of the last issue, or of the start
@@ -139,6 +140,7 @@ public:
             }
             Warp& warp = warps[id];
             warp.cta = n;
+            warp.number = w;
             warp.trace = &trace;
             warp.partition = next_partition;
             warp.registers = m.registers;
@@ -355,14 +357,23 @@ private:
         free = (free > now - 1 ? earlier(free, now) : now) + cycles;
     }
 
+    OUT_OF_LINE void follow(int32_t kind, const Warp& w, int32_t op, double begin, double at,
+                            int32_t reason = SELECTED) {
+        if (!out.events || out.num_events >= out.max_events) return;
+        out.events[out.num_events++] = {begin,    at, kind,   ctas[w.cta].number,
+                                        w.number, op, reason, w.partition};
+    }
+
     void attribute(const Partition& p, const Warp& w, const Op& op, int32_t op_index, double now) {
         double* stalls = out.stalls + static_cast<int64_t>(op_index) * NUM_REASONS;
         stalls[SELECTED] += 1;
-        double at = w.issued + 1;
+        double at = w.issued + 1, longest = 0;
+        int32_t mostly = SELECTED;
         const auto until = [&](double t, int32_t reason) {
             t = earlier(t, now);
             if (t <= at) return;
             stalls[reason] += t - at;
+            if (t - at > longest) longest = t - at, mostly = reason;
             at = t;
         };
         double clear = 0;
@@ -378,6 +389,7 @@ private:
                     : op.pipe == GLOBAL ? LG_THROTTLE
                                         : MATH_PIPE_THROTTLE);
         until(now, NOT_SELECTED);
+        follow(ISSUED, w, op_index, w.issued + 1, now, mostly);
     }
 
     static void set(Warp& w, int32_t barrier, double clear, bool is_long) {
@@ -446,6 +458,7 @@ private:
             const double writes = arriving / m.shared_bytes_per_cycle;
             bulk_writes += writes;
             out.busy[NUM_PIPES + SHARED_PORT] += writes;
+            follow(COPY, w, w.trace->instruction[w.position], now, landed);
             if (kind == BULK_LOAD)
                 mbarrier_landed(w, trace.address[row], arriving, landed);
             else
@@ -464,7 +477,10 @@ private:
         if (first == last) return;
         result = through_l1(w, op, trace, first, last, begin);
         if (kind == GLOBAL_STORE || kind == LOCAL_STORE) w.stores = later(w.stores, result);
-        if (kind == ASYNC_COPY) w.copies = later(w.copies, result);
+        if (kind == ASYNC_COPY) {
+            w.copies = later(w.copies, result);
+            follow(COPY, w, w.trace->instruction[w.position], now, result);
+        }
     }
 
     // One line a cycle through the tags; what L1 lacks comes from beyond. Returns when all is there.
@@ -520,6 +536,7 @@ private:
         const double fed = take_port(begin, operands) + operands;
         p.pipe_free[TENSOR] = later(begin + op.pipe_cycles, fed);
         w.products = later(w.products, p.pipe_free[TENSOR] + m.warpgroup_cycles);
+        follow(PRODUCT, w, w.trace->instruction[w.position], begin, p.pipe_free[TENSOR]);
         if (op.closes_group) w.product_groups.push_back(w.products);
     }
 

@@ -93,6 +93,16 @@ struct Launch {
     int32_t num_code_lines, num_ctas, resident, num_sms;
 };
 
+// What happened when, where it is followed.
+enum EventKind : int32_t { ISSUED, PRODUCT, COPY };
+
+struct Event {
+    double begin, end;         // of the wait before an issue, of a product, of a copy's way
+    int32_t kind, cta, warp, op;
+    int32_t reason;            // of the wait: what most of it was
+    int32_t partition;
+};
+
 struct Result {
     double* started;           // [num_ctas]
     double* finished;          // [num_ctas]
@@ -100,6 +110,8 @@ struct Result {
     double* busy;              // [NUM_PIPES + NUM_PORTS]
     double cycles;
     int64_t issued;
+    Event* events;             // [max_events]; null: not wanted
+    int64_t max_events, num_events;
 };
 
 }  // namespace attune_timing

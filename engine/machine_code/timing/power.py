@@ -1,0 +1,161 @@
+"""The clock that a launch sustains within a GPU's power limit, by what it executes.
+
+A launch takes energy: so much per FLOP of the tensor cores, per other warp instruction and per byte
+of DRAM, the first two falling with the voltage, which falls with the clock. The clock at which
+energy over time, and what the board takes anyway, are the power limit is the one that is held. Time
+is cycles over clock: TFLOP/s per MHz is constant within 1 % over an H100's power limits.
+
+Bursts escape: a power limit acts over some milliseconds, and clocks settle in tens of them.
+
+Origins, as in `constants.py`. *Calibrated*: solved from one published pair of clock and power of a
+dense GEMM (named), so that it holds what such a kernel does beside its products. What is left out
+of that, and how far off it is, `tests/sass/test_power.py` says: clocks within 12 %. The data's
+values change the energy of products by up to a factor of three (zeros); here they are random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.devices.spec import DeviceSpec
+from engine.machine_code.counts import LaunchCounts
+from engine.machine_code.emulation import EXECUTED
+from engine.machine_code.timing.ops import tensor_fmas
+
+BURST_US = 5_000.0  # shorter launches run at the boost clock
+# Of the voltage to that at the boost clock, over the clock to it. Calibrated on an
+# H100 SXM's clocks at five power limits (FP16 GEMM, 4096 cubed): 0.61, 0.63, 0.71, 0.80 and
+# 0.90 pJ a FLOP at 634, 880, 1118, 1255 and 1348 MHz, 110 W taken anyway.
+_LEAST_VOLTAGE, _VOLTAGE_AT_0, _VOLTAGE_SLOPE = 0.688, 0.443, 0.557
+
+# pJ per FLOP of tensor cores at the boost clock, 16-bit values.
+_TENSOR_PJ = {
+    # calibrated: T4 at 70 W, cuBLAS FP16 24 TFLOP/s in the long run
+    "sm_75": 4.5,
+    # calibrated: A100 SXM at 400 W, cuBLAS FP16 257 TFLOP/s on random values
+    "sm_80": 1.44,
+    # calibrated: A10 at 150 W, cuBLAS BF16 at 1,050 to 1,110 MHz
+    "sm_86": 2.6,
+    # calibrated: L4 at 72 W, cuBLAS BF16 at 880 to 1,110 MHz
+    "sm_89": 2.05,
+    # calibrated: H100 SXM, as the voltages
+    "sm_90": 1.29,
+    # calibrated: GB200 at 1,170 W, BF16 GEMM of normal values, 1,490 TFLOP/s at 1,289 MHz
+    "sm_100": 1.05,
+    # calibrated: RTX 5090 at 575 W, BF16 linear layers, 210 TFLOP/s at 2,527 MHz
+    "sm_120": 2.1,
+}
+# pJ of any other warp instruction at the boost clock: 64 FLOPs of an FFMA.
+_INSTRUCTION_PJ = {
+    "sm_80": 340.0,  # published: gpu-benches' roofline, 5.1 to 5.5 pJ per FP32 FLOP, A100
+    "sm_86": 415.0,  # published: the same, 6.5, A40
+    "sm_90": 370.0,  # published: the same, 5.8, H200
+}
+_OTHER_INSTRUCTION_PJ = 400.0  # assumed: of that order
+# pJ per byte of DRAM, by kind of memory, which no clock changes.
+_HBM_PJ = 120.0  # published: gpu-benches' roofline, 117 to 122 on A100 and H200
+_GDDR_PJ = 198.0  # published: the same, A40
+_BASE_W = {  # that a board takes while it works on nothing much
+    "A100 40GB SXM": 70.0,  # published: gpu-benches
+    "A100 80GB SXM": 70.0,  # carried over
+    "H100 SXM": 110.0,  # published: with the power limits above
+    "H200": 105.0,  # published: gpu-benches
+    "A40": 69.0,  # published: gpu-benches
+    "RTX 3090": 150.0,  # calibrated: prompts of a language model, 1,350 MHz at 250 W
+}
+_BASE_SHARE = 0.2  # of the limit, where none is published; assumed
+_LEAST_SHARE = 0.15  # of the boost clock: GPUs go no lower
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a launch takes of a GPU, whatever the clock."""
+
+    passes: tuple[tuple[float, float], ...]  # (cycles of the busiest SM, µs of DRAM) of each
+    tensor_flops: float
+    instructions: float  # of warps, but for the tensor cores'
+    dram_bytes: float
+
+    def us(self, clock_mhz: float) -> float:
+        """Without the floor below every launch."""
+        return sum(max(cycles / clock_mhz, dram_us) for cycles, dram_us in self.passes)
+
+    def __add__(self, other: Work) -> Work:
+        """Both, one behind the other."""
+        return Work(
+            self.passes + other.passes,
+            self.tensor_flops + other.tensor_flops,
+            self.instructions + other.instructions,
+            self.dram_bytes + other.dram_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedClock:
+    clock_mhz: float
+    watts: float  # at that clock
+    limit_w: float
+
+    @property
+    def is_limited(self) -> bool:
+        return self.watts >= 0.999 * self.limit_w
+
+
+def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: float) -> Work:
+    """The work of a counted launch that was simulated."""
+    executed = counts.totals[:, EXECUTED]
+    flops = np.array([2.0 * tensor_fmas(i) for i in counts.program.instructions])
+    is_tensor = flops > 0
+    return Work(
+        passes=((cycles, dram_us),),
+        tensor_flops=float((executed * flops).sum()),
+        instructions=float(executed[~is_tensor].sum()),
+        dram_bytes=dram_bytes,
+    )
+
+
+def voltage(share: float) -> float:
+    """To that at the boost clock, at a share of the boost clock."""
+    return max(_LEAST_VOLTAGE, _VOLTAGE_AT_0 + _VOLTAGE_SLOPE * share)
+
+
+def watts(device: DeviceSpec, work: Work, clock_mhz: float) -> float | None:
+    """What the board takes while such launches follow each other; None where a figure lacks."""
+    if device.power_w is None or not device.boost_clock_mhz:
+        return None
+    tensor = _TENSOR_PJ.get(device.arch, max(_TENSOR_PJ.values()))
+    other = _INSTRUCTION_PJ.get(device.arch, _OTHER_INSTRUCTION_PJ)
+    dynamic_pj = work.tensor_flops * tensor + work.instructions * other
+    scaled = dynamic_pj * voltage(clock_mhz / device.boost_clock_mhz) ** 2
+    memory_pj = work.dram_bytes * (_HBM_PJ if has_hbm(device) else _GDDR_PJ)
+    base = _BASE_W.get(device.name, _BASE_SHARE * device.power_w)
+    return base + (scaled + memory_pj) * 1e-6 / max(work.us(clock_mhz), 1e-9)
+
+
+def has_hbm(device: DeviceSpec) -> bool:
+    """Whether its memory is HBM: the large GPUs of a generation, x.0, and no others."""
+    return device.compute_capability in ((8, 0), (9, 0), (10, 0))
+
+
+def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
+    """The highest clock up to the boost clock within the power limit; None where the table lacks
+    the limit or the clock."""
+    if device.power_w is None or not device.boost_clock_mhz:
+        return None
+    high = float(device.boost_clock_mhz)
+    low = _LEAST_SHARE * high
+    limit = float(device.power_w)
+
+    def power(clock_mhz: float) -> float:
+        taken = watts(device, work, clock_mhz)
+        assert taken is not None
+        return taken
+
+    if power(high) <= limit:
+        return SustainedClock(high, power(high), limit)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(middle) <= limit else (low, middle)
+    return SustainedClock(low, power(low), limit)

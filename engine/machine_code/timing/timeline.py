@@ -1,0 +1,108 @@
+"""The simulated CTAs of one SM as a trace for Perfetto or chrome://tracing.
+
+The format is Chrome's trace events: a process is a CTA and its threads are warps, with a slice for
+each instruction and, in front of it, for what the warp waited for; the tensor cores and the copies
+on their way are processes of their own. Times are µs at the clock of the simulation.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base import files
+from engine.base.errors import InvalidProblem
+from engine.devices.spec import DeviceSpec
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.timing.native import COPY, ISSUED, follow_sm
+from engine.machine_code.timing.result import StallReason
+from engine.machine_code.timing.simulate import SimulatedLaunch
+from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
+
+_MOST_EVENTS = 60_000  # some 15 MB of JSON
+_TENSOR_CORES, _COPIES = 1_000_000, 1_000_001  # numbers of processes, behind those of CTAs
+_UNIT = "displayTimeUnit"
+
+
+def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch) -> dict[str, Any]:
+    """The first events of as many of the longest CTAs as an SM holds, and as many behind them."""
+    gpu = gpu_rates(device, analysis.program.arch)
+    taken = simulated.resident_ctas * allocated_smem(device, analysis.smem_bytes)
+    regime: Regime = "streaming" if simulated.dram_us > 0 else "shared"
+    kernel = sm_kernel(analysis.program, gpu, regime, taken, fetches_code=False)
+    ctas = min(2 * simulated.resident_ctas, simulated.ctas_per_sm)
+    events = follow_sm(
+        kernel, [simulated.longest], [0] * ctas, simulated.resident_ctas, _MOST_EVENTS
+    )
+    instructions = analysis.program.instructions
+    rows: list[dict[str, Any]] = []
+
+    def slice_of(name: str, process: int, thread: int, begin: float, end: float) -> dict[str, Any]:
+        us = begin / gpu.cycles_per_us
+        took = (end - begin) / gpu.cycles_per_us
+        return {"ph": "X", "name": name, "pid": process, "tid": thread, "ts": us, "dur": took}
+
+    free: list[float] = []  # copies overlap: each goes to a row that is free
+    for event in events:
+        begin, end = float(event["begin"]), float(event["end"])
+        cta, warp = int(event["cta"]), int(event["warp"])
+        instruction = instructions[int(event["op"])]
+        told = {"instruction": str(instruction), "address": f"0x{instruction.address:x}"}
+        if instruction.source:
+            told["line"] = f"{instruction.source[-1].file}:{instruction.source[-1].line}"
+        if event["kind"] == ISSUED:
+            if end > begin:
+                waits = StallReason(int(event["reason"])).label
+                rows.append(slice_of(waits, cta, warp, begin, end) | {"cat": "stall", "args": told})
+            made = slice_of(instruction.mnemonic, cta, warp, end, end + 1)
+            rows.append(made | {"cat": instruction.pipe.value, "args": told})
+        elif event["kind"] == COPY:
+            row = next((n for n, at in enumerate(free) if at <= begin), len(free))
+            free[row:] = [end, *free[row + 1 :]]
+            name = f"{instruction.mnemonic} of CTA {cta}"
+            rows.append(slice_of(name, _COPIES, row, begin, end) | {"cat": "copy", "args": told})
+        else:
+            core = int(event["partition"])
+            made = slice_of(f"CTA {cta}, warp {warp}", _TENSOR_CORES, core, begin, end)
+            rows.append(made | {"cat": "tensor", "args": told})
+    return {
+        "traceEvents": [*_names(events), *rows],
+        _UNIT: "ns",
+        "otherData": {
+            "kernel": analysis.program.entry,
+            "gpu": device.name,
+            "clock": device.clock_label,
+            "origin": "simulated",
+            "complete": len(events) < _MOST_EVENTS,
+        },
+    }
+
+
+def write_timeline(path: Path, trace: dict[str, Any]) -> None:
+    """Raises InvalidProblem: the file cannot be written."""
+    if not path.parent.is_dir():
+        raise InvalidProblem(f"There is no folder {path.parent} for the timeline: make it first.")
+    with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
+        path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
+
+
+def _names(events: NDArray[np.void]) -> list[dict[str, Any]]:
+    """What processes and threads are called."""
+
+    def named(kind: str, process: int, name: str, thread: int = 0) -> dict[str, Any]:
+        return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+
+    rows = [
+        named("process_name", _TENSOR_CORES, "tensor cores"),
+        named("process_name", _COPIES, "copies on their way"),
+        *(named("thread_name", _TENSOR_CORES, f"partition {n}", n) for n in range(4)),
+    ]
+    for cta, warp in sorted({(int(e["cta"]), int(e["warp"])) for e in events}):
+        if warp == 0:
+            rows.append(named("process_name", cta, f"CTA {cta}"))
+        rows.append(named("thread_name", cta, f"warp {warp}", warp))
+    return rows
