@@ -255,11 +255,12 @@ class BaselineTiming(Stored):
 class Execution(Stored):
     """How the kernel was really executed for the correctness check."""
 
-    backend: Literal["cuda", "cpu"]
+    backend: Literal["cuda", "cpu", "machine-code"]
     build: Literal["fast", "check", "device"]
     schedule: Literal["in_order", "random", "reverse", "device"]
     seed: Integer
-    # Wall time of the CPU execution. Not a GPU latency; never shown as one.
+    # Wall time of the execution on the CPU, also of machine code. Not a GPU latency; never shown as
+    # one.
     cpu_execution_ms: NotNegative | None
     partial: Line = ""  # "partial: 12 of 131,072 CTAs"; empty where all ran
 

@@ -206,7 +206,8 @@ class Tools:
 
     async def _sass(self, kernel: str, problem: str, gpu: str) -> Answer:
         name = self._kernel(kernel)
-        return await self._json("sass", name, *_problem(problem), f"--gpu={gpu}", "--json")
+        found: Answer = await self._json("sass", name, *_problem(problem), f"--gpu={gpu}", "--json")
+        return found
 
     def _kernel(self, name: str) -> str:
         """The name of a variant, or a path inside whose headers are inside, too."""

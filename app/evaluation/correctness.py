@@ -83,6 +83,9 @@ def _execution(evaluation: Evaluation) -> None:
     if execution.cpu_execution_ms is not None:
         took = format_us(1000 * execution.cpu_execution_ms)
         time = f" in {took} of CPU time, which says nothing about a GPU"
+    if execution.backend == "machine-code":
+        st.caption(f"Executed on the CPU, machine code (seed {execution.seed}){time}.")
+        return
     st.caption(
         f"Executed on the CPU ({execution.build} build, {execution.schedule.replace('_', ' ')} "
         f"schedule, seed {execution.seed}){time}."

@@ -12,7 +12,7 @@ from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
 
-BackendName: TypeAlias = Literal["cuda", "cpu"]
+BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 
 
 @dataclass(frozen=True, slots=True)

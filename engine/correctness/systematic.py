@@ -91,12 +91,12 @@ def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str 
     """A warning where errors have no direction and are larger than rounding the operands gives."""
     if compared.error.size < _FEWEST_ELEMENTS or not expected.baseline_err > 0:
         return None
-    for name, times, limit in (
-        ("RMS", rms / expected.baseline_rms, _IMPRECISE_RMS),
-        ("largest", float(compared.error.max()) / expected.baseline_err, _IMPRECISE_LARGEST),
-    ):
-        if times > limit:
-            break
+    rms_ratio = rms / expected.baseline_rms
+    largest_ratio = float(compared.error.max()) / expected.baseline_err
+    if rms_ratio > _IMPRECISE_RMS:
+        name, times = "RMS", rms_ratio
+    elif largest_ratio > _IMPRECISE_LARGEST:
+        name, times = "largest", largest_ratio
     else:
         return None
     return (

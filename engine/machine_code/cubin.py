@@ -55,7 +55,7 @@ class Cubin:
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
+class Section:
     name: str
     kind: int
     offset: int
@@ -90,8 +90,7 @@ def read_cubin(data: bytes) -> Cubin:
     raw = [_SECTION.unpack_from(data, offset + size * i) for i in range(count)]
     ends = [s[4] + s[5] for s in raw if s[1] != _NO_BITS]
     data = _completed(data, max(ends, default=0))
-    names = data[raw[names_index][4] : raw[names_index][4] + raw[names_index][5]]
-    sections = [_Section(_text(names, s[0]), s[1], s[4], s[5], s[6]) for s in raw]
+    sections = read_sections(data)
     arch = _arch(flags, header[0][8])
     try:
         entries = {e.name: e for e in _entries(data, sections, arch)}
@@ -104,7 +103,7 @@ def read_cubin(data: bytes) -> Cubin:
     return Cubin(arch, data, entries, _code_digest(data, sections, entries))
 
 
-def _code_digest(data: bytes, sections: list[_Section], entries: Mapping[str, Entry]) -> str:
+def _code_digest(data: bytes, sections: list[Section], entries: Mapping[str, Entry]) -> str:
     """Of contents in an order of their own: a function with another name is the same code."""
     running = (".text.", ".nv.constant", ".nv.global")
     contents = [s.of(data) for s in sections if s.name.startswith(running)]
@@ -116,6 +115,15 @@ def _code_digest(data: bytes, sections: list[_Section], entries: Mapping[str, En
     for part in (*sorted(contents), *sorted(shapes)):
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
+
+
+def read_sections(data: bytes) -> list[Section]:
+    """The sections of a complete cubin, in the order that its symbols count them."""
+    header = _HEADER.unpack_from(data)
+    offset, count, names_index = header[6], header[12], header[13]
+    raw = [_SECTION.unpack_from(data, offset + _SECTION.size * i) for i in range(count)]
+    names = data[raw[names_index][4] : raw[names_index][4] + raw[names_index][5]]
+    return [Section(_text(names, s[0]), s[1], s[4], s[5], s[6]) for s in raw]
 
 
 def _completed(data: bytes, size: int) -> bytes:
@@ -132,7 +140,7 @@ def _arch(flags: int, abi_version: int) -> str:
     return f"sm_{number & 0xFF}"
 
 
-def _entries(data: bytes, sections: list[_Section], arch: str) -> Iterator[Entry]:
+def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]:
     by_name = {s.name: s for s in sections}
     registers, frames = _per_function(data, sections)
     outside = _functions_outside(data, sections)
@@ -177,7 +185,7 @@ def _entries(data: bytes, sections: list[_Section], arch: str) -> Iterator[Entry
 _PARAMETER_OFFSET = {"sm_90": 0x210, "sm_100": 0x380, "sm_103": 0x380, "sm_120": 0x380}
 
 
-def _per_function(data: bytes, sections: list[_Section]) -> tuple[dict[str, int], dict[str, int]]:
+def _per_function(data: bytes, sections: list[Section]) -> tuple[dict[str, int], dict[str, int]]:
     """(registers per thread, bytes of stack) by function name, from the file's `.nv.info`."""
     table = next((s for s in sections if s.name == ".symtab"), None)
     general = next((s for s in sections if s.name == ".nv.info"), None)
@@ -196,7 +204,7 @@ def _per_function(data: bytes, sections: list[_Section]) -> tuple[dict[str, int]
     return registers, frames
 
 
-def _functions_outside(data: bytes, sections: list[_Section]) -> tuple[str, ...]:
+def _functions_outside(data: bytes, sections: list[Section]) -> tuple[str, ...]:
     """Functions that the symbol table names and no section holds: vprintf, malloc."""
     table = next((s for s in sections if s.name == ".symtab"), None)
     if table is None:

@@ -72,7 +72,60 @@ class _Request(ctypes.Structure):
         ("probe_site", ctypes.c_void_p),
         ("probe_out", ctypes.c_void_p),
         ("probe_sites", ctypes.c_int32),
+        # Of whole launches on real memory alone (engine/machine_code/execution).
+        ("buffers", ctypes.c_void_p),
+        ("buffer_count", ctypes.c_int32),
+        ("cluster", ctypes.c_uint32 * 3),
     )
+
+
+def new_request(
+    program: Program,
+    entry: Entry,
+    launch: Launch,
+    code: Code,
+    windows: tuple[int, int] = (0, 0),
+    cluster: tuple[int, int, int] = (1, 1, 1),
+) -> _Request:
+    """The launch as the native code takes it.
+
+    Args:
+        windows: upper words of generic addresses of shared and local memory.
+
+    Raises:
+        InvalidProblem: it does not fit the entry, or no GPU.
+        CompileError: the entry's stack is larger than any.
+    """
+    _check_launch(launch)
+    number = int(program.arch[3:].rstrip("af"))
+    parameters = constant_bank(entry, program.arch, launch, windows, cluster != (1, 1, 1))
+    constants = dict(entry.constants) | {0: parameters}
+    request = _Request()
+    request.code = code.handle
+    request.arch = number
+    request.grid[:] = launch.grid
+    request.block[:] = launch.block
+    request.cluster[:] = cluster
+    for bank, content in constants.items():
+        request.constants[bank] = content
+        request.constant_bytes[bank] = len(content)
+    reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
+    own = program.static_smem_bytes + launch.dynamic_smem_bytes
+    if own > _MOST_SMEM_BYTES:
+        raise InvalidProblem(
+            f"{program.entry} is launched with {own:,} bytes of shared memory "
+            f"({program.static_smem_bytes:,} of its own), and no GPU gives a CTA that much."
+        )
+    if entry.frame_bytes > _MOST_LOCAL_BYTES:
+        raise CompileError(
+            f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
+            f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
+        )
+    # A CTA gets whole units, and compilers read whole vectors into the last one.
+    request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
+    local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)
+    request.local_bytes = 1 << (local - 1).bit_length()
+    return request
 
 
 class Emulator:
@@ -84,38 +137,12 @@ class Emulator:
     """
 
     def __init__(self, program: Program, entry: Entry, launch: Launch) -> None:
-        _check_launch(launch)
         self._library = _library()
         self.program, self.launch, self._outside = program, launch, entry.outside
-        number = int(program.arch[3:].rstrip("af"))
-        self._code = _code_of(program, self._library)
-        constants = dict(entry.constants) | {0: constant_bank(entry, program.arch, launch)}
-        request = self._request = _Request()
-        request.code = self._code.handle
-        request.arch = number
-        request.grid[:] = launch.grid
-        request.block[:] = launch.block
-        for bank, content in constants.items():
-            request.constants[bank] = content
-            request.constant_bytes[bank] = len(content)
+        self._code = Code.of(program, self._library)
+        request = self._request = new_request(program, entry, launch, self._code)
         request.known_at, request.known = launch.known
         request.known_bytes = len(launch.known[1])
-        reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
-        own = program.static_smem_bytes + launch.dynamic_smem_bytes
-        if own > _MOST_SMEM_BYTES:
-            raise InvalidProblem(
-                f"{program.entry} is launched with {own:,} bytes of shared memory "
-                f"({program.static_smem_bytes:,} of its own), and no GPU gives a CTA that much."
-            )
-        if entry.frame_bytes > _MOST_LOCAL_BYTES:
-            raise CompileError(
-                f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
-                f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
-            )
-        # A CTA gets whole units, and compilers read whole vectors into the last one.
-        request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
-        local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)
-        request.local_bytes = 1 << (local - 1).bit_length()
         request.max_steps = MAX_STEPS
 
     def totals(self, cta: tuple[int, int, int] = (0, 0, 0)) -> Totals:
@@ -295,8 +322,19 @@ class Emulator:
         return [int(v) for v in out]
 
 
-class _Code:
-    """A program as the library decoded it, for as long as this object lives."""
+class Code:
+    """A program as a library decoded it, for as long as this object lives."""
+
+    @staticmethod
+    def of(program: Program, library: ctypes.CDLL) -> Code:
+        """One kernel's CTAs are run many times: the last few programs are kept."""
+        key = (library._name, program.cubin_sha256, program.entry)
+        if not program.cubin_sha256 or (code := _codes.get(key)) is None:
+            code = Code(program, library)
+            while len(_codes) >= _MOST_CODES:
+                _codes.pop(next(iter(_codes)), None)
+            _codes[key] = code
+        return code
 
     def __init__(self, program: Program, library: ctypes.CDLL) -> None:
         index_of: dict[int | None, int] = {i.address: n for n, i in enumerate(program.instructions)}
@@ -307,17 +345,7 @@ class _Code:
         weakref.finalize(self, library.sass_free_code, self.handle)
 
 
-_codes: dict[tuple[str, str], _Code] = {}  # one kernel's CTAs are run many times
-
-
-def _code_of(program: Program, library: ctypes.CDLL) -> _Code:
-    key = (program.cubin_sha256, program.entry)
-    if not program.cubin_sha256 or (code := _codes.get(key)) is None:
-        code = _Code(program, library)
-        while len(_codes) >= _MOST_CODES:
-            _codes.pop(next(iter(_codes)), None)
-        _codes[key] = code
-    return code
+_codes: dict[tuple[str, str, str], Code] = {}  # by library, cubin, entry
 
 
 def emulate(

@@ -43,6 +43,7 @@ def buffer_address(number: int) -> int:
     return _FIRST_POINTER + number * _POINTER_STEP
 
 
+_WINDOWS = 0x18  # generic addresses of shared and local memory; later GPUs have registers for them
 # Where sm_90 finds the address of its parameters, for TMA: here their place in the bank.
 _PARAMETERS = 0x198
 
@@ -54,14 +55,25 @@ class _Layout:
     block: int
     grid: int
     stack: int
+    cluster: int  # 1 in a launch with clusters
 
 
-_VOLTA_TO_HOPPER = _Layout(block=0x0, grid=0xC, stack=0x28)
-_SINCE_BLACKWELL = _Layout(block=0x360, grid=0x370, stack=0x37C)
+_VOLTA_TO_HOPPER = _Layout(block=0x0, grid=0xC, stack=0x28, cluster=0x140)
+_SINCE_BLACKWELL = _Layout(block=0x360, grid=0x370, stack=0x37C, cluster=0x36C)
 
 
-def constant_bank(entry: Entry, arch: str, launch: Launch) -> bytes:
+def constant_bank(
+    entry: Entry,
+    arch: str,
+    launch: Launch,
+    windows: tuple[int, int] = (0, 0),
+    in_clusters: bool = False,
+) -> bytes:
     """Constant bank 0 of this launch.
+
+    Args:
+        windows: upper words of generic addresses of shared and local memory.
+        in_clusters: whether the code is told that its CTAs run in clusters.
 
     Raises:
         InvalidProblem: the arguments do not fit the entry's parameters.
@@ -74,7 +86,10 @@ def constant_bank(entry: Entry, arch: str, launch: Launch) -> bytes:
     struct.pack_into("<3I", bank, layout.block, *launch.block)
     struct.pack_into("<3I", bank, layout.grid, *launch.grid)
     struct.pack_into("<I", bank, layout.stack, _STACK_TOP)
+    if in_clusters:
+        struct.pack_into("<I", bank, layout.cluster, 1)
     if layout is _VOLTA_TO_HOPPER:
+        struct.pack_into("<4I", bank, _WINDOWS, 0, windows[0], 0, windows[1])
         struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
     for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
         start = entry.parameter_offset + parameter.offset

@@ -38,4 +38,6 @@ def are_libraries_loaded() -> bool:
 
 
 def _sources() -> list[Path]:
-    return sorted(Path(__file__).resolve().parent.rglob("native/*.cpp"))
+    """Without what executes: few need that, and it is built when they do."""
+    sources = Path(__file__).resolve().parent.rglob("native/*.cpp")
+    return sorted(source for source in sources if source.name != "execute.cpp")

@@ -10,14 +10,14 @@ Callers: the command line, the job worker, tests. `engine.pipeline.preview` is t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
-from engine.backends.base import Backend, RunOptions, RunResult
+from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
 from engine.coverage import coverage_of, describe_lines
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from engine.pipeline.partial import PartialRun
 
 OnStage: TypeAlias = Callable[[str], None]
+_WHERE: Mapping[BackendName, str] = {
+    "cpu": "on the CPU",
+    "cuda": "on the GPU",
+    "machine-code": "machine code on the CPU",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +101,16 @@ class Evaluator:
         cuda = cast("CudaBackend | None", self._backends.get("cuda"))
         return cuda.gpu_error if cuda is not None else None
 
-    def backend(self, name: Literal["cpu", "cuda"]) -> Backend:
+    def backend(self, name: BackendName) -> Backend:
         if name not in self._backends:
             if name == "cuda":
                 from engine.backends.cuda import CudaBackend
 
                 self._backends[name] = CudaBackend()
+            elif name == "machine-code":
+                from engine.machine_code.execution import MachineCodeBackend
+
+                self._backends[name] = MachineCodeBackend()
             else:
                 from engine.backends.cpu import CpuBackend
 
@@ -236,10 +245,10 @@ class _Run:
         why = plan_budget_mistake(plan, compiled)
         return self._stop(Status.COMPILE_ERROR, why) if why is not None else None
 
-    def _choose_backend(self) -> tuple[Literal["cpu", "cuda"], str | None]:
+    def _choose_backend(self) -> tuple[BackendName, str | None]:
         """The backend, and the sentence why the one asked for cannot be used."""
-        if self.request.backend == "cpu":
-            return "cpu", None
+        if self.request.backend in ("cpu", "machine-code"):
+            return self.request.backend, None
         from engine.backends.cuda import why_not_cuda
 
         why = why_not_cuda(self.resolved.device)
@@ -275,7 +284,7 @@ class _Run:
             if judged and request.check and schedule == "in_order" and part is None:
                 schedule = "random"
             told = _told(kind, "" if schedule == request.schedule else schedule)
-            self.stage(f"Executing on the {'GPU' if name == 'cuda' else 'CPU'}{_inputs_of(kind)}")
+            self.stage(f"Executing {_WHERE[name]}{_inputs_of(kind)}")
             result = (
                 self._run(backend, plan, prepared.inputs, schedule, repeat=not judged)
                 if part is None
@@ -414,11 +423,17 @@ class _Run:
         return part
 
     def _execution(
-        self, name: Literal["cpu", "cuda"], result: RunResult, part: PartialRun | None
+        self, name: BackendName, result: RunResult, part: PartialRun | None
     ) -> Execution:
         request = self.request
-        if name == "cuda":
-            return Execution("cuda", "device", "device", request.seed, None)
+        if name != "cpu":
+            return Execution(
+                name,
+                "device",
+                "device",
+                request.seed,
+                None if name == "cuda" else result.execution_ms,
+            )
         build: Literal["check", "fast"] = "check" if request.check else "fast"
         counts = part.part.counts() if part is not None else ""
         return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, counts)
@@ -431,9 +446,9 @@ class _Run:
         notes = evaluation.notes if why in known else (*evaluation.notes, why)
         return replace(evaluation, notes=notes)
 
-    def _lock(self, name: Literal["cpu", "cuda"]) -> AbstractContextManager[None]:
+    def _lock(self, name: BackendName) -> AbstractContextManager[None]:
         """On a GPU, no other process measures meanwhile."""
-        if name == "cpu":
+        if name != "cuda":
             return nullcontext()
         from engine.measure.device_lock import gpu_lock
 

@@ -28,7 +28,7 @@ def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     drawing = 3 * inputs + 8 * max(output, kv)
     # The child sees copies of Q, K, V and O in shared memory; a second run's output is compared.
     running = inputs + 2 * output
-    if backend == "cpu":
+    if backend != "cuda":
         running += plan.device_bytes
     num_slices, num_rows = coverage_size(problem)
     covered = 8 * num_slices * num_rows * problem.head_dim

@@ -18,7 +18,7 @@ from engine.problem import Problem
 from engine.schema import Stored
 from kernels.variant import AUTO, Variant
 
-BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda"]
+BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda", "machine-code"]
 Partial: TypeAlias = Literal["auto", "always", "never"]
 Effort: TypeAlias = Literal["full", "quick", "none"]
 

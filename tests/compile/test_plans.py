@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from slow_cases import one_in
-from tests.kernels.fitting import fitting_config
 
 from engine.base.errors import ToolMissing
 from engine.base.launch import PassLaunch
@@ -16,6 +15,7 @@ from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+from tests.fitting import fitting_config
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 

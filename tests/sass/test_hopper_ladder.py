@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from tests.kernels.fitting import fitting_config
 
 from engine.compiled_plan import compile_plan, plan_budget_mistake
 from engine.machine_code.analysis import disassembled
@@ -14,6 +13,7 @@ from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+from tests.fitting import fitting_config
 from tests.slow_cases import one_in
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from sessions_data import evaluation_maker, snapshot_maker
-from tests.kernels.fitting import fitting_config
 
 from engine.base.launch import TensorMapArg, encode_argument
 from engine.plan import make_plan
@@ -18,6 +17,7 @@ from engine.sessions.snapshot import dumps, loads
 from kernels.description import parse_variant
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+from tests.fitting import fitting_config
 
 HOPPER = [v for v in LADDER if v.arch_specific]
 

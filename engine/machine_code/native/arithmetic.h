@@ -14,6 +14,13 @@ uint32_t mask_of(F f) {
     return mask;
 }
 
+// What was loaded of 8 or 16 bits, with its sign where the instruction says so.
+inline Lanes extended(const Instruction& i, Lanes v) {
+    if (i.has(MOD_S16)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int16_t>(x));
+    if (i.has(MOD_S8)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int8_t>(x));
+    return v;
+}
+
 inline uint32_t lut3(uint32_t x, uint32_t y, uint32_t z, uint32_t table) {
     uint32_t value = 0;
     for (uint32_t row = 0; row < 8; row++)
@@ -89,6 +96,12 @@ void Warp::arithmetic(const Instruction& i) {
         const uint32_t b0 = r.block[0], b1 = r.block[1];
         const int which = static_cast<int>(at(s, 1, i).imm);
         if (s[1].kind != Kind::SPECIAL) return write(s[0], Lanes{});
+#if EXECUTES
+        if (which == SR_CLOCKLO || which == SR_CLOCKHI || which == SR_CGA || which == SR_OTHER) {
+            const uint32_t value = special(i, which);
+            return write(s[0], each([&](int) { return value; }));
+        }
+#endif
         if (which >= SR_CTAX && which <= SR_CTAZ) marks[1 + which - SR_CTAX] = FULL;
         return write(s[0], each([&](int l) -> uint32_t {
             const uint32_t thread = static_cast<uint32_t>(number * 32 + l);
@@ -112,9 +125,28 @@ void Warp::arithmetic(const Instruction& i) {
         }));
     }
     case OP_CS2R:
+#if EXECUTES
+        if (at(s, 1, i).kind == Kind::SPECIAL) {
+            const uint32_t low = special(i, static_cast<int>(s[1].imm)), high = special(i, SR_CLOCKHI);
+            write(at(s, 0, i), each([&](int) { return low; }));
+            if (i.count != 32) write(s[0], each([&](int) { return high; }), 1);
+            return;
+        }
+#endif
         write(at(s, 0, i), Lanes{});
         if (i.count != 32) write(s[0], Lanes{}, 1);
         return;
+#if EXECUTES
+    case OP_QSPC: {  // which space a generic address lies in
+        Wide where;
+        read_wide(at(s, s.size() - 1, i), where);
+        const bool asks_shared = i.has(MOD_S), asks_local = i.has(MOD_L);
+        return write_predicate(at(i.pd, 0, i), mask_of([&](int l) {
+            const bool is_shared = where[l] >> 32 == SHARED_HIGH, is_local = where[l] >> 32 == LOCAL_HIGH;
+            return asks_shared ? is_shared : asks_local ? is_local : !is_shared && !is_local;
+        }));
+    }
+#endif
     case OP_LEPC: {
         const int64_t address = i.target >= 0 ? cta.code[static_cast<size_t>(i.target)].address : i.address + 16;
         write(at(s, 0, i), each([&](int) { return static_cast<uint32_t>(address); }));

@@ -10,6 +10,9 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         if (n >= i.s.size()) return otherwise;
         return read(i.s[n], t)[__builtin_ctz(on)];
     };
+#if EXECUTES
+    if (is_asynchronous(i)) return asynchronous(i, moves), moves ? -1 : -2;
+#endif
     switch (i.op) {
     case OP_BAR: {
         const uint32_t b = number(0, 0) & 15, threads = number(1, 0);
@@ -182,8 +185,12 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         if (it == index_of.end()) fail(i, "goes to an address that is no instruction of this code");
         return it->second;
     };
+    if (REAL && on && !i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", whose values are not known here");
     switch (i.op) {
     case OP_NOTHING: case OP_TRAP:
+#if EXECUTES
+        if (on) nothing(i, moves);
+#endif
         break;
     case OP_EXIT:
         alive &= ~on;
@@ -261,14 +268,15 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     }
     if (row == -2) return;
     const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // everything but arithmetic
-    if (decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
-    if (steers) {
+    if (!REAL && decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
+    if (!REAL && steers) {
         marks = guarded;
         steered();
     }
     if (moves)
         for (int l = 0; l < 32; l++)
             if (active >> l & 1) pc[l] = jumps >> l & 1 ? to : here + 1;
+#if !EXECUTES
     // What is executed is recorded; a row's columns are summed for each instruction.
     const int lanes = __builtin_popcount(on);
     int64_t* total = &cta.totals[static_cast<size_t>(here) * 8];
@@ -287,6 +295,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     } else if (row >= 0 && static_cast<size_t>(row) + 1 == cta.rows.size() && cta.line.size() > (1u << 20)) {
         cta.forget_rows();
     }
+#endif
     if (i.op == OP_BSYNC) sync(barrier_of());
     if (i.op == OP_BREAK)
         for (const Operand& o : i.raw)
@@ -303,6 +312,7 @@ bool Warp::run() {
     for (;;) {
         const uint32_t ready = alive & ~blocked;
         if (!ready) return any;
+        if (REAL && cta.steps >= turn_ends) return true;
         any = true;
         // The lanes furthest behind go first, so that the others' path is joined again.
         int here = pc[__builtin_ctz(ready)];

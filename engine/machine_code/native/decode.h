@@ -20,7 +20,7 @@
     X(R2P) X(VOTE) X(MATCH) X(REDUX) X(R2UR) X(S2R) X(CS2R) X(LDC) X(IDP) X(ELECT) X(ISCADD)          \
     X(FADD) X(FMUL) X(FFMA) X(FADD2) X(FMUL2) X(FFMA2) X(FMNMX) X(FMNMX3) X(FSEL) X(FSETP) X(FSET)    \
     X(FCHK) X(MUFU) X(FRND) X(I2F) X(F2I) X(F2F) X(F2FP) X(HADD2) X(HFMA2) X(HMUL2) X(HSETP2)         \
-    X(HMNMX2) X(DADD) X(DMUL) X(DFMA) X(DSETP) X(LDS) X(STS) X(LDSM) X(STSM) X(ATOMS) X(LDG) X(STG)   \
+    X(HMNMX2) X(HSET2) X(QSPC) X(DADD) X(DMUL) X(DFMA) X(DSETP) X(LDS) X(STS) X(LDSM) X(STSM) X(ATOMS) X(LDG) X(STG)   \
     X(LD) X(ST) X(LDL) X(STL) X(ATOMG) X(RED) X(LDGSTS) X(LDGDEPBAR) X(DEPBAR) X(SHFL) X(MOVM)        \
     X(HMMA) X(HGMMA) X(WARPGROUP) X(BAR) X(B2R) X(SYNCS) X(ARRIVES) X(UTMALDG) X(UTMASTG)             \
     X(UBLKCP) X(UTMACMDFLUSH) X(SETMAXREG) X(BRA) X(BRX) X(CALL) X(RET) X(EXIT) X(BSSY) X(BSYNC)      \
@@ -34,7 +34,7 @@
     X(TANH) X(RCP64H) X(RSQ64H) X(IDX) X(UP) X(DOWN) X(BFLY) X(ANY) X(ALL) X(E) X(PAND) X(SH)         \
     X(SYNC) X(ARV) X(RED) X(POPC) X(ADD) X(MIN) X(MAX) X(SUM) X(CAS) X(EXCH) X(CLEAR) X(RESULT)       \
     X(DIV) X(ARRIVE) X(PHASECHK) X(MULTICAST) X(A1T0) X(A0T1) X(TRANS64) X(DEPBAR) X(U) X(MXM) X(CCTL) X(NAN)      \
-    X(SCR) X(INC) X(DEC) X(B) X(TRAP) X(REL) X(ABS) X(RELU) X(LDGSTSBAR) X(ARRIVEBAR)
+    X(SCR) X(INC) X(DEC) X(B) X(TRAP) X(REL) X(ABS) X(RELU) X(LDGSTSBAR) X(ARRIVEBAR) X(CAST) X(S) X(BF) X(TF32) X(F16x2) X(BF16x2)
 
 enum Opcode : int {
 #define X(name) OP_##name,
@@ -68,6 +68,7 @@ struct Operand {
     bool wide = false;    // ADDR: the vector base is a register pair
     bool uwide = false;   // ADDR: the uniform base is a pair
     bool is_float = false;
+    bool whole_float = false;  // 32 bits where the instruction has halves: a suffix .F32
     uint8_t half = 0;     // 1: H0_H0, 2: H1_H1, 3: H1_H0 or none; 8 + n: byte n
     uint8_t scale = 1;
     int16_t reg = RZ;     // REG, UREG, PRED …; ADDR and CONST: vector base
@@ -91,7 +92,11 @@ struct Instruction {
     int target = -1;          // index of a branch's target
     int64_t address = 0;
     std::string name;         // mnemonic
+    std::string unknown;      // a modifier that values are not computed with here
     bool uniform = false;     // on the uniform datapath
+    bool transposes = false;  // LDSM, STSM
+    bool polls = false;       // a load that may wait for what another CTA writes
+    bool rounds = false;      // not to nearest, or with denormals flushed, or saturated
     bool has(Modifier which) const { return m[which]; }
 };
 
@@ -109,7 +114,7 @@ inline const std::unordered_map<std::string, Opcode>& opcodes() {
         const std::pair<const char*, Opcode> others[] = {
             {"MOV32I", OP_MOV}, {"IADD", OP_IADD3}, {"IADD32I", OP_IADD3}, {"VIADD", OP_IADD3},
             {"LOP32I", OP_LOP}, {"VIMNMX", OP_IMNMX}, {"VIMNMX3", OP_IMNMX3}, {"S2UR", OP_S2R},
-            {"LDCU", OP_LDC}, {"ULDC", OP_LDC}, {"I2FP", OP_I2F}, {"F2IP", OP_F2I}, {"I2I", OP_MOV},
+            {"LDCU", OP_LDC}, {"ULDC", OP_LDC}, {"CS2UR", OP_CS2R}, {"I2FP", OP_I2F}, {"F2IP", OP_F2I}, {"I2I", OP_MOV},
             {"FADD32I", OP_FADD}, {"FMUL32I", OP_FMUL}, {"FFMA32I", OP_FFMA},
             {"HADD2_32I", OP_HADD2}, {"HMUL2_32I", OP_HMUL2}, {"HFMA2_32I", OP_HFMA2},
             {"CREDUX", OP_REDUX}, {"ATOM", OP_ATOMG}, {"REDG", OP_RED}, {"IMMA", OP_HMMA},
@@ -198,6 +203,7 @@ inline Operand parse_operand(std::string text) {
     Operand o;
     o.text = text;
     for (size_t at; (at = text.find(".reuse")) != std::string::npos;) text.erase(at, 6);
+    o.whole_float = text.size() > 4 && text.compare(text.size() - 4, 4, ".F32") == 0;
     if (text.empty()) return o;
     if (text[0] == '`' || text[0] == '(') { o.kind = Kind::TEXT; return o; }
     size_t p = 0;
@@ -333,6 +339,9 @@ inline Instruction decode(const std::string& guard, const std::string& mnemonic,
         dot = end;
     }
     for (const auto& text : operands) i.raw.push_back(parse_operand(text));
+    i.transposes = mnemonic.find(".MT") != std::string::npos || mnemonic.find(".T.") != std::string::npos;
+    i.polls = mnemonic.find(".STRONG") != std::string::npos;
+    i.rounds = i.has(MOD_RP) || i.has(MOD_RM) || i.has(MOD_RZ) || i.has(MOD_FTZ) || i.has(MOD_SAT);
     resolve_immediates(i);
     size_t n = 0;
     auto is_predicate = [&](size_t k) { return k < i.raw.size() && (i.raw[k].kind == Kind::PRED || i.raw[k].kind == Kind::UPRED); };

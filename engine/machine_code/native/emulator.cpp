@@ -1,7 +1,15 @@
 // Runs the warps of one CTA: integers, predicates, addresses and branches exactly, floating point
 // as IEEE does it. What comes from global memory or a tensor core is a stand-in (1.0), and every
 // value that depends on one is marked, so that a branch on it is known to be one.
+//
+// execute.cpp compiles the same code with EXECUTES: on real memory, without marks and counts.
 #include "decode.h"
+#include "modifiers.h"
+
+#ifndef EXECUTES
+#define EXECUTES 0
+#endif
+constexpr bool REAL = EXECUTES;
 
 #include <algorithm>
 #include <array>
@@ -12,6 +20,10 @@ namespace {
 
 constexpr uint32_t ONE = 0x3f800000u, HALF_ONES = 0x3c003c00u, FULL = 0xffffffffu;
 constexpr uint64_t SHARED_WINDOW = 1u << 24;  // generic addresses below are shared memory
+
+// Upper words of generic addresses of shared and local memory. Below, shared memory has the CTA's
+// number in the cluster above 24 bits of offset.
+constexpr uint64_t SHARED_HIGH = 0x100, LOCAL_HIGH = 0x200;
 
 enum Access : uint8_t {  // engine/machine_code/trace.py: AccessKind
     GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, LOCAL_LOAD, LOCAL_STORE, SHARED_LOAD, SHARED_STORE,
@@ -33,6 +45,9 @@ struct alignas(64) Wide {
 };
 
 // What a value depends on, a mask of lanes each: loaded data, blockIdx.x, .y and .z.
+#if EXECUTES
+#include "no_marks.h"
+#else
 typedef uint32_t Marks __attribute__((vector_size(16)));
 constexpr Marks NO_MARKS = {0, 0, 0, 0};
 
@@ -40,6 +55,7 @@ inline Marks spread(Marks marks, uint32_t lanes) {  // marks of any of these lan
     for (int k = 0; k < 4; k++) marks[k] = marks[k] & lanes ? FULL : 0;
     return marks;
 }
+#endif
 
 struct Row {
     uint8_t kind = 0;
@@ -63,6 +79,7 @@ struct Barrier {
 
 struct MBarrier {
     int needed = 1, pending = 1, phase = 0;
+    int64_t bytes = 0;  // that are expected and have not come; counted where memory is real
 };
 
 struct Code {
@@ -89,6 +106,16 @@ struct Request {
     const int32_t* probe_site;    // [n] of the instructions whose first address is asked for, else -1
     uint64_t* probe_out;          // [sites] the lowest sector of the first access, 0: not reached
     int32_t probe_sites;          // the CTA is left when all have one
+    // Only where memory is real:
+    const struct Buffer* buffers;  // all of global memory, ascending
+    int32_t buffer_count;
+    uint32_t cluster[3];           // CTAs
+};
+
+// Global memory from `base` on, as it lies on the host.
+struct Buffer {
+    uint64_t base, size;
+    uint8_t* host;
 };
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {
@@ -117,6 +144,7 @@ struct Warp {
     uint32_t at_mbar = 0;
     std::map<uint64_t, int> polled;  // by mbarrier: the phase that this warp arrived at or read
     int bar_result = 0;
+    int64_t turn_ends = 0;      // steps of the CTA after which others go on
     std::vector<uint8_t> local;
     std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
     Trace trace;
@@ -156,6 +184,13 @@ struct Warp {
             return t;
         }
         case Kind::CONST: {
+            if (o.reg != RZ) {  // a table: each lane has its own place
+                const uint32_t executing = on;
+                for (int l = 0; l < 32; l++)
+                    if (executing >> l & 1) on = 1u << l, t[l] = constant(o, word);
+                on = executing;
+                return t;
+            }
             const uint32_t value = constant(o, word);
             for (auto& x : t.v) x = value;
             return t;
@@ -166,10 +201,13 @@ struct Warp {
             return t;
         }
         default:
+            if (REAL && o.kind == Kind::TEXT) fail(cta_code(), "has the operand " + o.text + ", whose value is not known here");
             for (auto& x : t.v) x = 0;
             return t;
         }
     }
+
+    const Instruction& cta_code() const;  // the one that executes
 
     // An integer with its sign: negated by two's complement.
     const Lanes& integer(const Operand& o, Lanes& t) {
@@ -259,14 +297,18 @@ struct Warp {
 
     // ---- running ----
 
-    bool run();  // until every lane waits or is done; whether anything was executed
+    bool run();  // until every lane waits or is done, or its turn ends; whether anything was executed
     void step(const Instruction& i, uint32_t active, int here);
     void arithmetic(const Instruction& i);
     void floats(const Instruction& i);
     void halves(const Instruction& i);
+    void compare_halves(const Instruction& i);
     void doubles(const Instruction& i);
     int memory(const Instruction& i);  // row, -1: none, -2: it waits
     int poll(uint64_t mbarrier, const Instruction& i);
+#if EXECUTES
+#include "execute_warp.h"
+#endif
     int barriers(const Instruction& i, bool& moves);
     void copies_land(int32_t open_groups) {  // what cp.async wrote is there: a write of now
         const size_t open = static_cast<size_t>(std::max(0, open_groups));
@@ -318,15 +360,20 @@ struct Cta {
     };
     std::vector<BulkLoad> bulk_loads;
 
+#if EXECUTES
+#include "execute_cta.h"
+#endif
     explicit Cta(const Request& r) : request(r), code(r.code->instructions) {}
     ~Cta() { for (Warp* w : warps) delete w; }
 
     int add(const Row& row) {
+        if (REAL) return -1;
         auto [it, fresh] = known.try_emplace(row.key(), static_cast<int>(rows.size()));
         if (fresh) push(row);
         return it->second;
     }
     int push(const Row& row) {
+        if (REAL) return -1;
         rows.push_back(row);
         line_start.push_back(static_cast<int64_t>(line.size()));
         return static_cast<int>(rows.size()) - 1;
@@ -431,7 +478,13 @@ struct Cta {
                 r.size_bytes = static_cast<uint32_t>(std::min<uint64_t>(r.size_bytes, brought));
             }
     }
+    void begin();  // all warps at the first instruction
     void run();
+    [[noreturn]] void deadlock() const {
+        for (const Warp* w : warps)
+            if (w->alive) fail(code[static_cast<size_t>(w->pc[__builtin_ctz(w->alive)])], "waits for threads that never come: the CTA is in a deadlock");
+        throw std::runtime_error("the CTA is in a deadlock");
+    }
 };
 
 Warp::Warp(Cta& c, int n) : cta(c), number(n) {
@@ -449,6 +502,7 @@ Warp::Warp(Cta& c, int n) : cta(c), number(n) {
 }
 
 void Warp::refuse(const char* what) const { fail(cta.code[static_cast<size_t>(index)], what); }
+const Instruction& Warp::cta_code() const { return cta.code[static_cast<size_t>(index)]; }
 
 void Warp::land(size_t count) {
     for (size_t k = 0; k < count; k++) cta.hazards.shared(copies[k].first, copies[k].second, number, true);
@@ -485,7 +539,7 @@ void Warp::addresses(const Operand& o, bool global, Wide& out) {
         }
     }
     if (o.ureg >= 0) {
-        const bool pair = global && (o.uwide || o.reg == RZ || o.half == 1);
+        const bool pair = global && (o.uwide || o.wide || o.reg == RZ || o.half == 1);
         const uint64_t base = U[o.ureg] | (pair ? static_cast<uint64_t>(U[o.ureg + 1]) << 32 : 0);
         marks |= umarks[o.ureg];
         for (auto& x : out.v) x += base;
@@ -498,6 +552,11 @@ void Warp::addresses(const Operand& o, bool global, Wide& out) {
 #include "floats.h"
 #include "memory.h"
 #include "control.h"
+#if EXECUTES
+#include "execute_memory.h"
+#include "execute_tensor.h"
+#include "execute_hopper.h"
+#endif
 
 void decode_all(Code& code, const char* p, const int32_t* target, int count) {
     code.instructions.reserve(static_cast<size_t>(count));
@@ -516,24 +575,29 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
         Instruction i = decode(parts[1], parts[2], {parts.begin() + 3, parts.end()});
         i.address = std::strtoll(parts[0].c_str(), nullptr, 10);
         i.target = target[n];
+        if (REAL) i.unknown = unknown_modifier(i);
         code.index_of[i.address] = n;
         code.instructions.push_back(std::move(i));
     }
 }
 
-void Cta::run() {
+void Cta::begin() {
     if (!request.code->error.empty()) throw std::runtime_error(request.code->error);
+    smem.assign(request.smem_bytes, 0);
+    const auto& b = request.block;
+    const int threads = static_cast<int>(b[0] * b[1] * b[2]);
+    for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));
+}
+
+void Cta::run() {
+    begin();
     totals.assign(code.size() * 8, 0);
     data_branch.assign(code.size(), 0);
     data_address.assign(code.size(), 0);
     stand_in.assign(code.size(), 0);
-    smem.assign(request.smem_bytes, 0);
     smem_marks.assign(request.smem_bytes / 4 + 1, 0);
     hazards.wanted = request.find_hazards;
     if (hazards.wanted) hazards.begin(request.smem_bytes, code.size());
-    const auto& b = request.block;
-    const int threads = static_cast<int>(b[0] * b[1] * b[2]);
-    for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));
     for (;;) {
         bool progress = false, left = false;
         for (Warp* w : warps) {
@@ -546,11 +610,14 @@ void Cta::run() {
             bool free = false;
             for (const Warp* w : warps) free |= (w->alive & ~w->blocked) != 0;
             if (free) continue;
-            for (const Warp* w : warps)
-                if (w->alive) fail(code[static_cast<size_t>(w->pc[__builtin_ctz(w->alive)])], "waits for threads that never come: the CTA is in a deadlock");
+            deadlock();
         }
     }
 }
+
+#if EXECUTES
+#include "execute_launch.h"
+#endif
 
 }  // namespace
 
@@ -570,6 +637,7 @@ Code* sass_decode(const char* text, const int32_t* target, int32_t count) {
 
 void sass_free_code(Code* code) { delete code; }
 
+#if !EXECUTES
 Cta* sass_emulate(const Request* request) {
     Cta* cta = new Cta(*request);
     try {
@@ -634,4 +702,19 @@ bool sass_barriers(const Cta* cta, uint8_t* out) {
 }
 
 void sass_free(Cta* cta) { delete cta; }
+#else
+// Runs the whole launch. 0: done, 1: `error` and `cta` say what is wrong and where, 2: out of time.
+int32_t sass_execute(const Request* request, int32_t threads, double timeout_s, char* error, int32_t error_bytes, uint32_t* cta, int64_t* steps) {
+    Execution execution(*request);
+    execution.deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6));
+    std::vector<std::thread> others;
+    for (int32_t n = 1; n < threads; n++) others.emplace_back([&] { execution.work(); });
+    execution.work();
+    for (std::thread& each : others) each.join();
+    *steps = execution.steps;
+    std::copy(execution.cta, execution.cta + 3, cta);
+    std::snprintf(error, static_cast<size_t>(error_bytes), "%s", execution.error.c_str());
+    return !execution.error.empty() ? 1 : execution.late ? 2 : 0;
+}
+#endif
 }

@@ -9,6 +9,55 @@ inline float rounded(const Instruction& i, double value) {
     return near;
 }
 
+inline float flushed(const Instruction& i, float value) {
+    return i.has(MOD_FTZ) && std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value;
+}
+
+// a · b + c, rounded once, in the direction that the instruction says.
+inline float fused(const Instruction& i, float a, float b, float c) {
+    const float near = __builtin_fmaf(a, b, c);
+    if (!(i.has(MOD_RP) || i.has(MOD_RM) || i.has(MOD_RZ)) || near != near) return near;
+    // The product is exact in double; what its sum with c leaves over is exact too (Knuth).
+    const double product = static_cast<double>(a) * b, sum = product + c, part = sum - product;
+    const double rest = (product - (sum - part)) + (c - part);
+    if (std::isinf(sum)) return near;
+    const double off = (near - sum) - rest;  // how far the nearest float is above the value
+    const bool down = i.has(MOD_RM) || (i.has(MOD_RZ) && near > 0), up = i.has(MOD_RP) || (i.has(MOD_RZ) && near < 0);
+    if (down && off > 0) return std::nextafter(near, -INFINITY);
+    if (up && off < 0) return std::nextafter(near, INFINITY);
+    return near;
+}
+
+// As 16 bits, rounded once in the direction that the instruction says.
+inline uint32_t narrowed(const Instruction& i, float value) {
+    const bool bfloat = i.has(MOD_BF16);
+    if (i.has(MOD_RELU) && !(value > 0)) value = 0;
+    const uint32_t near = bfloat ? float_to_bfloat(value) : float_to_half(value);
+    const float back = bfloat ? bfloat_to_float(near) : half_to_float(near);
+    if (value != value || back == value) return near;
+    const bool above = back > value, negative = near >> 15;
+    const bool toward_zero = i.has(MOD_RZ) || (i.has(MOD_RM) && !negative) || (i.has(MOD_RP) && negative);
+    const bool from_zero = (i.has(MOD_RM) && negative) || (i.has(MOD_RP) && !negative);
+    // The next one of greater or less magnitude has the next number.
+    if (toward_zero && above != negative) return near - 1;
+    if (from_zero && above == negative) return near + 1;
+    return near;
+}
+
+// The sum in double as the float that rounds to 16 bits as it would itself: to odd.
+inline float to_odd(double value) {
+    float near = static_cast<float>(value);
+    if (near == value || near != near || std::isinf(near)) return near;
+    if (std::fabs(near) > std::fabs(value)) near = std::nextafter(near, 0.0f);
+    return float_of(bits_of(near) | 1);
+}
+
+// A source of 16 bits; a number in the code stands there as a float.
+inline float from_half(const Operand& o, uint32_t bits) {
+    if (o.kind == Kind::IMM) return float_of(bits);
+    return half_to_float((o.half == 2 ? bits >> 16 : bits) & 0xffff);
+}
+
 inline double whole(const Instruction& i, double value) {
     if (i.has(MOD_TRUNC)) return std::trunc(value);
     if (i.has(MOD_FLOOR)) return std::floor(value);
@@ -22,9 +71,9 @@ uint64_t to_integer(double value, double low, double high) {
     return static_cast<uint64_t>(static_cast<T>(std::min(std::max(value, low), high)));
 }
 
-inline float minmax(float a, float b, bool least) {
-    if (a != a) return b;
-    if (b != b) return a;
+inline float minmax(float a, float b, bool least, bool keeps_nan) {
+    if (a != a) return keeps_nan ? a : b;
+    if (b != b) return keeps_nan ? b : a;
     return least ? std::min(a, b) : std::max(a, b);
 }
 
@@ -33,6 +82,16 @@ void Warp::floats(const Instruction& i) {
     const std::vector<Operand>& s = i.s;
     auto arg = [&](size_t n, Lanes& t) -> const Lanes& { return floating(at(s, n, i), t); };
     auto f = [](uint32_t bits) { return float_of(bits); };
+    if (i.rounds && (i.op == OP_FADD || i.op == OP_FMUL || i.op == OP_FFMA)) {
+        const Lanes &x = arg(1, ta), &y = arg(2, tb), &z = i.op == OP_FFMA ? arg(3, tc) : y;
+        return write(s[0], each([&](int l) {
+            const float a = flushed(i, f(x[l])), b = flushed(i, f(y[l])), c = flushed(i, f(z[l]));
+            float value = i.op == OP_FADD ? fused(i, a, 1, b) : i.op == OP_FMUL ? fused(i, a, b, -0.0f) : fused(i, a, b, c);
+            value = flushed(i, value);
+            if (i.has(MOD_SAT)) value = value > 0 ? std::min(value, 1.0f) : 0.0f;
+            return bits_of(value);
+        }));
+    }
     switch (i.op) {
     case OP_FADD: case OP_FMUL: {
         const Lanes &x = arg(1, ta), &y = arg(2, tb);
@@ -61,14 +120,15 @@ void Warp::floats(const Instruction& i) {
         const uint32_t least = i.ps.empty() ? FULL : predicate(i.ps[0]);
         for (size_t n = 2; n < s.size(); n++) {
             const Lanes& y = arg(n, tb);
-            for (int l = 0; l < 32; l++) value[l] = bits_of(minmax(f(value[l]), f(y[l]), least >> l & 1));
+            for (int l = 0; l < 32; l++) value[l] = bits_of(minmax(f(value[l]), f(y[l]), least >> l & 1, i.has(MOD_NAN)));
         }
+        if (i.rounds) value = each([&](int l) { return bits_of(flushed(i, f(value[l]))); });
         return write(s[0], value);
     }
     case OP_FSETP: {
         const Lanes &x = arg(0, ta), &y = arg(1, tb);
         float a[32], b[32];
-        for (int l = 0; l < 32; l++) a[l] = f(x[l]), b[l] = f(y[l]);
+        for (int l = 0; l < 32; l++) a[l] = flushed(i, f(x[l])), b[l] = flushed(i, f(y[l]));
         const uint32_t result = compare(i, a, b);
         const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
         write_predicate(at(i.pd, 0, i), join(i, result, other));
@@ -78,11 +138,18 @@ void Warp::floats(const Instruction& i) {
     case OP_FSET: {
         const Lanes &x = arg(1, ta), &y = arg(2, tb);
         float a[32], b[32];
-        for (int l = 0; l < 32; l++) a[l] = f(x[l]), b[l] = f(y[l]);
-        const uint32_t result = compare(i, a, b);
-        return write(s[0], each([&](int l) { return result >> l & 1 ? (i.has(MOD_BF16) ? FULL : ONE) : 0; }));
+        for (int l = 0; l < 32; l++) a[l] = flushed(i, f(x[l])), b[l] = flushed(i, f(y[l]));
+        const uint32_t result = join(i, compare(i, a, b), i.ps.empty() ? FULL : predicate(i.ps[0]));
+        return write(s[0], each([&](int l) { return result >> l & 1 ? (i.has(MOD_BF) ? ONE : FULL) : 0; }));
     }
     case OP_FCHK:  // whether a division needs its slow way: ordinary numbers do not
+        if (REAL) {
+            const Lanes &x = arg(0, ta), &y = arg(1, tb);
+            return write_predicate(at(i.pd, 0, i), mask_of([&](int l) {
+                const int a = static_cast<int>(x[l] >> 23 & 255), b = static_cast<int>(y[l] >> 23 & 255);
+                return a < 25 || a == 255 || b == 0 || b > 252 || a - b > 125 || b - a > 125;
+            }));
+        }
         marks = NO_MARKS;
         return write_predicate(at(i.pd, 0, i), 0);
     case OP_MUFU: {
@@ -112,7 +179,12 @@ void Warp::floats(const Instruction& i) {
     }
     case OP_FRND: {
         const Lanes& x = arg(1, ta);
-        return write(s[0], each([&](int l) { return bits_of(static_cast<float>(whole(i, f(x[l])))); }));
+        if (i.has(MOD_F16))
+            return write(s[0], each([&](int l) {
+                const float value = from_half(s[1], x[l]);
+                return float_to_half(static_cast<float>(whole(i, value)));
+            }));
+        return write(s[0], each([&](int l) { return bits_of(flushed(i, static_cast<float>(whole(i, f(x[l]))))); }));
     }
     case OP_I2F: {
         const bool wide = i.has(MOD_U64) || i.has(MOD_S64);
@@ -147,7 +219,7 @@ void Warp::floats(const Instruction& i) {
         auto number = [&](int l) -> double {
             double d;
             if (from_double) { std::memcpy(&d, &v[l], 8); return whole(i, d); }
-            return whole(i, i.has(MOD_F16) ? half_to_float(x[l]) : f(x[l]));
+            return whole(i, i.has(MOD_F16) ? from_half(s[1], x[l]) : f(x[l]));
         };
         if (i.has(MOD_U64) || i.has(MOD_S64)) {
             Wide out;
@@ -175,25 +247,32 @@ void Warp::floats(const Instruction& i) {
             read_wide(at(s, 1, i), v);
             return write(s[0], each([&](int l) { double d; std::memcpy(&d, &v[l], 8); return bits_of(rounded(i, d)); }));
         }
+        if (REAL && !starts(i.name, "F2F.F16.F32") && !starts(i.name, "F2F.BF16.F32") && !starts(i.name, "F2F.F32.F16"))
+            fail(i, "is a conversion that is not known here");
         const Lanes& x = arg(1, ta);
         if (starts(i.name, "F2F.F16") || starts(i.name, "F2F.BF16"))
-            return write(s[0], each([&](int l) { return i.has(MOD_BF16) ? float_to_bfloat(f(x[l])) : float_to_half(f(x[l])); }));
+            return write(s[0], each([&](int l) { return narrowed(i, f(x[l])); }));
         if (i.has(MOD_F16)) return write(s[0], each([&](int l) { return bits_of(half_to_float(s[1].half == 2 ? x[l] >> 16 : x[l] & 0xffff)); }));
         return write(s[0], x);
     }
     case OP_F2FP: {
         const Lanes &x = arg(1, ta), &y = arg(2, tb);
+        if (i.rounds || i.has(MOD_RELU))
+            return write(s[0], each([&](int l) { return narrowed(i, f(x[l])) << 16 | narrowed(i, f(y[l])); }));
         const bool bfloat = i.has(MOD_BF16);
         return write(s[0], each([&](int l) {
             if (bfloat) return float_to_bfloat(f(x[l])) << 16 | float_to_bfloat(f(y[l]));
             return float_to_half(f(x[l])) << 16 | float_to_half(f(y[l]));
         }));
     }
-    case OP_HADD2: case OP_HMUL2: case OP_HFMA2: case OP_HMNMX2: case OP_HSETP2:
+    case OP_HADD2: case OP_HMUL2: case OP_HFMA2: case OP_HMNMX2: case OP_HSETP2: case OP_HSET2:
         return halves(i);
     case OP_DADD: case OP_DMUL: case OP_DFMA: case OP_DSETP:
         return doubles(i);
     case OP_HMMA: {
+#if EXECUTES
+        return multiply(i);
+#endif
         // Accumulators: m16n8 in FP32 or INT32 takes four registers, in FP16 two.
         for (const Operand& o : s) read(o, ta);
         depends_on_data();
@@ -202,6 +281,7 @@ void Warp::floats(const Instruction& i) {
         return;
     }
     default:  // nothing is known of it but that it writes its first register
+        if (REAL) fail(i, "is not known here, so that its result cannot be computed");
         cta.stand_in[static_cast<size_t>(index)] = 1;
         for (const Operand& o : s) read(o, ta);
         depends_on_data();
@@ -213,9 +293,15 @@ void Warp::floats(const Instruction& i) {
 
 void Warp::halves(const Instruction& i) {
     const bool bfloat = i.has(MOD_BF16) || i.has(MOD_BF16_V2), compares = i.op == OP_HSETP2;
+    if (i.op == OP_HSET2) return compare_halves(i);
     struct Floats { float v[32]; };
     auto convert = [&](const Operand& o, const Lanes& v, int part) {
         const uint32_t shift = o.half == 2 || (o.half != 1 && part) ? 16 : 0;
+        if (o.whole_float) {
+            Floats out;
+            for (int l = 0; l < 32; l++) out.v[l] = float_of(o.neg ? v[l] ^ 0x80000000u : v[l]);
+            return out;
+        }
         const uint32_t kept = o.abs ? 0x7fffffffu : FULL, flipped = o.neg ? 0x80000000u : 0;
         Floats out;
         if (bfloat)
@@ -241,7 +327,8 @@ void Warp::halves(const Instruction& i) {
         return;
     }
     // A constant that the compiler loads as two halves keeps its bits: products of zeros add nothing.
-    const bool moves = i.op == OP_HFMA2 && i.s[1].reg == RZ && i.s[2].reg == RZ && i.s[1].kind == Kind::REG && i.s[2].kind == Kind::REG;
+    const bool moves = i.op == OP_HFMA2 && i.s[1].reg == RZ && i.s[2].reg == RZ && i.s[1].kind == Kind::REG && i.s[2].kind == Kind::REG &&
+                       v[2] && !i.s[3].neg && !i.s[3].abs && i.s[3].half != 1 && i.s[3].half != 2;
     const bool to_float = i.op != OP_HMNMX2 && i.has(MOD_F32);
     if (moves && !to_float) return write(i.s[0], *v[2]);
     const uint32_t least = i.op != OP_HMNMX2 || i.ps.empty() ? FULL : predicate(i.ps[0]);
@@ -252,16 +339,44 @@ void Warp::halves(const Instruction& i) {
         if (i.op == OP_HADD2) {
             for (int l = 0; l < 32; l++) x.v[l] += y.v[l];
         } else if (i.op == OP_HMNMX2) {
-            for (int l = 0; l < 32; l++) x.v[l] = minmax(x.v[l], y.v[l], least >> l & 1);
+            for (int l = 0; l < 32; l++) x.v[l] = minmax(x.v[l], y.v[l], least >> l & 1, i.has(MOD_NAN));
         } else {
             for (int l = 0; l < 32; l++) x.v[l] *= y.v[l];
             if (i.op == OP_HFMA2 && v[2]) {
                 const Floats z = convert(i.s[first + 2], *v[2], part);
-                for (int l = 0; l < 32; l++) x.v[l] += z.v[l];
+                for (int l = 0; l < 32; l++) x.v[l] = to_odd(static_cast<double>(x.v[l]) + z.v[l]);
             }
         }
+        if (i.has(MOD_SAT))
+            for (int l = 0; l < 32; l++) x.v[l] = x.v[l] > 0 ? std::min(x.v[l], 1.0f) : 0.0f;
+        if (i.has(MOD_RELU))
+            for (int l = 0; l < 32; l++) x.v[l] = x.v[l] > 0 ? x.v[l] : 0.0f;
         if (to_float) return write(i.s[0], each([&](int l) { return bits_of(x.v[l]); }));
         for (int l = 0; l < 32; l++) out[l] |= put(x.v[l]) << 16 * part;
+    }
+    write(i.s[0], out);
+}
+
+void Warp::compare_halves(const Instruction& i) {  // HSET2: 1.0 or all bits in each half where it holds
+    const bool bfloat = i.has(MOD_BF16) || i.has(MOD_BF16_V2);
+    Lanes t[2], out{};
+    const Lanes* v[2] = {&read(at(i.s, 1, i), t[0]), &read(at(i.s, 2, i), t[1])};
+    const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
+    const uint32_t yes = !i.has(MOD_BF) ? 0xffffu : bfloat ? 0x3f80u : 0x3c00u;
+    for (int part = 0; part < 2; part++) {
+        float x[2][32];
+        for (int n = 0; n < 2; n++) {
+            const Operand& o = i.s[static_cast<size_t>(n) + 1];
+            const int shift = o.half == 2 || (o.half != 1 && part) ? 16 : 0;
+            for (int l = 0; l < 32; l++) {
+                const uint32_t bits = (*v[n])[l] >> shift & 0xffff;
+                x[n][l] = bfloat ? bfloat_to_float(bits) : half_to_float(bits);
+                if (o.abs) x[n][l] = std::fabs(x[n][l]);
+                if (o.neg) x[n][l] = -x[n][l];
+            }
+        }
+        const uint32_t result = join(i, compare(i, x[0], x[1]), other);
+        for (int l = 0; l < 32; l++) out[l] |= (result >> l & 1 ? yes : 0) << 16 * part;
     }
     write(i.s[0], out);
 }

@@ -261,6 +261,9 @@ int Warp::memory(const Instruction& i) {
         row.kind = SHUFFLE, row.wavefronts = row.ideal_wavefronts = 1, row.size_bytes = static_cast<uint32_t>(4 * __builtin_popcount(on));
         return cta.add(row);
     }
+#if EXECUTES
+    return execute(i), -1;
+#endif
     if (op == OP_MOVM) {
         read(at(i.s, 1, i), t);
         depends_on_data();
@@ -343,10 +346,8 @@ int Warp::memory(const Instruction& i) {
                 v[a.lane[k]] = value;
                 loaded.add(a.lane[k], cta.smem_marks[place / 4]);
             }
-            if (i.has(MOD_S16)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int16_t>(x));
-            if (i.has(MOD_S8)) for (auto& x : v.v) x = static_cast<uint32_t>(static_cast<int8_t>(x));
             marks = of_address | loaded.unpacked();
-            write(at(i.s, 0, i), v, w);
+            write(at(i.s, 0, i), extended(i, v), w);
         }
         row.kind = SHARED_LOAD;
         return cta.add(row);

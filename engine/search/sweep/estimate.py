@@ -84,7 +84,7 @@ class Estimator:
 
 def runs_on_gpu(request: EvaluationRequest) -> bool:
     """Whether the evaluation would be measured on this machine's GPU."""
-    if request.backend == "cpu" or not request.execute:
+    if request.backend in ("cpu", "machine-code") or not request.execute:
         return False
     from engine.backends.cuda import why_not_cuda
     from engine.devices import find_device

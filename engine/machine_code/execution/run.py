@@ -1,0 +1,147 @@
+"""One launch of an entry, executed by the native emulator on real memory, on all cores."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.errors import AttuneError
+from engine.machine_code.cubin import Entry
+from engine.machine_code.emulation import Code, new_request
+from engine.machine_code.instruction import Instruction, Program
+from engine.machine_code.launch import Launch
+from engine.machine_code.native_library import load_library
+
+_SOURCE = Path(__file__).resolve().parents[1] / "native" / "execute.cpp"
+_ERROR_BYTES = 1024
+_NO_LIMIT = 2**62
+_WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
+_PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
+_BUFFER = re.compile(r"BUFFER (\d+)")
+
+
+class ExecutionFault(AttuneError):
+    """The code did what a GPU refuses or what is not known here: instruction, line, CTA."""
+
+
+class ExecutionTimeout(AttuneError):
+    """The launch did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalBuffer:
+    """Global memory: `data` lies at `address`. What no buffer holds may not be touched."""
+
+    name: str
+    address: int
+    data: NDArray[np.uint8]
+
+
+class _Range(ctypes.Structure):
+    """`Buffer` of native/emulator.cpp."""
+
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("host", ctypes.c_void_p),
+    )
+
+
+def prepare() -> None:
+    """Build and load the native library ahead of its first use.
+
+    Raises:
+        ToolMissing, CompileError: it cannot be built.
+    """
+    _library()
+
+
+def execute(
+    program: Program,
+    entry: Entry,
+    launch: Launch,
+    buffers: Sequence[GlobalBuffer],
+    *,
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    timeout_s: float = 60.0,
+    threads: int = 1,
+) -> int:
+    """Run every CTA of the launch; the buffers hold what it wrote.
+
+    Args:
+        threads: of the host that run CTAs.
+
+    Returns:
+        How many warp instructions were executed.
+
+    Raises:
+        ExecutionFault: an access beyond a buffer or not aligned, a trap, a deadlock, or an
+            instruction that is not known.
+        ExecutionTimeout: it took longer than `timeout_s`.
+        InvalidProblem: the launch does not fit the entry.
+        ToolMissing, CompileError: the native library cannot be built.
+    """
+    library = _library()
+    code = Code.of(program, library)
+    request = new_request(program, entry, launch, code, _WINDOWS, cluster)
+    ordered = sorted(buffers, key=lambda buffer: buffer.address)
+    ranges = (_Range * len(ordered))(
+        *(_Range(b.address, b.data.nbytes, b.data.ctypes.data) for b in ordered)
+    )
+    request.max_steps = _NO_LIMIT  # the time limit ends what never ends
+    request.buffers, request.buffer_count = ctypes.addressof(ranges), len(ordered)
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    cta, steps = np.zeros(3, np.uint32), np.zeros(1, np.int64)
+    ctas = launch.ctas // prod(cluster)
+    status = library.sass_execute(
+        ctypes.byref(request),
+        min(threads, ctas),
+        ctypes.c_double(timeout_s),
+        error,
+        _ERROR_BYTES,
+        ctypes.c_void_p(cta.ctypes.data),
+        ctypes.c_void_p(steps.ctypes.data),
+    )
+    if status == 1:
+        names = [buffer.name for buffer in ordered]
+        what = error.value.decode(errors="replace")
+        raise ExecutionFault(_sentence(program, what, names, tuple(cta.tolist())))
+    if status == 2:
+        raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")
+    return int(steps[0])
+
+
+def _sentence(program: Program, what: str, names: Sequence[str], cta: tuple[int, ...]) -> str:
+    """The fault with its source line, the names of buffers and the CTA."""
+    said = _BUFFER.sub(lambda found: f"{names[int(found[1])]!r}", what)
+    place = _PLACE.match(what)
+    line = ""
+    if place is not None:
+        at = next((i for i in program.instructions if i.address == int(place[1], 16)), None)
+        line = _lines(at)
+    return f"{program.entry}{line}: {said} (CTA {cta[0]}, {cta[1]}, {cta[2]})."
+
+
+def _lines(at: Instruction | None) -> str:
+    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first."""
+    if at is None or not at.source:
+        return ""
+    first, last = at.source[0], at.source[-1]
+    places = [f"{first.file}:{first.line}"]
+    if last != first:
+        places.append(f"{last.file}:{last.line}")
+    return f" ({' in '.join(places)})"
+
+
+def _library() -> Any:
+    library = load_library(_SOURCE)
+    library.sass_decode.restype = ctypes.c_void_p
+    return library

@@ -1,0 +1,11 @@
+// The emulator on real memory: whole launches, with the values that the GPU would compute. A library
+// of its own, built when something is executed.
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#define EXECUTES 1
+#include "emulator.cpp"

@@ -1,0 +1,54 @@
+// What a CTA has on real memory. Included in `struct Cta` by emulator.cpp.
+
+struct Cluster* cluster = nullptr;
+uint32_t rank = 0;                     // in its cluster
+const Buffer* last_buffer = nullptr;   // the one that was used last
+int polls = 0;                         // loads in this turn that may wait for another CTA
+int cluster_arrivals = 0;              // threads at the cluster's barrier
+int cluster_phase = 0;                 // how often it was complete
+
+// A TMA load that is under way: it lands when its mbarrier is asked, so that a missing wait shows.
+struct Tile {
+    struct TensorMap* map;
+    uint32_t coordinates[5];
+    uint64_t to, mbarrier;  // in shared memory
+};
+std::vector<Tile> tiles;
+
+void land_tiles(uint64_t mbarrier);
+void settle(MBarrier& bar) {  // a phase ends when all have arrived and all bytes have come
+    if (bar.pending > 0 || bar.bytes != 0) return;
+    bar.pending = bar.needed;
+    bar.phase++;
+    wake();
+}
+void wake() {
+    for (Warp* w : warps) w->blocked &= ~w->at_mbar, w->at_mbar = 0;
+}
+
+// Runs until it is done (true), or waits for another CTA or its turn is over (false).
+bool advance(int64_t turn, bool& moved) {
+    constexpr int64_t TURN_OF_A_WARP = 1 << 14;
+    constexpr int POLLS = 1 << 10;
+    const int64_t ends = steps + turn;
+    polls = 0;
+    for (;;) {
+        bool progress = false, left = false;
+        const int64_t before = steps;
+        for (Warp* w : warps) {
+            w->turn_ends = std::min(steps + TURN_OF_A_WARP, ends);
+            w->run();
+            left |= w->alive != 0;
+        }
+        progress = steps != before;
+        moved |= progress;
+        if (!left) return true;
+        if (!progress) {
+            release_bars();
+            bool free = false;
+            for (const Warp* w : warps) free |= (w->alive & ~w->blocked) != 0;
+            if (!free || steps >= ends) return false;
+        }
+        if (steps >= ends || polls > POLLS) return false;
+    }
+}

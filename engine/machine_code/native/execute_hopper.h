@@ -1,0 +1,294 @@
+// Asynchronous copies, mbarriers, TMA, wgmma and clusters. Included by emulator.cpp.
+
+bool Warp::is_asynchronous(const Instruction& i) const {
+    switch (i.op) {
+    case OP_LDGDEPBAR: case OP_DEPBAR: case OP_SYNCS: case OP_ARRIVES: case OP_UTMALDG: case OP_UTMASTG:
+    case OP_UBLKCP: case OP_UTMACMDFLUSH: case OP_WARPGROUP: case OP_HGMMA:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void Warp::asynchronous(const Instruction& i, bool& moves) {
+    switch (i.op) {
+    case OP_LDGDEPBAR:
+        groups.push_back(in_flight.size());
+        return;
+    case OP_DEPBAR:
+        if (!i.s.empty()) land_copies(i.s.back().kind == Kind::IMM ? static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)) : 0);
+        return;
+    case OP_SYNCS: case OP_ARRIVES:
+        return synchronise(i, moves);
+    case OP_UTMALDG:
+        return load_tile(i);
+    case OP_UTMASTG:
+        return store_tile(i);
+    case OP_HGMMA:
+        return multiply_group(i);
+    case OP_UBLKCP:
+        fail(i, "is a bulk copy, which is not executed here yet");
+    default:  // stores are done when they are asked for, sums when they are issued
+        return;
+    }
+}
+
+void Warp::nothing(const Instruction& i, bool& moves) {
+    if (i.op == OP_TRAP) {
+        if (i.has(MOD_TRAP)) fail(i, "stops the kernel: a trap");
+        return;
+    }
+    if (i.name == "YIELD" || starts(i.name, "NANOSLEEP")) {
+        turn_ends = std::min(turn_ends, cta.steps + 1);
+        if (starts(i.name, "NANOSLEEP")) cta.polls += 64;
+        return;
+    }
+    if (!cta.cluster) return;
+    Cluster& cluster = *cta.cluster;
+    if (i.name == "UCGABAR_ARV") {
+        // Counted by threads: all of the cluster's that have not exited.
+        cta.cluster_arrivals += __builtin_popcount(on);
+        int expected = 0, arrived = 0;
+        for (const Cta* c : cluster.ctas) expected += c->living(), arrived += c->cluster_arrivals;
+        if (arrived < expected) return;
+        for (Cta* c : cluster.ctas) {
+            c->cluster_arrivals = 0;
+            c->cluster_phase++;
+            c->wake();
+        }
+    } else if (i.name == "UCGABAR_WAIT") {
+        if (cluster_waits == cta.cluster_phase) {
+            at_mbar |= on, blocked |= on, moves = false;
+            return;
+        }
+        cluster_waits++;
+    }
+}
+
+void Warp::synchronise(const Instruction& i, bool& moves) {
+    if (i.has(MOD_CCTL)) return;
+    Wide where;
+    Lanes t;
+    addresses(address_of(i), false, where);
+    const int first = __builtin_ctz(on);
+    const uint64_t address = where[first];
+    shared_byte(i, address, 8);
+    Cta* owner = cta.cluster && address / SHARED_WINDOW < cta.cluster->ctas.size() ? cta.cluster->ctas[address / SHARED_WINDOW] : &cta;
+    const uint64_t place = address & (SHARED_WINDOW - 1);
+    if (i.has(MOD_EXCH)) {  // mbarrier.init writes 2^20 less the count, from bit 1 on
+        Wide bits;
+        read_wide(i.s.back(), bits);
+        MBarrier& bar = owner->mbarriers[place];
+        bar = MBarrier();
+        bar.needed = bar.pending = std::max(1, static_cast<int>((0x100000 - (bits[first] >> 1 & 0xfffff)) & 0xfffff));
+        return;
+    }
+    const auto known = owner->mbarriers.find(place);
+    if (known == owner->mbarriers.end()) fail(i, "uses an mbarrier that nobody initialised");
+    MBarrier& bar = known->second;
+    if (i.has(MOD_PHASECHK)) {
+        owner->land_tiles(place);
+        const uint32_t parity = read(i.s.back(), t)[first] >> 31;
+        const bool done = static_cast<uint32_t>(bar.phase & 1) != parity;
+        if (!done && i.name.find("TRYWAIT") != std::string::npos) {
+            at_mbar |= on, blocked |= on, moves = false;
+            return;
+        }
+        for (const Operand& p : i.pd) write_predicate(p, done ? FULL : 0);
+        return;
+    }
+    // Each lane arrives; with a transaction count the bytes are expected to come as well.
+    if (i.op == OP_ARRIVES) land_copies(0);
+    const Operand& last = i.s.back();
+    const bool expects = i.op == OP_SYNCS && last.kind != Kind::ADDR && !(last.kind == Kind::REG && last.reg == RZ);
+    if (expects && !i.has(MOD_A1T0)) {
+        const Lanes& bytes = read(last, t);
+        for (int l = 0; l < 32; l++)
+            if (on >> l & 1) bar.bytes += bytes[l] & 0xfffff;
+    }
+    if (!i.has(MOD_A0T1)) bar.pending -= __builtin_popcount(on);
+    if (bar.pending < 0) fail(i, "arrives at an mbarrier more often than it expects");
+    owner->settle(bar);
+    if (i.s.size() > 1 && i.s[0].kind == Kind::REG) write(i.s[0], Lanes{});
+}
+
+// ---- TMA ----
+
+inline uint64_t swizzled(const TensorMap& map, uint64_t address) {
+    return address ^ (address >> 7 & ((1u << map.swizzle) - 1)) << 4;
+}
+
+// Calls f(byte of shared memory, address in the tensor or 0 where the box is outside of it) for all
+// units of 16 bytes, or whatever a row of the box has.
+template <typename F>
+void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared, F f) {
+    const uint32_t e = map.element_bytes;
+    uint64_t rows = 1;
+    for (uint32_t d = 1; d < map.rank; d++) rows *= map.box[d];
+    for (uint64_t r = 0; r < rows; r++) {
+        uint64_t rest = r, start = map.base;
+        bool inside = true;
+        for (uint32_t d = 1; d < map.rank; d++) {
+            const int64_t index = static_cast<int32_t>(coordinates[d]) + static_cast<int64_t>(rest % map.box[d]);
+            rest /= map.box[d];
+            inside = inside && index >= 0 && index < static_cast<int64_t>(map.dims[d]);
+            start += static_cast<uint64_t>(index) * map.stride_bytes[d - 1];
+        }
+        for (uint32_t c = 0; c < map.box[0]; c++) {
+            const int64_t column = static_cast<int32_t>(coordinates[0]) + static_cast<int64_t>(c);
+            const bool there = inside && column >= 0 && column < static_cast<int64_t>(map.dims[0]);
+            f(swizzled(map, shared + (r * map.box[0] + c) * e), there ? start + static_cast<uint64_t>(column) * e : 0);
+        }
+    }
+}
+
+inline TensorMap* map_at(Warp& warp, const Instruction& i, uint64_t at) {
+    const Request& request = warp.cta.request;
+    TensorMap* map;
+    if (at + 128 <= static_cast<uint64_t>(request.constant_bytes[0])) {
+        if (at % 64) misaligned(i, at, 64);
+        map = reinterpret_cast<TensorMap*>(const_cast<uint8_t*>(request.constants[0]) + at);
+    } else {
+        if (at % 64) misaligned(i, at, 64);
+        map = reinterpret_cast<TensorMap*>(warp.global_byte(i, at, 64));
+    }
+    if (map->magic != TENSOR_MAP_MAGIC) fail(i, "is given an address at which there is no tensor map");
+    return map;
+}
+
+void Warp::load_tile(const Instruction& i) {
+    const Operand &target = address_of(i, 0), &source = address_of(i, 1);
+    if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address that is known here");
+    const uint32_t* const from = U + target.ureg;
+    Cta::Tile tile{};
+    tile.map = map_at(*this, i, U[source.ureg] | static_cast<uint64_t>(U[source.ureg + 1]) << 32);
+    tile.to = from[0] & (SHARED_WINDOW - 1), tile.mbarrier = from[1] & (SHARED_WINDOW - 1);
+    std::copy(from + 2, from + 2 + tile.map->rank, tile.coordinates);
+    uint64_t bytes = tile.map->element_bytes;
+    for (uint32_t d = 0; d < tile.map->rank; d++) bytes *= tile.map->box[d];
+    if (tile.to % 128) misaligned(i, tile.to, 128);
+    if (tile.to + bytes > cta.smem.size()) shared_at(cta, i, tile.to + bytes - 1, 1);
+    Lanes t;
+    uint32_t receivers = 1u << cta.rank;
+    if (i.has(MOD_MULTICAST) && i.s.size() > 2) receivers = read(i.s[2], t)[__builtin_ctz(on)] & 0xffff;
+    for (uint32_t rank = 0; rank < 16; rank++) {
+        if (!(receivers >> rank & 1)) continue;
+        if (rank != cta.rank && (!cta.cluster || rank >= cta.cluster->ctas.size())) fail(i, "is sent to a CTA that its cluster does not have");
+        Cta& owner = rank == cta.rank ? cta : *cta.cluster->ctas[rank];
+        // Bounds of the tensor are known now, as a sentence about this instruction.
+        owner.tiles.push_back(tile);
+        owner.wake();
+    }
+    for_box(*tile.map, tile.coordinates, 0, [&](uint64_t, uint64_t address) {
+        if (address) global_byte(i, address, static_cast<int>(tile.map->element_bytes));
+    });
+}
+
+void Cta::land_tiles(uint64_t mbarrier) {
+    const auto known = mbarriers.find(mbarrier);
+    size_t kept = 0;
+    for (Tile& tile : tiles) {
+        if (tile.mbarrier != mbarrier || known == mbarriers.end()) {
+            tiles[kept++] = tile;
+            continue;
+        }
+        const uint32_t e = tile.map->element_bytes;
+        int64_t bytes = 0;
+        const Instruction nobody;
+        for_box(*tile.map, tile.coordinates, tile.to, [&](uint64_t to, uint64_t from) {
+            if (from) std::memcpy(&smem[to], warps[0]->global_byte(nobody, from, static_cast<int>(e)), e);
+            else std::memset(&smem[to], 0, e);
+            bytes += e;
+        });
+        known->second.bytes -= bytes;
+    }
+    tiles.resize(kept);
+    if (known != mbarriers.end()) settle(known->second);
+}
+
+void Warp::store_tile(const Instruction& i) {
+    const Operand &source = address_of(i, 0), &target = address_of(i, 1);
+    if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address that is known here");
+    const uint32_t* const from = U + source.ureg;
+    const TensorMap& map = *map_at(*this, i, U[target.ureg] | static_cast<uint64_t>(U[target.ureg + 1]) << 32);
+    const uint64_t shared = from[0] & (SHARED_WINDOW - 1);
+    if (shared % 128) misaligned(i, shared, 128);
+    for_box(map, from + 1, shared, [&](uint64_t place, uint64_t address) {
+        const int e = static_cast<int>(map.element_bytes);
+        const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, e)];
+        if (address) std::memcpy(global_byte(i, address, e), bytes, static_cast<size_t>(e));
+    });
+}
+
+// ---- wgmma ----
+
+// 16 numbers along K of rows (A) or columns (B) `first` to `first + count`: PTX manual, asynchronous
+// warpgroup-level matrix shared memory layout.
+inline void read_shared_matrix(Warp& warp, const Instruction& i, uint64_t descriptor, bool transposed, int first, int count, float* out, int mn_step, int k_step) {
+    const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4, leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
+    const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4, layout = static_cast<uint32_t>(descriptor >> 62);
+    if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
+    const uint32_t row_bytes = 256u >> layout, columns = row_bytes / 2;
+    const bool bfloat = i.has(MOD_BF16);
+    for (int m = first; m < first + count; m += transposed ? 8 : 1)
+        for (int k = 0; k < 16; k += transposed ? 1 : 8) {
+            const uint32_t mn = static_cast<uint32_t>(m), uk = static_cast<uint32_t>(k);
+            uint32_t address = transposed ? start + mn / columns * leading + uk / 8 * stride + uk % 8 * row_bytes + mn % columns * 2
+                                          : start + mn / 8 * stride + mn % 8 * row_bytes + uk * 2;
+            address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
+            uint16_t bits[8];
+            std::memcpy(bits, &warp.cta.smem[shared_at(warp.cta, i, address, 16)], 16);
+            for (int n = 0; n < 8; n++) {
+                const int at_mn = transposed ? m + n - first : m - first, at_k = transposed ? k : k + n;
+                out[at_mn * mn_step + at_k * k_step] = bfloat ? bfloat_to_float(bits[n]) : half_to_float(bits[n]);
+            }
+        }
+}
+
+void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
+    const int columns = i.count;
+    if (!starts(i.name, "HGMMA") || !i.has(MOD_F32) || columns < 8 || columns > 256 || i.name.find("x16") == std::string::npos)
+        fail(i, "is a warpgroup operation that is not executed here");
+    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    const Operand* descriptor = nullptr;
+    for (const Operand& o : i.raw)
+        if (o.text.find("gdesc") != std::string::npos) descriptor = &o;
+    if (!descriptor || descriptor->ureg < 0) fail(i, "has no descriptor that is known here");
+    auto pair = [&](int n) { return U[n] | static_cast<uint64_t>(U[n + 1]) << 32; };
+    Lanes t;
+    float a[16][16];
+    static thread_local float b[16][256];
+    const bool in_registers = i.raw.size() > 1 && i.raw[1].kind == Kind::REG;
+    const int uniform = descriptor->ureg;  // A's descriptor, in the next two registers B's
+    if (in_registers) {
+        for (int part = 0; part < 4; part++) {
+            float values[64];
+            to_floats(read(i.raw[1], t, part), i.has(MOD_BF16), values);
+            for (int n = 0; n < 64; n++) a[n / 8 + 8 * (part & 1)][n % 8 + 8 * (part >> 1)] = values[n];
+        }
+    } else {
+        const int first = 16 * (number % 4);
+        read_shared_matrix(*this, i, pair(uniform), descriptor->text.find(".tnspA") != std::string::npos, first, 16, &a[0][0], 16, 1);
+    }
+    read_shared_matrix(*this, i, pair(uniform + 2), descriptor->text.find(".tnspB") != std::string::npos, 0, columns, &b[0][0], 1, 256);
+    // The accumulator is the register operand behind the descriptor; a predicate that is off drops it.
+    const Operand* sums = nullptr;
+    for (const Operand& o : i.raw)
+        if (&o > descriptor && o.kind == Kind::REG) sums = &o;
+    uint32_t adds = sums && sums->reg != RZ ? FULL : 0;
+    for (const Operand& p : i.ps) adds &= predicate(p);
+    static thread_local float c[16][256];
+    for (int block = 0; block < columns / 8; block++)
+        for (int word = 0; word < 4; word++) {
+            const Lanes* v = adds ? &read(*sums, t, 4 * block + word) : nullptr;
+            for (int l = 0; l < 32; l++) c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)] = v ? float_of((*v)[l]) : 0.0f;
+        }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++) {
+            const float factor = a[row][k];
+            for (int n = 0; n < columns; n++) c[row][n] += factor * b[k][n];
+        }
+    for (int block = 0; block < columns / 8; block++)
+        for (int word = 0; word < 4; word++)
+            write(i.raw[0], each([&](int l) { return bits_of(c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)]); }), 4 * block + word);
+}

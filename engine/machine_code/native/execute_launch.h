@@ -1,0 +1,106 @@
+// A whole launch: CTAs on all cores, in turns where they wait for one another. Included by
+// emulator.cpp.
+
+constexpr int64_t TURN = 1 << 24;  // warp instructions of a CTA before others go on
+constexpr size_t MOST_LIVE = 1024;  // CTAs that have begun and wait for their turn
+
+struct Task {  // the CTAs of a cluster, which run by turns on one core
+    std::vector<std::unique_ptr<Request>> requests;
+    std::vector<std::unique_ptr<Cta>> ctas;
+    std::vector<bool> done;
+    Cluster cluster;
+
+    Task(const Request& launch, int64_t number) {
+        const uint32_t size[3] = {launch.cluster[0], launch.cluster[1], launch.cluster[2]};
+        const int64_t wide = launch.grid[0] / size[0], high = launch.grid[1] / size[1];
+        const uint32_t origin[3] = {static_cast<uint32_t>(number % wide) * size[0], static_cast<uint32_t>(number / wide % high) * size[1], static_cast<uint32_t>(number / wide / high) * size[2]};
+        for (uint32_t n = 0; n < size[0] * size[1] * size[2]; n++) {
+            auto request = std::make_unique<Request>(launch);
+            request->cta[0] = origin[0] + n % size[0];
+            request->cta[1] = origin[1] + n / size[0] % size[1];
+            request->cta[2] = origin[2] + n / size[0] / size[1];
+            ctas.push_back(std::make_unique<Cta>(*request));
+            requests.push_back(std::move(request));
+            Cta& cta = *ctas.back();
+            cta.rank = n, cta.cluster = &cluster;
+            cluster.ctas.push_back(&cta);
+            cta.begin();
+            for (size_t b = 0; b + 1 < cta.smem.size(); b += 2) cta.smem[b] = 0xa5, cta.smem[b + 1] = 0x7f;  // nothing that was stored
+        }
+        done.assign(ctas.size(), false);
+    }
+
+    // Whether all have ended.
+    bool turn() {
+        bool moved = false, left = false;
+        do {
+            moved = left = false;
+            for (size_t n = 0; n < ctas.size(); n++) {
+                if (done[n]) continue;
+                current = n;
+                done[n] = ctas[n]->advance(ctas.size() > 1 ? 1 << 16 : TURN, moved);
+                left |= !done[n];
+            }
+        } while (left && moved && ctas.size() > 1);
+        if (left && !moved)
+            for (size_t n = 0; n < ctas.size(); n++)
+                if (!done[n]) current = n, ctas[n]->deadlock();
+        return !left;
+    }
+    size_t current = 0;
+};
+
+struct Execution {
+    const Request& launch;
+    int64_t tasks, next = 0, running = 0, steps = 0;
+    std::deque<std::unique_ptr<Task>> live;
+    std::mutex lock;
+    std::condition_variable changed;
+    std::string error;
+    uint32_t cta[3] = {};
+    std::chrono::steady_clock::time_point deadline;
+    bool late = false;
+
+    explicit Execution(const Request& r) : launch(r) {
+        tasks = static_cast<int64_t>(r.grid[0]) * r.grid[1] * r.grid[2] / (r.cluster[0] * r.cluster[1] * r.cluster[2]);
+    }
+
+    bool over() const { return late || !error.empty(); }
+
+    void work() {
+        std::unique_lock<std::mutex> hold(lock);
+        while (!over()) {
+            std::unique_ptr<Task> task;
+            int64_t number = -1;
+            if (next < tasks && live.size() < MOST_LIVE) number = next++;
+            else if (!live.empty()) task = std::move(live.front()), live.pop_front();
+            else if (running) { changed.wait(hold); continue; }
+            else break;
+            running++;
+            hold.unlock();
+            bool done = false;
+            std::string what;
+            try {
+                if (!task) task = std::make_unique<Task>(launch, number);
+                done = task->turn();
+            } catch (const std::exception& problem) {
+                what = problem.what();
+            }
+            hold.lock();
+            running--;
+            late |= std::chrono::steady_clock::now() > deadline;
+            if (!what.empty()) {
+                if (error.empty()) {
+                    error = what;
+                    if (task) std::copy(task->requests[task->current]->cta, task->requests[task->current]->cta + 3, cta);
+                }
+            } else if (done) {
+                for (const auto& each : task->ctas) steps += each->steps;
+            } else {
+                live.push_back(std::move(task));
+            }
+            changed.notify_all();
+        }
+        changed.notify_all();
+    }
+};

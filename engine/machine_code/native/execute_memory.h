@@ -1,0 +1,268 @@
+// Loads, stores, atomics and copies on memory as it is. Included by emulator.cpp.
+
+struct Cluster {
+    std::vector<Cta*> ctas;
+    int arrived = 0;
+};
+
+[[noreturn]] inline void misaligned(const Instruction& i, uint64_t address, int width) {
+    char what[96];
+    std::snprintf(what, sizeof what, "uses address 0x%llx, which is not a multiple of its %d bytes", static_cast<unsigned long long>(address), width);
+    fail(i, what);
+}
+
+uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int width) {
+    if (address % static_cast<uint64_t>(width)) misaligned(i, address & (SHARED_WINDOW - 1), width);
+    const uint64_t rank = address / SHARED_WINDOW;
+    Cta* owner = &cta;
+    if (rank != cta.rank && cta.cluster) {
+        if (rank >= cta.cluster->ctas.size()) fail(i, "reaches the shared memory of CTA " + std::to_string(rank) + " of a cluster that has " + std::to_string(cta.cluster->ctas.size()));
+        owner = cta.cluster->ctas[rank];
+    }
+    return &owner->smem[shared_at(*owner, i, address, width)];
+}
+
+uint8_t* Warp::global_byte(const Instruction& i, uint64_t address, int width) {
+    if (address % static_cast<uint64_t>(width)) misaligned(i, address, width);
+    const Buffer* b = cta.last_buffer;
+    if (b && address - b->base <= b->size - static_cast<uint64_t>(width) && b->size >= static_cast<uint64_t>(width)) return b->host + (address - b->base);
+    const Request& r = cta.request;
+    const Buffer* const end = r.buffers + r.buffer_count;
+    b = std::upper_bound(r.buffers, end, address, [](uint64_t a, const Buffer& x) { return a < x.base; });
+    char what[160];
+    if (b != r.buffers) {
+        --b;
+        if (b->size >= static_cast<uint64_t>(width) && address - b->base <= b->size - static_cast<uint64_t>(width)) {
+            cta.last_buffer = b;
+            return b->host + (address - b->base);
+        }
+        std::snprintf(what, sizeof what, "reaches %d bytes at 0x%llx, byte %lld of BUFFER %d, which has %llu", width, static_cast<unsigned long long>(address), static_cast<long long>(address - b->base), static_cast<int>(b - r.buffers), static_cast<unsigned long long>(b->size));
+        if (address - b->base < (uint64_t{1} << 31)) fail(i, what);
+    }
+    if (b != end && b == r.buffers && b->base - address < (uint64_t{1} << 31))
+        std::snprintf(what, sizeof what, "reaches %d bytes at 0x%llx, %llu bytes before BUFFER %d", width, static_cast<unsigned long long>(address), static_cast<unsigned long long>(b->base - address), static_cast<int>(b - r.buffers));
+    else
+        std::snprintf(what, sizeof what, "reaches %d bytes at 0x%llx, where there is no buffer", width, static_cast<unsigned long long>(address));
+    fail(i, what);
+}
+
+uint8_t* Warp::local_byte(const Instruction& i, uint64_t address, int width, int lane) {
+    if (address % static_cast<uint64_t>(width)) misaligned(i, address, width);
+    const uint64_t offset = address & (cta.request.local_bytes - 1);
+    if (offset + static_cast<uint64_t>(width) > cta.request.local_bytes) fail(i, "reaches beyond local memory");
+    return &local[static_cast<size_t>(lane) * cta.request.local_bytes + offset];
+}
+
+uint8_t* Warp::generic_byte(const Instruction& i, uint64_t address, int width, int lane) {
+    if (address >> 32 == SHARED_HIGH) return shared_byte(i, address & FULL, width);
+    if (address >> 32 == LOCAL_HIGH) return local_byte(i, address & FULL, width, lane);
+    return global_byte(i, address, width);
+}
+
+void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
+    // Lanes 8 j to 8 j + 7 address the eight rows of matrix j, 16 bytes each.
+    Wide where;
+    Lanes t;
+    addresses(address_of(i), false, where);
+    const int matrices = std::max(1, std::min(4, i.count));
+    const bool transposed = i.transposes, stores = i.op == OP_STSM;
+    for (int m = 0; m < matrices; m++) {
+        uint8_t* rows[8];
+        for (int r = 0; r < 8; r++) rows[r] = shared_byte(i, where[8 * m + r], 16);
+        uint16_t matrix[8][8];
+        if (stores) {
+            const Lanes& v = read(i.s.back(), t, m);
+            for (int l = 0; l < 32; l++)
+                for (int half = 0; half < 2; half++) {
+                    const int row = transposed ? 2 * (l % 4) + half : l / 4, column = transposed ? l / 4 : 2 * (l % 4) + half;
+                    matrix[row][column] = static_cast<uint16_t>(v[l] >> 16 * half);
+                }
+            for (int r = 0; r < 8; r++) std::memcpy(rows[r], matrix[r], 16);
+            continue;
+        }
+        // A register of all lanes, row after row, is the matrix as it lies.
+        Lanes v;
+        for (int r = 0; r < 8; r++) std::memcpy(matrix[r], rows[r], 16);
+        if (transposed) {
+            uint16_t turned[8][8];
+            for (int r = 0; r < 8; r++)
+                for (int c = 0; c < 8; c++) turned[c][r] = matrix[r][c];
+            std::memcpy(v.v, turned, sizeof turned);
+        } else {
+            std::memcpy(v.v, matrix, sizeof matrix);
+        }
+        write(i.s[0], v, m);
+    }
+}
+
+void Warp::local_memory(const Instruction& i) {  // LDL, STL
+    Wide where;
+    Lanes t;
+    addresses(address_of(i), false, where);
+    const size_t size = static_cast<size_t>(std::min(4, i.width));
+    for (int w = 0; w < std::max(1, i.width / 4); w++) {
+        Lanes v{};
+        if (i.op == OP_STL) v = read(i.s.back(), t, w);
+        for (int l = 0; l < 32; l++) {
+            if (!(on >> l & 1)) continue;
+            uint8_t* byte = local_byte(i, where[l], i.width, l) + 4 * w;
+            if (i.op == OP_STL) std::memcpy(byte, &v.v[l], size);
+            else std::memcpy(&v.v[l], byte, size);
+        }
+        if (i.op == OP_LDL) write(i.s[0], extended(i, v), w);
+    }
+}
+
+void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose source predicate is off writes zeros
+    Wide to, from;
+    addresses(address_of(i, 0), false, to);
+    addresses(address_of(i, 1), true, from);
+    const uint32_t loads = i.ps.empty() ? on : on & predicate(i.ps[0]);
+    for (int l = 0; l < 32; l++) {
+        if (!(on >> l & 1)) continue;
+        AsyncCopy copy{shared_byte(i, to[l], i.width), static_cast<uint8_t>(i.width), {}};
+        if (loads >> l & 1) std::memcpy(copy.data, global_byte(i, from[l], i.width), static_cast<size_t>(i.width));
+        in_flight.push_back(copy);
+    }
+}
+
+template <typename T>
+T combine(const Instruction& i, T old, T x, T compared) {
+    if (i.has(MOD_CAS) || i.has(MOD_CAST)) return old == compared ? x : old;
+    if (i.has(MOD_EXCH)) return x;
+    if (i.has(MOD_ADD)) return static_cast<T>(old + x);
+    if (i.has(MOD_MIN)) return std::min(old, x);
+    if (i.has(MOD_MAX)) return std::max(old, x);
+    if (i.has(MOD_AND)) return old & x;
+    if (i.has(MOD_OR)) return old | x;
+    if (i.has(MOD_XOR)) return old ^ x;
+    if (i.has(MOD_INC)) return i.has(MOD_POPC) ? old + 1 : old >= x ? 0 : old + 1;
+    if (i.has(MOD_DEC)) return old == 0 || old > x ? x : old - 1;
+    fail(i, "is an atomic operation that is not known here");
+}
+
+inline uint64_t combined(const Instruction& i, uint64_t old, uint64_t x, uint64_t compared) {
+    const bool wide = i.width == 8;
+    const uint32_t a = static_cast<uint32_t>(old), b = static_cast<uint32_t>(x);
+    if (i.has(MOD_F64)) {
+        double p, q;
+        std::memcpy(&p, &old, 8), std::memcpy(&q, &x, 8);
+        p += q;
+        std::memcpy(&old, &p, 8);
+        return old;
+    }
+    if (i.has(MOD_F32)) return bits_of(flushed(i, float_of(a) + float_of(b)));
+    if (i.has(MOD_F16x2) || i.has(MOD_BF16x2) || i.has(MOD_BF16_V2)) {
+        const bool bfloat = !i.has(MOD_F16x2);
+        uint32_t sums = 0;
+        for (int h = 0; h < 32; h += 16) {
+            const uint32_t p = a >> h & 0xffff, q = b >> h & 0xffff;
+            sums |= (bfloat ? float_to_bfloat(bfloat_to_float(p) + bfloat_to_float(q)) : float_to_half(half_to_float(p) + half_to_float(q))) << h;
+        }
+        return sums;
+    }
+    if (wide && i.has(MOD_S64)) return static_cast<uint64_t>(combine<int64_t>(i, static_cast<int64_t>(old), static_cast<int64_t>(x), static_cast<int64_t>(compared)));
+    if (wide) return combine<uint64_t>(i, old, x, compared);
+    if (i.has(MOD_S32)) return static_cast<uint32_t>(combine<int32_t>(i, static_cast<int32_t>(a), static_cast<int32_t>(b), static_cast<int32_t>(compared)));
+    return combine<uint32_t>(i, a, b, static_cast<uint32_t>(compared));
+}
+
+// One lane after the other; other threads of the host do the same at the same time.
+void Warp::atomic(const Instruction& i, uint8_t* const* at) {
+    const bool wide = i.width == 8;
+    Wide x{}, compared{}, old{};
+    Lanes t;
+    auto values = [&](const Operand& o, Wide& out) {
+        if (wide) return read_wide(o, out);
+        const Lanes& v = read(o, t);
+        for (int l = 0; l < 32; l++) out[l] = v[l];
+    };
+    if (!i.has(MOD_POPC)) values(i.s.back(), x);
+    if ((i.has(MOD_CAS) || i.has(MOD_CAST)) && i.s.size() >= 2) values(i.s[i.s.size() - 2], compared);
+    for (int l = 0; l < 32; l++) {
+        if (!at[l]) continue;
+        if (wide) {
+            auto* place = reinterpret_cast<uint64_t*>(at[l]);
+            uint64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
+            while (!__atomic_compare_exchange_n(place, &seen, combined(i, seen, x[l], compared[l]), false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {}
+            old[l] = seen;
+        } else {
+            auto* place = reinterpret_cast<uint32_t*>(at[l]);
+            uint32_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
+            while (!__atomic_compare_exchange_n(place, &seen, static_cast<uint32_t>(combined(i, seen, x[l], compared[l])), false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {}
+            old[l] = seen;
+        }
+    }
+    if (i.op == OP_RED) return;
+    const bool compares = i.has(MOD_CAS) || i.has(MOD_CAST);
+    const uint32_t done = !compares ? FULL : mask_of([&](int l) { return old[l] == compared[l]; });
+    for (const Operand& p : i.pd) write_predicate(p, done);
+    if (i.has(MOD_CAST)) {  // whether it was exchanged
+        write(i.s[0], each([&](int l) { return done >> l & 1; }));
+        if (wide) write(i.s[0], Lanes{}, 1);
+        return;
+    }
+    if (i.s[0].kind != Kind::REG) return;
+    if (wide) return write_wide(i.s[0], old);
+    write(i.s[0], each([&](int l) { return static_cast<uint32_t>(old[l]); }));
+}
+
+void Warp::execute(const Instruction& i) {
+    switch (i.op) {
+    case OP_LDSM: case OP_STSM:
+        return load_matrices(i);
+    case OP_LDL: case OP_STL:
+        return local_memory(i);
+    case OP_LDGSTS:
+        return copy_asynchronously(i);
+    case OP_MOVM: {  // an 8x8 matrix, transposed
+        Lanes t;
+        const Lanes& x = read(at(i.s, 1, i), t);
+        uint16_t matrix[8][8], turned[8][8];
+        std::memcpy(matrix, x.v, sizeof matrix);
+        for (int r = 0; r < 8; r++)
+            for (int c = 0; c < 8; c++) turned[c][r] = matrix[r][c];
+        Lanes v;
+        std::memcpy(v.v, turned, sizeof turned);
+        return write(i.s[0], v);
+    }
+    default:
+        break;
+    }
+    const bool shared = i.op == OP_LDS || i.op == OP_STS || i.op == OP_ATOMS;
+    if (shared && i.has(MOD_ARRIVE)) fail(i, "is an mbarrier of sm_80, which is not executed here yet");
+    const bool atomically = i.op == OP_ATOMS || i.op == OP_ATOMG || i.op == OP_RED;
+    Wide where;
+    Lanes t;
+    addresses(address_of(i), !shared, where);
+    const int width = atomically && i.width < 4 ? 4 : i.width;
+    uint8_t* at[32];
+    for (int l = 0; l < 32; l++) {
+        if (!(on >> l & 1)) at[l] = nullptr;
+        else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
+    }
+    if (i.polls) cta.polls++;
+    if (atomically) return atomic(i, at);
+    const int words = std::max(1, width / 4);
+    const size_t part = static_cast<size_t>(std::min(4, width));
+    const bool loads = i.op == OP_LDS || i.op == OP_LDG || i.op == OP_LD;
+    for (int w = 0; w < words; w++) {
+        if (loads) {
+            Lanes v;
+            if (part == 4)
+                for (int l = 0; l < 32; l++) { if (at[l]) std::memcpy(&v[l], at[l] + 4 * w, 4); }
+            else {
+                v = Lanes{};
+                for (int l = 0; l < 32; l++) if (at[l]) std::memcpy(&v[l], at[l], part);
+                v = extended(i, v);
+            }
+            write(i.s[0], v, w);
+        } else {
+            const Lanes& v = read(i.s.back(), t, w);
+            if (part == 4)
+                for (int l = 0; l < 32; l++) { if (at[l]) std::memcpy(at[l] + 4 * w, &v.v[l], 4); }
+            else
+                for (int l = 0; l < 32; l++) if (at[l]) std::memcpy(at[l], &v.v[l], part);
+        }
+    }
+}

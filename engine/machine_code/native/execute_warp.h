@@ -1,0 +1,41 @@
+// What a warp has on real memory. Included in `struct Warp` by emulator.cpp.
+
+// A cp.async that is under way: it lands when its group is waited for, the latest that PTX allows,
+// so that a wait that is missing shows.
+struct AsyncCopy {
+    uint8_t* to;
+    uint8_t size;
+    uint8_t data[16];
+};
+std::vector<AsyncCopy> in_flight;
+int cluster_waits = 0;       // how often this warp waited for the cluster
+std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
+
+void execute(const Instruction& i);  // a load, store, atomic or copy
+void load_matrices(const Instruction& i);
+void local_memory(const Instruction& i);
+void copy_asynchronously(const Instruction& i);
+void atomic(const Instruction& i, uint8_t* const* at);
+uint8_t* shared_byte(const Instruction& i, uint64_t address, int width);
+uint8_t* local_byte(const Instruction& i, uint64_t address, int width, int lane);
+uint8_t* generic_byte(const Instruction& i, uint64_t address, int width, int lane);
+uint8_t* global_byte(const Instruction& i, uint64_t address, int width);
+void multiply(const Instruction& i);  // HMMA
+uint32_t special(const Instruction& i, int which);
+void nothing(const Instruction& i, bool& moves);
+bool is_asynchronous(const Instruction& i) const;
+void asynchronous(const Instruction& i, bool& moves);
+void synchronise(const Instruction& i, bool& moves);  // SYNCS
+void load_tile(const Instruction& i);
+void store_tile(const Instruction& i);
+void multiply_group(const Instruction& i);  // HGMMA
+
+void land_copies(size_t open_groups) {
+    const size_t committed = groups.size();
+    if (committed <= open_groups) return;
+    const size_t count = groups[committed - open_groups - 1];
+    for (size_t n = 0; n < count; n++) std::memcpy(in_flight[n].to, in_flight[n].data, in_flight[n].size);
+    in_flight.erase(in_flight.begin(), in_flight.begin() + static_cast<std::ptrdiff_t>(count));
+    groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(open_groups));
+    for (size_t& end : groups) end -= count;
+}
