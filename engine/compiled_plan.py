@@ -24,7 +24,7 @@ def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
     """
     names = plan.entries
     target = target_arch(plan, arch)
-    return compile_kernel(plan.source, plan.defines, target, names, plan.include_folders)
+    return compile_kernel(plan.source, plan.defines, target, names, plan.include_folders, plan.cpp)
 
 
 def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
@@ -34,7 +34,9 @@ def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
     """
     try:
         target = target_arch(plan, arch)
-        return cached_compile(plan.source, plan.defines, target, plan.entries, plan.include_folders)
+        return cached_compile(
+            plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
+        )
     except (CompileError, UnknownName, ToolMissing):
         return None
 

@@ -30,6 +30,7 @@ from kernels.arguments import BLOCK_TABLE, PACKED
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
+    CppStandard,
     Layout,
     Lse,
     NullPointer,
@@ -101,6 +102,7 @@ class LaunchPlan:
     include_folders: tuple[Path, ...] = ()
     tf32: bool = False  # multiplies FP32 numbers in TF32, and says so
     out_fill: OutFill = "poison"
+    cpp: CppStandard = "c++17"
     packed: bool = False  # Q, K and V are one tensor, `qkv`
 
     @property
@@ -230,6 +232,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         tf32=variant.tf32,
         out_fill=variant.out_fill,
         packed=variant.packed,
+        cpp=variant.cpp,
     )
 
 

@@ -51,6 +51,7 @@ What may be added:
                                                        # found through the argument `block_table`
     lse = {base = "2", layout = "bsh"}                 # how `lse` is written; "e" and bhs
     defines = {D = "{head_dim}", T = "{element_type}"} # the -D macros, in place of the usual ones
+    std = "c++20"                                      # of C++; c++17
     include = ["../common"]                            # folders of headers, from the file's own
     tensor_maps.k_map = {tensor = "k", box = [64, "block_n", 1, 1]}  # see `kernels.tensor_maps`
 
@@ -88,6 +89,7 @@ from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
 from kernels.variant import (
     Constraint,
+    CppStandard,
     Dtype,
     IntFormula,
     Layout,
@@ -239,7 +241,7 @@ class _Reader:
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
             "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tf32", "out_fill",
-            "tunables", "let", "constraints", "scratch", "tensor_maps", "passes", "work",
+            "std", "tunables", "let", "constraints", "scratch", "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -316,6 +318,7 @@ class _Reader:
             include_folders=_include_folders(block, path),
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
             packed=packed,
+            cpp=block.choice("std", get_args(CppStandard), "c++17"),
             tf32=block.get("tf32", bool, "true or false", False),
         )
 

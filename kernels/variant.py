@@ -36,6 +36,7 @@ ScratchType: TypeAlias = Literal[
 ]  # fmt: skip
 Shares: TypeAlias = Literal["query tiles", "key tiles"]
 ScratchFill: TypeAlias = Literal["poison", "zero", "-inf"]
+CppStandard: TypeAlias = Literal["c++17", "c++20"]
 OutFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
 
@@ -267,6 +268,7 @@ class Variant:
     include_folders: tuple[Path, ...] = ()  # besides the source's own
     out_fill: OutFill = "poison"  # "zero" before each launch, for kernels that add to O
     packed: bool = False  # Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim]
+    cpp: CppStandard = "c++17"
     tf32: bool = False  # multiplies FP32 numbers in TF32, and is judged by that
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:

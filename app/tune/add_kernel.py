@@ -24,17 +24,18 @@ from engine.own_kernels.explain import (
     write_description,
 )
 from engine.own_kernels.host_launch import Signature, kernels_of
+from engine.own_kernels.pointer_types import why_types_differ
 from engine.own_kernels.registry import check_kernel, forget_kernel, keep_kernel, kept_kernels
 from engine.plan import make_plan
 from kernels.description import read_text
 from kernels.toml_block import KernelDescriptionError
-from kernels.variant import Layout, Variant
+from kernels.variant import Variant
 
 _PLACE = "adding"
 _ADDED = "kernel_added"
 _OPEN = "add_kernel_open"
 _MASKS = {False: "not causal", True: "causal"}
-_LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]"}
+_LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "bs3hd": "[B, S, 3, H, D]"}
 
 
 def select_added() -> None:
@@ -164,8 +165,8 @@ def _fields(key: str, guess: Draft) -> Draft:
     left, middle, right = st.columns(3, gap="small")
     layout = left.selectbox(
         "Layout",
-        get_args(Layout),
-        get_args(Layout).index(guess.layout),
+        list(_LAYOUTS),
+        list(_LAYOUTS).index(guess.layout),
         key=f"add_layout_{key}",
         format_func=_LAYOUTS.__getitem__,
     )
@@ -217,7 +218,7 @@ def _explanation(
         st.info(plain_markdown(str(error)), icon=":material/block:")
         return
     declared = kernels_of(read_text(path)) if kernels is None else kernels
-    if why := why_arguments_differ(plan, declared):
+    if why := why_arguments_differ(plan, declared) or why_types_differ(plan, read_text(path)):
         st.warning(plain_markdown(why), icon=":material/warning:")
     st.markdown(f"**On {plain_markdown(selection.problem.label())}**")
     rows = explain(plan, declared)

@@ -242,6 +242,7 @@ def _build(plan: LaunchPlan, options: RunOptions) -> HostLibrary | RunResult:
             options.check,
             options.arch,
             plan.include_folders,
+            plan.cpp,
         )
     except CompileError as error:
         return RunResult(Status.COMPILE_ERROR, str(error), log=error.log)

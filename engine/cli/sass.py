@@ -187,7 +187,7 @@ def _compile(
         if not folder.is_dir():
             raise InvalidProblem(f"--include {folder} is not a folder.")
     flags = tuple(compiler_flag(flag) for flag in args.flag)
-    kernel = compile_kernel(path, defines, _arch(args, device), entries, folders, flags)
+    kernel = compile_kernel(path, defines, _arch(args, device), entries, folders, more_flags=flags)
     return kernel.cubin, kernel.symbols.get(args.entry, args.entry) if args.entry else None
 
 

@@ -41,6 +41,7 @@ from engine.cuda_on_host.toolchain import Toolchain, find_toolchain, host_cpu
 from engine.cuda_on_host.unsupported_cuda import explain
 from engine.cuda_source.cache import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_source.sources import FOR_DEVICE, read_sources
+from kernels.variant import CppStandard
 
 NATIVE_DIR = PACKAGE / "native"
 COMPILE_TIMEOUT_S = 300.0
@@ -71,6 +72,7 @@ def build_kernels(
     check: bool = False,
     arch: str = DEFAULT_ARCH,
     include_folders: Sequence[Path] = (),
+    cpp: CppStandard = "c++17",
 ) -> HostLibrary:
     """Compile `source`, or find it compiled.
 
@@ -80,6 +82,7 @@ def build_kernels(
         check: the check build instead of the fast one.
         arch: the target GPU ("sm_90", "sm_90a"): what `__CUDA_ARCH__` says in the source.
         include_folders: where headers of the kernel are, besides its own folder.
+        cpp: the standard of C++.
 
     Raises:
         CompileError: the source does not compile; the message starts with `file.cu:line` and `log`
@@ -91,7 +94,7 @@ def build_kernels(
     files = translate(sources)
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
     _require_entries(files, entries)
-    flags = toolchain.compile_flags(check)
+    flags = (f"-std={cpp}", *toolchain.compile_flags(check))
     flags += _arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
@@ -104,15 +107,20 @@ def build_kernels(
     headers = _Headers(toolchain, flags, tuple(standard), _of_toolkit(sources.foreign))
 
     def build(folder: Path) -> Path:
+        (folder / _TRANSLATED).mkdir()
         for file in files:
-            (folder / file.name).write_text(file.text, encoding="utf-8")
+            (folder / _TRANSLATED / file.name).write_text(file.text, encoding="utf-8")
+        for name, source_file in zip(originals, sources.files, strict=True):
+            # What `#line` names: the compiler's excerpts are of these.
+            (folder / name).write_text(source_file.text, encoding="utf-8")
         # Relative names and no trace of the folder: equal sources give equal libraries.
         include = headers.place(folder)
         compile_command = [*toolchain.command, *flags, f"-ffile-prefix-map={folder}=."]
+        translated = f"{_TRANSLATED}/{main.name}"
         uses_asm = any(has_asm(file.text) for file in files)
         clusters = any(ATTRIBUTE in file.text for file in files)
         if uses_asm or check or clusters:
-            preprocess = [*compile_command, *include, "-E", "-x", "c++", main.name]
+            preprocess = [*compile_command, *include, "-E", "-x", "c++", translated]
             _run_compiler(preprocess, folder, "read.ii", source.name, files)
             text = (folder / "read.ii").read_text(encoding="utf-8")
             cluster_exports = ""
@@ -123,12 +131,12 @@ def build_kernels(
             if check:
                 text = instrument(text, originals)
             if uses_asm:
-                text = translate_asm(text, originals)
+                text = translate_asm(text, originals, entries)
             text += cluster_exports
             (folder / "kernels.ii").write_text(text, encoding="utf-8")
             compile_command += ["-x", toolchain.preprocessed_language, "kernels.ii"]
         else:
-            compile_command += [*include, "-x", "c++", main.name]
+            compile_command += [*include, "-x", "c++", translated]
         _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name, files)
         link_command = [*toolchain.command, "-shared", "kernels.o", str(build_runtime(toolchain))]
         _run_compiler(link_command, folder, "kernels.so", source.name)
@@ -276,6 +284,7 @@ class _Headers:
 
 
 _HEADERS = "attune_headers.h"
+_TRANSLATED = "translated"  # the folder of what is compiled
 _TOOLKIT_DIR = NATIVE_DIR / "toolkit"
 _missed_headers: dict[str, int] = {}
 
@@ -290,7 +299,8 @@ def precompile_headers() -> None:
     toolchain = find_toolchain()
     if toolchain.family == "gcc":
         of_ladder = ("cuda_bf16.h", "cuda_fp16.h")
-        _Headers(toolchain, toolchain.compile_flags(False), (), of_ladder).precompile()
+        flags = ("-std=c++17", *toolchain.compile_flags(False))
+        _Headers(toolchain, flags, (), of_ladder).precompile()
 
 
 def _of_toolkit(names: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from engine.base.errors import CompileError
-from engine.cuda_source.sources import Sources, is_known
+from engine.cuda_source.sources import Sources, is_left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def translate(sources: Sources) -> tuple[TranslatedFile, ...]:
     def include(match: re.Match[str]) -> str:
         if match["path"] in names:
             return f'{match["before"]}"{names[match["path"]]}"'
-        return "" if is_known(match["path"]) else match[0]  # what is missing, the compiler says
+        return "" if is_left_out(match["path"], sources) else match[0]  # the compiler says the rest
 
     return tuple(
         TranslatedFile(

@@ -38,7 +38,6 @@ class Toolchain:
         the runtime stands in for their libraries.
         """
         flags = [
-            "-std=c++17",
             "-fPIC",
             "-w",
             "-march=native",

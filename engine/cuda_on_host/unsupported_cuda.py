@@ -18,6 +18,11 @@ _KNOWN = (
         "#if __CUDA_ARCH__ >= 900",
     ),
     (
+        r"\bcurand\w*|\bthrust/|\bthrust::",
+        "cuRAND and Thrust",
+        "leave dropout out, as the reference has none, and use plain pointers in device code",
+    ),
+    (
         r"\bcuda/(?:std/)?\w+|\bcuda::|\bcub/|\bcub::|\bcuda_awbarrier",
         "libcu++ and CUB (cuda::barrier, cuda::pipeline, cuda::atomic, cub)",
         "inline PTX (mbarrier, cp.async), __pipeline_memcpy_async of <cuda_pipeline.h> and "

@@ -29,7 +29,16 @@ from engine.cuda_source.ptxas import (
     parse_ptxas,
     ptx_error_lines,
 )
-from engine.cuda_source.sources import Sources, read_sources, stand_ins
+from engine.cuda_source.sources import (
+    IMPLICIT,
+    LIMITED_GROUPS,
+    Sources,
+    lacks_libcu,
+    read_sources,
+    require_libraries,
+    stand_ins,
+    uses_implicit,
+)
 from engine.cuda_source.toolkit import (
     INSTALL_HINT,
     find_include_dir,
@@ -38,12 +47,12 @@ from engine.cuda_source.toolkit import (
     libcudacxx_of,
     make_cupy_folder,
 )
+from kernels.variant import CppStandard
 
 # No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
 # Line information costs no instruction; it lets errors in inline PTX name their source line.
 # constexpr functions and members of classes have no execution space, as a rule.
 _FLAGS = (
-    "--std=c++17",
     "--generate-line-info",
     "--ptxas-options=-v",
     "--device-as-default-execution-space",
@@ -163,6 +172,7 @@ def compile_kernel(
     arch: str,
     entries: tuple[str, ...],
     include_folders: tuple[Path, ...] = (),
+    cpp: CppStandard = "c++17",
     more_flags: tuple[str, ...] = (),
 ) -> CompiledKernel:
     """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
@@ -171,6 +181,7 @@ def compile_kernel(
         entries: the kernels to launch later: names, qualified as in C++, or name expressions
             (`flash::fwd<64, true>`), whose templates they instantiate.
         include_folders: where headers of the kernel are, besides its own folder.
+        cpp: the standard of C++.
         more_flags: the compiler's, which go before Attune's own (`compiler_flag`).
 
     Raises:
@@ -180,7 +191,7 @@ def compile_kernel(
         UnknownName: `arch` is no arch at all.
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
     """
-    build = _Build.prepare(source, defines, arch, entries, include_folders, more_flags)
+    build = _Build.prepare(source, defines, arch, entries, include_folders, cpp, more_flags)
     kernel = build.cached()
     if kernel is None:
         kernel = build.compile()
@@ -194,9 +205,10 @@ def cached_compile(
     arch: str,
     entries: tuple[str, ...],
     include_folders: tuple[Path, ...] = (),
+    cpp: CppStandard = "c++17",
 ) -> CompiledKernel | None:
     """What `compile_kernel` would return, if it is in the cache; raises as it does."""
-    return _Build.prepare(source, defines, arch, entries, include_folders).cached()
+    return _Build.prepare(source, defines, arch, entries, include_folders, cpp).cached()
 
 
 def _check_arch(arch: str, tools: Toolchain) -> None:
@@ -228,6 +240,7 @@ class _Build:
         arch: str,
         entries: tuple[str, ...],
         include_folders: tuple[Path, ...],
+        cpp: CppStandard,
         more_flags: tuple[str, ...] = (),
     ) -> Self:
         tools = toolchain()
@@ -236,12 +249,19 @@ class _Build:
         own_folders = tuple(folder for folder in include_folders if folder not in libraries)
         sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
-        headers = (*own, *stand_ins(sources.foreign))
+        folders = (tools.include_dir, *libraries, *libcudacxx_of(tools.include_dir))
+        require_libraries(sources, folders)
+        headers = (*own, *stand_ins(sources, folders))
         macros = (f"-D{name}={value}" for name, value in defines)
         options = {flag.split("=")[0] for flag in more_flags}
-        own_flags = (flag for flag in _FLAGS if flag.split("=")[0] not in options - {_OF_PTXAS})
+        usual = (f"--std={cpp}", *_FLAGS)
+        own_flags = (flag for flag in usual if flag.split("=")[0] not in options - {_OF_PTXAS})
         paths = (f"-I{folder.resolve()}" for folder in libraries)
         flags = (f"--gpu-architecture={arch}", *own_flags, *more_flags, *macros, *paths)
+        if uses_implicit(sources):
+            flags += (f"--pre-include={IMPLICIT}",)
+        if lacks_libcu(sources, folders):
+            flags += (f"-D{LIMITED_GROUPS}",)
         code = sources.main.code
         content = [tools.version, tools.release, flags, sources.name, code, headers, entries]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Headers of the host's libraries in a kernel's source: NVRTC has none of them.
 
 Those of the C and C++ standard libraries become `headers/standard.h`, which holds what device code
-uses of them, the driver's `headers/driver.h`; those of libraries that only host code uses become
-empty.
+uses of them, the driver's `headers/driver.h`; those of libraries that only host code uses, or that
+nothing uses, become empty. Names that nvcc has without an include are in `headers/implicit.h`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -21,11 +21,15 @@ from engine.base.errors import CompileError
 from engine.base.text import MAX_SOURCE
 from engine.cuda_source.host_code import without_host_code
 from kernels.description import without_block
+from kernels.variant import KERNELS_DIR
 
 _FOLDER: Final = Path(__file__).resolve().parent / "headers"
 _NAME: Final = "attune/standard.h"
+IMPLICIT: Final = "attune/implicit.h"
 _DRIVER: Final = "cuda.h"
 _TYPEDEFS: Final = "cudaTypedefs.h"  # types of the driver's functions, which only hosts call
+LIMITED_GROUPS: Final = "_CG_LIMIT_INCLUDED_DEPENDENCIES"  # a macro of the toolkit's own
+_TARGET: Final = "nv/target"  # of libcu++, which cooperative groups include
 
 # Those whose contents device code may use.
 FOR_DEVICE: Final = frozenset(
@@ -47,34 +51,144 @@ _HOST_STANDARD = frozenset(
     "time.h unistd.h getopt.h sys/time.h omp.h".split()
 )
 _HOST_LIBRARY = re.compile(
-    r"(?:torch|ATen|c10|pybind11|gtest|gmock|thrust|cub_host|nvtx3|benchmark|Eigen)/"
-    r"|(?:cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvToolsExt|cuda_profiler_api|helper_)"
-    r"[\w/]*\.h|Python\.h"
+    r"(?:torch|ATen|c10|pybind11|gtest|gmock|nvtx3|benchmark|Eigen)/"
+    r"|(?:cublas|cudnn|cufft|curand\.h|cusparse|cusolver|nccl|nvToolsExt|cuda_profiler_api|helper_)"
+    r"[\w/]*\.h|Python\.h|curand\.h"
 )
 
 
-def is_for_host(name: str) -> bool:
-    """Whether only host code uses what this header declares."""
-    return name in _HOST_STANDARD or name == _TYPEDEFS or _HOST_LIBRARY.match(name) is not None
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """Headers that device code may use, and that come with no kernel by themselves."""
+
+    name: str
+    headers: re.Pattern[str]
+    use: re.Pattern[str]
+    instead: str
+
+    def first_use(self, sources: Sources) -> str | None:
+        """`file.cu(line)`, or None where only an include speaks of it."""
+        for file in sources.files:
+            code = code_only(file.code)
+            if (use := self.use.search(code)) is not None:
+                return f"{file.name}({code.count(chr(10), 0, use.start()) + 1})"
+        return None
 
 
-def is_known(name: str) -> bool:
-    """Whether this module knows what to put in a header's place."""
-    return name in FOR_DEVICE or is_for_host(name)
+_BRING = "name the folder of its headers by `include` in the description"
 
 
-def stand_ins(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """(name, text) of what NVRTC is given in place of these headers and what they lead to."""
-    names = tuple(names)
-    wanted = {name for name in names if is_known(name) or name == _DRIVER}
-    if not wanted:
+def _namespace(names: str) -> str:
+    """A pattern of what uses a namespace."""
+    return rf"\b(?:{names})\s*::|\bnamespace\s+(?:\w+\s*=\s*)?(?:{names})\s*;"
+
+
+_LIBRARIES: Final = tuple(
+    _Library(name, re.compile(headers), re.compile(use), instead)
+    for name, headers, use, instead in (
+        ("CUB", r"cub/", _namespace("cub"), "write it with warp shuffles (__shfl_xor_sync)"),
+        ("Thrust", r"thrust/", _namespace("thrust"), "use plain pointers in device code"),
+        ("CUTLASS and CuTe", r"(?:cute|cutlass)/", _namespace("cute|cutlass"),
+         f"{_BRING}, or write the kernel without them, as the CPU backend executes few of them"),
+        ("cuRAND", r"curand_\w+\.h", r"\bcurand\w*",
+         "leave dropout out, as the reference has none"),
+        ("libcu++", r"cuda/", _namespace("cuda"), "inline PTX (mbarrier, cp.async), "
+         "<cuda_pipeline.h> and cooperative groups are executed: use those"),
+    )
+)  # fmt: skip
+
+
+def _library_of(name: str) -> _Library | None:
+    return next((library for library in _LIBRARIES if library.headers.match(name)), None)
+
+
+# What cuda_runtime.h brings to nvcc, which includes it unasked.
+_IMPLICIT_NAME = re.compile(
+    r"\b(?:INFINITY|NAN|HUGE_VALF?|M_(?:E|LOG2E|LOG10E|LN2|LN10|PI|PI_2|PI_4|1_PI|2_PI|2_SQRTPI"
+    r"|SQRT2|SQRT1_2)|U?(?:CHAR|SHRT|INT|LONG|LLONG)_M(?:AX|IN)|CHAR_BIT|RAND_MAX"
+    r"|u?int(?:8|16|32|64)_t|u?intptr_t|uint|ulong|ushort)\b"
+)
+_OWN_NAME = re.compile(
+    r"(?:#[ \t]*define[ \t]+|\busing\s+|\btypedef\s[^;]*?\b)(\w+)\b(?=[ \t]*(?:=|;|\(|[^\n]))"
+)
+_NO_CODE = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\\\.|[^\"\\\\\n])*\"|^[ \t]*#[ \t]*include[^\n]*",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def is_left_out(name: str, sources: Sources) -> bool:
+    """Whether a build does without this header: another stands for it, or nothing uses it."""
+    return name in FOR_DEVICE or _is_empty(name, sources)
+
+
+def _is_empty(name: str, sources: Sources) -> bool:
+    if name in _HOST_STANDARD or name == _TYPEDEFS or _HOST_LIBRARY.match(name):
+        return True
+    library = _library_of(name)
+    return library is not None and library.first_use(sources) is None
+
+
+def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
+    """See that device code uses no library of headers that is in none of these folders.
+
+    Raises:
+        CompileError: `file.cu(line)`, the library and what to do.
+    """
+    for name in sources.foreign:
+        library = _library_of(name)
+        if library is None or _is_in(folders, name):
+            continue
+        if (use := library.first_use(sources)) is not None:
+            raise CompileError(
+                f"{use}: this uses {library.name} (<{name}>), which Attune does not have: "
+                f"{library.instead}."
+            )
+
+
+def uses_implicit(sources: Sources) -> bool:
+    """Whether a source counts on names that nvcc has without an include, and NVRTC has not."""
+    texts = [code_only(file.code) for file in sources.files]
+    used = {match[0] for text in texts for match in _IMPLICIT_NAME.finditer(text)}
+    own = {match[1] for text in texts for match in _OWN_NAME.finditer(text)}
+    return bool(used - own)
+
+
+def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+    """(name, text) of what NVRTC is given in place of headers, and what they lead to."""
+    texts: dict[str, str] = {}
+    for name in sources.foreign:
+        if _library_of(name) is not None and _is_in(folders, name):
+            continue
+        if name in FOR_DEVICE:
+            texts[name] = f'#include "{_NAME}"\n'
+        elif name == _DRIVER:
+            texts[name] = _text("driver.h")
+        elif _is_empty(name, sources):
+            texts[name] = ""
+    if lacks_libcu(sources, folders):
+        texts[_TARGET] = ""  # NVRTC has its macros built in
+    if not texts and not uses_implicit(sources):
         return ()
-    texts = {name: "" if is_for_host(name) else f'#include "{_NAME}"\n' for name in wanted}
-    if _DRIVER in wanted:
-        texts[_DRIVER] = _text("driver.h")
-    with_libcudacxx = any(name.startswith("cuda/") for name in names)
-    before = "#define ATTUNE_LIBCUDACXX\n" if with_libcudacxx else ""
-    return ((_NAME, before + _text("standard.h")), *sorted(texts.items()))
+    with_libcu = any(name.startswith("cuda/") and _is_in(folders, name) for name in sources.foreign)
+    before = "#define ATTUNE_LIBCUDACXX\n" if with_libcu else ""
+    own = ((_NAME, _text("standard.h")), (IMPLICIT, before + _text("implicit.h")))
+    return (*own, *sorted(texts.items()))
+
+
+def lacks_libcu(sources: Sources, folders: Sequence[Path]) -> bool:
+    """Whether cooperative groups have to do without libcu++, as `LIMITED_GROUPS` asks of them."""
+    uses = any(name.startswith("cooperative_groups") for name in sources.foreign)
+    return uses and not _is_in(folders, _TARGET)
+
+
+def _is_in(folders: Sequence[Path], name: str) -> bool:
+    return any((folder / name).is_file() for folder in folders)
+
+
+def code_only(text: str) -> str:
+    """The text without comments, literals and includes, line by line."""
+    return _NO_CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 @functools.cache
@@ -138,8 +252,9 @@ class Sources:
 def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     """Read `source` and, transitively, the headers of the project that it includes.
 
-    A header is looked for beside the file that includes it, beside the kernel, then in the include
-    folders. One that is in none of them is the toolkit's or the standard library's.
+    A header is looked for beside the file that includes it, beside the kernel, in the include
+    folders, then beside the ladder's kernels. One that is in none of them is the toolkit's or the
+    standard library's.
 
     Raises:
         CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
@@ -157,7 +272,8 @@ def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[
 class _Reader:
     def __init__(self, source: Path, include_folders: Sequence[Path]) -> None:
         self._source = source
-        self._folders = (source.parent, *include_folders)
+        # A copy of a kernel of the ladder finds the ladder's headers.
+        self._folders = (source.parent, *include_folders, KERNELS_DIR)
         self._names: dict[Path, str] = {}
         self._texts: dict[Path, str] = {}
         self._foreign: set[str] = set()

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from engine.base.errors import InvalidKernel
 from engine.own_kernels.host_launch import (
+    HostLaunch,
     Parameter,
     Signature,
     fields_of,
     host_launch_of,
     kernels_of,
 )
+from kernels.arguments import KNOWN, PACKED, TENSORS
+from kernels.formula import RESERVED as _RESERVED
 
+RESERVED: Final = _RESERVED | set(KNOWN)  # names that no buffer can have
 _CTYPES: Final = {
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
     "uint32_t": "uint32", "uint": "uint32", "long": "int64", "long long": "int64",
@@ -24,9 +30,17 @@ _CTYPES: Final = {
     "size_t": "uint64", "std::size_t": "uint64", "bool": "bool", "float": "float32",
     "double": "float64",
 }  # fmt: skip
+_BUFFER_TYPES: Final = {
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16",
+    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "int": "int32", "int32_t": "int32",
+    "unsigned": "uint32", "unsigned int": "uint32", "uint32_t": "uint32", "int64_t": "int64",
+    "long long": "int64", "uint64_t": "uint64", "unsigned long long": "uint64",
+    "int8_t": "int8", "uint8_t": "uint8", "unsigned char": "uint8",
+}  # fmt: skip
 _POINTERS: Final = {
     "q": "q query queries", "k": "k key keys", "v": "v value values",
-    "out": "o out output outputs result", "lse": "lse softmaxlse logsumexp",
+    "qkv": "qkv inp qkvpacked packedqkv mixedqkv", "out": "o out output outputs result",
+    "lse": "lse softmaxlse logsumexp",
 }  # fmt: skip
 _SIZES: Final = {
     "batch": "b batch batchsize bs bsz nbatch numbatch numbatches",
@@ -39,6 +53,7 @@ _SIZES: Final = {
     "lq",
     "head_dim": "d dim headdim hd hs dk dhead headsize dh",
     "causal": "causal iscausal",
+    "num_heads * head_dim": "c channels dmodel embeddim hidden hiddensize embed modeldim",
     "num_heads // num_heads_kv": "hhkratio group groupsize headgroup kvgroup queriesperkv gqagroup "
     "headspergroup",
 }  # fmt: skip
@@ -56,6 +71,10 @@ _WARPS: Final = "warps numwarps nwarps"
 _ELEMENT_NAMES: Final = frozenset(
     "t elem element elementtype scalart dtype typeio inputtype datatype half".split()
 )
+_FILL: Final = re.compile(r'fill = "zero"(?:, each_launch = true)?|fill = "-inf"')
+_NULL: Final = "nullptr"
+_OF_HOST: Final = frozenset("d dev device h ptr gpu".split())
+_FP8: Final = re.compile(r"__nv_fp8_e\w+|float_e[45]m[23]\w*")
 _FP16: Final = frozenset(["half", "__half", "half2", "__half2", "half_t"])
 _BF16: Final = frozenset(["__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "bf16"])
 
@@ -75,7 +94,10 @@ class Draft:
     layout: str = "bhsd"
     keeps_macros: bool = True  # whether the usual -D macros are given
     scratch: str = ""  # lines of the table
+    adds_to_out: bool = False  # so that O has to begin with zeros
     others: tuple[str, ...] = ()  # the file's other kernels
+    later: tuple[Draft, ...] = ()  # of the launches that follow: their passes alone count
+    is_sure: bool = True  # of the entry's template arguments
     is_checked: bool = False  # by a person: no reminders to look at a line
 
     def toml(self) -> str:
@@ -94,12 +116,22 @@ class Draft:
         ]
         if not self.keeps_macros:
             lines.append("defines = {}  # no -D macros: the source has names of its own")
+        if self.adds_to_out:
+            lines.append(f'out_fill = "zero"{check}')
         if self.scratch.strip():
             lines += ["", "[scratch]", self.scratch.strip()]
-        lines += [
+        for draft in (self, *self.later):
+            lines += draft._pass(check)
+        if self.others and not self.is_checked:
+            lines.append(f"# Not in here: {', '.join(self.others)}. Each pass is a [[passes]].")
+        return "\n".join(lines) + "\n"
+
+    def _pass(self, check: str) -> list[str]:
+        unsure = "" if self.is_sure else check
+        return [
             "",
             "[[passes]]",
-            f"entry = {_text(self.entry)}",
+            f"entry = {_text(self.entry)}{unsure}",
             f"grid = [{', '.join(map(_formula, self.grid))}]{check}",
             f"threads = {_formula(self.threads)}{check}",
             f"smem_bytes = {_formula(self.smem_bytes)}{check}",
@@ -107,9 +139,6 @@ class Draft:
             *(f"    {line}".rstrip() for line in self.args.strip().splitlines()),
             "]",
         ]
-        if self.others and not self.is_checked:
-            lines.append(f"# Not in here: {', '.join(self.others)}. Each pass is a [[passes]].")
-        return "\n".join(lines) + "\n"
 
     def block(self) -> str:
         """The description as the comment that a source holds."""
@@ -127,30 +156,93 @@ def _formula(value: str) -> str:
 
 
 def draft_block(text: str, path: Path) -> str:
-    """A block to paste into a source; one with an empty pass where it has no kernel."""
+    """A block to paste into a source.
+
+    Raises:
+        InvalidKernel: the source has no kernel, or one of FP8 tensors.
+    """
     kernels = kernels_of(text)
     if not kernels:
-        return Draft(entry=path.stem).block()
-    return draft_of(text, kernels[0]).block()
+        raise InvalidKernel(
+            f"{path.name} has no __global__ function with a body: name the file that has it."
+        )
+    return draft_of(text, in_sequence(text, kernels)[0]).block()
 
 
 def draft_of(text: str, kernel: Signature) -> Draft:
-    """The guess for one kernel of a file."""
-    return _Guess(text, kernel).draft()
+    """The guess for one kernel of a file, and for those that have to be launched after it.
+
+    Raises:
+        InvalidKernel: it is a kernel of FP8 tensors.
+    """
+    if found := next((m for p in kernel.parameters if (m := _FP8.search(p.written))), None):
+        raise InvalidKernel(
+            f"{kernel.name} takes {found[0]}, and there are no FP8 inputs yet, as a reference for "
+            "them needs scales of their own: give it 16-bit or float tensors."
+        )
+    sequence = in_sequence(text, kernels_of(text))
+    if len(sequence) < 2 or sequence[0].name != kernel.name:
+        return _Guess(text, kernel).draft()
+    first, *later = (_Guess(text, one).draft() for one in sequence)
+    scratch: dict[str, str] = {}
+    for line in "\n".join([first.scratch, *(draft.scratch for draft in later)]).splitlines():
+        name = line.partition(" ")[0]
+        # What one pass leaves for the next begins as nothing.
+        scratch[name] = _FILL.sub('fill = "poison"', line) if name in scratch else line
+    passed = {one.name for one in sequence}
+    return replace(
+        first,
+        later=tuple(later),
+        scratch="\n".join(scratch.values()),
+        others=tuple(name for name in first.others if name not in passed),
+        causal=max((first.causal, *(draft.causal for draft in later)), key=len),
+        adds_to_out=False,  # what several passes leave in O is theirs to begin
+        layout="bs3hd" if "bs3hd" in {first.layout, *(d.layout for d in later)} else first.layout,
+    )
+
+
+def in_sequence(text: str, kernels: Sequence[Signature]) -> tuple[Signature, ...]:
+    """The kernels that together compute attention, in the order of their launches.
+
+    One alone where it takes Q, K, V and O, and no buffer of another one. Otherwise those that the
+    host code launches, if together they take all four, and else the first of the file.
+    """
+    guesses = {kernel.name: _Guess(text, kernel) for kernel in kernels}
+    taken = {name: guess.tensors() for name, guess in guesses.items()}
+    buffers = {name: set(guess.scratch) for name, guess in guesses.items()}
+    launches = {name: guess.launch for name, guess in guesses.items()}
+    for kernel in (k for k in kernels if taken[k.name] >= set(TENSORS)):
+        if not any(
+            buffers[k.name] & buffers[kernel.name] and launches[k.name].position >= 0
+            for k in kernels
+            if k is not kernel
+        ):
+            return (kernel,)
+    launched = [k for k in kernels if launches[k.name].position >= 0]
+    launched.sort(key=lambda kernel: launches[kernel.name].position)
+    if set(TENSORS) <= set[str]().union(*(taken[k.name] for k in launched)):
+        return tuple(launched)
+    return tuple(kernels[:1])
 
 
 class _Guess:
     def __init__(self, text: str, kernel: Signature) -> None:
         self.text = text
         self.kernel = kernel
-        self.scratch: list[str] = []
+        self.scratch: dict[str, str] = {}  # lines of the table, by name
         self.told: set[str] = set()
-        self.launch = host_launch_of(text, kernel.name.rpartition("::")[2], _size_of)
+        self.is_sure = True
+        self.launch = _launch_of(text, kernel)
+
+    def tensors(self) -> set[str]:
+        """Which of Q, K, V and O it takes."""
+        names = {name.strip('"') for name in map(self._argument, self.kernel.parameters)}
+        return (names | set("qkv") if PACKED in names else names) & set(TENSORS)
 
     def draft(self) -> Draft:
         kernel = self.kernel
         entry = kernel.name + self._template_arguments()
-        args = [f"{self._argument(p)},  # {p.written}" for p in kernel.parameters]
+        args = [self._line(p) for p in kernel.parameters]
         return Draft(
             entry=entry,
             grid=self._grid(),
@@ -159,12 +251,19 @@ class _Guess:
             args="\n".join(args),
             head_dims=self._head_dims(),
             dtypes=self._dtypes(),
-            causal=(False, True) if self._knows("causal", "IS_CAUSAL") else (False,),
+            causal=self._masks(),
             layout=self._layout(),
             keeps_macros=self._keeps_macros(),
-            scratch="\n".join(self.scratch),
+            scratch="\n".join(self.scratch.values()),
+            adds_to_out=self._adds_to_out(),
+            is_sure=self.is_sure,
             others=tuple(k.name for k in kernels_of(self.text) if k.name != kernel.name),
         )
+
+    def _line(self, parameter: Parameter) -> str:
+        argument = self._argument(parameter)
+        unsure = "check: " if re.search(r"value = 0\}|ctype = \"null\"", argument) else ""
+        return f"{argument},  # {unsure}{parameter.written}"
 
     # ---- the template ----
 
@@ -186,6 +285,7 @@ class _Guess:
             if key in _ELEMENT_NAMES or not key:
                 self.told.add("element_type")
                 return "{element_type}"
+            self.is_sure = False
             return "float" if re.search("acc|float", key) else parameter.name
         if key in _SIZES["causal"].split():
             self.told.add("causal")
@@ -195,12 +295,10 @@ class _Guess:
             return "{head_dim}"
         if literal:
             return literal
+        self.is_sure = False
         if parameter.type == "bool":
             return "false"
-        for names, value in ((_ROWS, 64), (_KEYS, 64), (_THREADS, 128), (_WARPS, 4)):
-            if key in names.split():
-                return str(value)
-        return "1"
+        return _usual(parameter.name) or "1"
 
     # ---- the arguments ----
 
@@ -210,24 +308,53 @@ class _Guess:
         return self._value(parameter, structure)
 
     def _pointer(self, parameter: Parameter) -> str:
-        words = [w for w in _words(parameter.name) if w not in _DROPPED] or _words(parameter.name)
-        for name, known in _POINTERS.items():
-            if "".join(words) in known.split():
-                return f'"{name}"'
+        words = _plain(parameter)
+        given = self._given(parameter)
+        if name := _pointer_named(words):
+            return f'"{name}"'
+        name = _pointer_named(given)
+        if name and name not in {_pointer_named(_plain(p)) for p in self.kernel.parameters}:
+            return f'"{name}"'
         # FlashAttention's L holds m + log(l); where there is an m beside it, it is the sum alone.
         names = {p.name.lower() for p in self.kernel.parameters}
         if words == ["l"] and "m" not in names and re.search(r"\blog2?f?\s*\(", self.kernel.body):
             return '"lse"'
-        if parameter.type not in ("float", "int", "int32_t", "unsigned", "unsigned int"):
+        plain = parameter.type.removesuffix("2") if parameter.type == "float2" else parameter.type
+        dtype = _BUFFER_TYPES.get(plain)
+        if dtype is None or given == [_NULL]:
             return f'{{name = "{parameter.name}", ctype = "null"}}'
-        name = re.sub(r"[^a-z0-9_]", "", parameter.name.lower()) or "buffer"
-        name = f"{name}_buffer" if len(name) == 1 else name
-        dtype = "float32" if parameter.type == "float" else "int32"
-        self.scratch.append(
-            f'{name} = {{dtype = "{dtype}", shape = ["batch", "num_heads", "seqlen"], '
-            'fill = "zero"}  # check: its shape'
+        name = "_".join(given) or re.sub(r"[^a-z0-9_]", "", parameter.name.lower()) or "buffer"
+        name = f"{name}_buffer" if len(name) == 1 or name in RESERVED else name
+        shape, what = '"batch", "num_heads", "seqlen"', "its shape and fill"
+        shape += ", 2" if plain != parameter.type else ""
+        sizes = {_of_host(n): size for n, size in reversed(tuple(self.launch.allocated.items()))}
+        if size := sizes.get("_".join(given) or _of_host(parameter.name), ""):
+            shape, what = _text(size), "its fill"
+        self.scratch[name] = (
+            f'{name} = {{dtype = "{dtype}", shape = [{shape}], {self._fill(parameter)}}}'
+            f"  # check: {what}"
         )
         return f'"{name}"'
+
+    def _host_name(self, parameter: Parameter) -> str:
+        """What the host code calls the buffer that it gives for a parameter; empty if unknown."""
+        names = [p.name for p in self.kernel.parameters]
+        index = names.index(parameter.name) if parameter.name in names else len(names)
+        return self.launch.args[index] if index < len(self.launch.args) else ""
+
+    def _given(self, parameter: Parameter) -> list[str]:
+        words = _words(self._host_name(parameter))
+        if words in ([_NULL], ["null"]):
+            return [_NULL]
+        return _of_host(self._host_name(parameter)).split("_")
+
+    def _fill(self, parameter: Parameter) -> str:
+        """What host code leaves in a buffer: −∞ for a running maximum, and zero."""
+        if parameter.type == "float" and _words(parameter.name) in (["m"], ["max"], ["row", "max"]):
+            return 'fill = "-inf"'
+        # A counter that a kernel resets by itself is filled once.
+        is_sum = parameter.type in ("float", "double")
+        return 'fill = "zero", each_launch = true' if is_sum else 'fill = "zero"'
 
     def _value(self, parameter: Parameter, structure: str) -> str:
         fields = fields_of(self.text, parameter.type)
@@ -241,8 +368,14 @@ class _Guess:
         plain = "float32" if value in ("softmax_scale", "softmax_scale_log2") else "int32"
         if value and ctype == plain and " " not in value:
             return f'"{value}"'
+        value = value or self._launched(parameter)
         formula = f'"{value}"' if value and not value.isdigit() else value or "0"
         return f'{{name = "{parameter.name}", ctype = "{ctype}", value = {formula}}}'
+
+    def _launched(self, parameter: Parameter) -> str:
+        """The formula of what the host code gives; empty where it does not tell."""
+        index = next((i for i, p in enumerate(self.kernel.parameters) if p is parameter), -1)
+        return self.launch.values[index] if 0 <= index < len(self.launch.values) else ""
 
     def _meaning(self, name: str, *, is_float: bool) -> str:
         """The formula that a parameter's name stands for; empty where it is unknown."""
@@ -318,12 +451,38 @@ class _Guess:
         return (sizes[0],) if sizes and 1 <= sizes[0] <= 1024 else (64,)
 
     def _dtypes(self) -> tuple[str, ...]:
-        pointed = {p.type for p in self.kernel.parameters if p.is_pointer}
+        tensors = [p for p in self.kernel.parameters if p.is_pointer and self._is_tensor(p)]
+        pointed = {p.type for p in tensors}
+        if pointed and pointed <= {"float", "float2", "float4"}:
+            return ("float32",)
+        if "element_type" in self.told and "float" in self.kernel.launched_with:
+            return ("float32",)
         if "element_type" in self.told or "IS_BF16" in self.text:
             return ("float16", "bfloat16")
         return ("bfloat16",) if pointed & _BF16 and not pointed & _FP16 else ("float16",)
 
+    def _adds_to_out(self) -> bool:
+        """Whether O is read before, or with, what is stored to it."""
+        outs = [p.name for p in self.kernel.parameters if self._argument(p) == '"out"']
+        for name in map(re.escape, outs):
+            for statement in re.split(r"[;{}]", self.kernel.body):
+                element = rf"\b{name}\s*\["
+                adds = rf"{element}[^=]*\][\s)]*[-+*/]=|atomicAdd\s*\(\s*&?\s*{name}\b"
+                if len(re.findall(element, statement)) > 1 or re.search(adds, statement):
+                    return True
+        return False
+
+    def _masks(self) -> tuple[bool, ...]:
+        if self._knows("causal", "IS_CAUSAL"):
+            return (False, True)
+        return (True,) if re.search(r"autoregressive|causal mask", self.text) else (False,)
+
+    def _is_tensor(self, parameter: Parameter) -> bool:
+        return self._pointer(parameter).strip('"') in (*TENSORS, PACKED)
+
     def _layout(self) -> str:
+        if any(self._argument(p) == f'"{PACKED}"' for p in self.kernel.parameters):
+            return "bs3hd"
         compact = re.sub(r"[\s_]", "", self.text.lower())
         by_row = (
             r"[\[(](?:b|batch|batchsize),(?:s|n|t|l|seqlen|seq|seqlenq),(?:h|heads|numheads|nh)"
@@ -358,6 +517,17 @@ def _size_of(name: str) -> str:
     return next((formula for formula in sizes if formula != "causal"), "")
 
 
+def _usual(name: str) -> str:
+    """The number that a tile, a CTA or its warps usually have; empty for any other name."""
+    key = _key(name)
+    known = ((_ROWS, 64), (_KEYS, 64), (_THREADS, 128), (_WARPS, 4))
+    return next((str(value) for names, value in known if key in names.split()), "")
+
+
+def _launch_of(text: str, kernel: Signature) -> HostLaunch:
+    return host_launch_of(text, kernel.name.rpartition("::")[2], _size_of, _usual)
+
+
 def _known_template(parameter: Parameter) -> bool:
     key = _key(parameter.name)
     return _is_head_dim(key) or key in _SIZES["causal"].split()
@@ -376,6 +546,23 @@ def _key(name: str) -> str:
     """The words as one; a leading k of constants (`kBlockM`) is dropped."""
     words = _words(name)
     return "".join(words[1:] if len(words) > 1 and words[0] == "k" else words)
+
+
+def _of_host(name: str) -> str:
+    """A buffer's name but for what says that it is the GPU's: `preatt` of `d_preatt`."""
+    words = _words(name)
+    return "_".join([word for word in words if word not in _OF_HOST] or words)
+
+
+def _plain(parameter: Parameter) -> list[str]:
+    """The words of a pointer's name, but for those that say that it is one."""
+    words = _words(parameter.name)
+    return [word for word in words if word not in _DROPPED] or words
+
+
+def _pointer_named(words: list[str]) -> str:
+    """The tensor that is called so; empty where none is."""
+    return next((n for n, known in _POINTERS.items() if "".join(words) in known.split()), "")
 
 
 def _some(words: list[str], stem: str) -> bool:

@@ -117,9 +117,9 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
     if pages is not None and name in ("k", "v"):
         return f"{_shape(pages.shape)} {problem.dtype}, in pages"
     if plan.packed and name in (PACKED, *"qkv"):
-        whole = (problem.batch, problem.seqlen, 3, problem.num_heads, problem.head_dim)
+        packed = (problem.batch, problem.seqlen, 3, problem.num_heads, problem.head_dim)
         part = "" if name == PACKED else f", from {name.upper()} on"
-        return f"{_shape(whole)} {problem.dtype}{part}"
+        return f"{_shape(packed)} {problem.dtype}{part}"
     scratch = {s.name: s for s in plan.scratch}
     if name in scratch:
         buffer = scratch[name]

@@ -14,6 +14,11 @@ _TEMPLATE = re.compile(r"template\s*<(?P<parameters>[^{};]*)>\s*(?:extern\s*\"C\
 _NAMESPACE = re.compile(r"\bnamespace\s+(?P<name>[\w:]+)\s*\{")
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b")
 _ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w:\s]+);")
+_MACRO_TYPE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<new>\w+)"
+    r"[ \t]+(?P<old>float|double|half|__half|__nv_bfloat16)[ \t]*$",
+    re.MULTILINE,
+)
 _TYPEDEF = re.compile(r"\btypedef\s+(?P<old>[\w:\s]+?)\s+(?P<new>\w+)\s*;")
 
 
@@ -61,7 +66,7 @@ def fields_of(text: str, structure: str) -> tuple[Parameter, ...]:
     start = re.search(rf"\b(?:struct|class)\s+{re.escape(structure)}\b[^;{{]*\{{", code)
     if start is None:
         return ()
-    body = code[start.end() : _closing(code, start.end() - 1) - 1]
+    body = code[start.end() : closing(code, start.end() - 1) - 1]
     fields: list[Parameter] = []
     for statement in re.sub(r"\{[^{}]*\}", ";", body).split(";"):
         line = re.sub(r"^\s*(?:public|private|protected)\s*:", "", statement)
@@ -88,9 +93,9 @@ def _signature(code: str, start: int) -> Signature | None:
             return None
         if not _ATTRIBUTE.search(code[start:position]):
             break
-        position = _closing(code, position)
+        position = closing(code, position)
     named = _NAME.search(code[start:position])
-    end = _closing(code, position)
+    end = closing(code, position)
     opening = re.compile(r"\s*\{").match(code, end)
     if named is None or opening is None:
         return None
@@ -107,18 +112,18 @@ def _signature(code: str, start: int) -> Signature | None:
             _parameter(p, code) for p in split_list(template["parameters"] if template else "")
         ),
         threads=int(bounds["threads"]) if bounds and bounds["threads"].isdigit() else None,
-        body=code[opening.end() : _closing(code, opening.end() - 1)],
+        body=code[opening.end() : closing(code, opening.end() - 1)],
         launched_with=tuple(split_list(launched["arguments"])) if launched else (),
     )
 
 
 def _namespaces(code: str, position: int) -> Iterator[str]:
     for match in _NAMESPACE.finditer(code, 0, position):
-        if _closing(code, match.end() - 1) > position:
+        if closing(code, match.end() - 1) > position:
             yield match["name"]
 
 
-def _closing(code: str, opening: int) -> int:
+def closing(code: str, opening: int) -> int:
     """Behind the bracket that closes the one at `opening`; the end where none does."""
     pair = {"(": ")", "{": "}"}[code[opening]]
     depth = 0
@@ -150,7 +155,9 @@ def _parameter(written: str, code: str) -> Parameter:
     name = words[-1] if len(words) > 1 else ""
     kind = " ".join(words[:-1]) if len(words) > 1 else plain.strip()
     aliases = {
-        m["new"]: m["old"].strip() for m in (*_ALIAS.finditer(code), *_TYPEDEF.finditer(code))
+        m["new"]: m["old"].strip()
+        for pattern in (_ALIAS, _TYPEDEF, _MACRO_TYPE)
+        for m in pattern.finditer(code)
     }
     for _ in range(4):
         kind = aliases.get(kind, kind)
@@ -172,6 +179,11 @@ _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]+)$", re.MULTIL
 _DIM3 = re.compile(r"\bdim3\s+(\w+\s*(?:=\s*dim3\s*)?[({][^;]*);")
 _DIM3_VALUE = re.compile(r"(?P<name>\w+)\s*(?:=\s*dim3\s*)?[({](?P<items>.*)[)}]\s*$", re.DOTALL)
 _CAST = re.compile(rf"\(\s*{_INTEGER}\s*\)|\bstatic_cast\s*<[^<>]*>")
+# `ceil((float)N / Bc)`
+_CEIL = re.compile(
+    r"\b(?:std::)?ceilf?\s*\(\s*(?:\(\s*(?:float|double)\s*\))?\s*(?P<a>[\w.]+)\s*/"
+    r"\s*(?:\(\s*(?:float|double)\s*\))?\s*(?P<b>[\w.]+)\s*\)"
+)
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*(?P<type>[\w:]+)\s*\)")
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+)[uUlL]*|(?P<name>(?:\w+(?:\.|->|::))*[A-Za-z_]\w*)|(?P<sign>[-+*/(),]))"
@@ -183,6 +195,15 @@ _BYTES: Mapping[str, str] = {
     "float": "4", "int": "4", "int32_t": "4", "uint32_t": "4", "unsigned": "4", "double": "8",
     "int64_t": "8", "size_t": "8", "float2": "8", "float4": "16", "int4": "16", "uint4": "16",
 }  # fmt: skip
+_POINTER_OF = re.compile(
+    r"(?:\([\w\s:*]+\)|(?:reinterpret|static)_cast<[^<>]*>\()?\s*(?P<name>[A-Za-z_]\w*)"
+    r"(?:\.(?:data_ptr|data|get|mutable_data_ptr)\s*(?:<[^<>]*>)?\(\))?\)?$"
+)
+_MALLOC = re.compile(r"\bcudaMalloc\w*\s*(?=\()")
+_ADDRESS = re.compile(r"(?:\([\w\s*]+\))?\s*&\s*(?P<name>\w+)$")
+_TENSOR = re.compile(
+    r"\b(?P<name>\w+)\s*=\s*(?:torch|at)::(?:empty|zeros|full)\s*\(\s*\{(?P<sizes>[^{}]*)\}"
+)
 _ELEMENTS = frozenset("half __half __nv_bfloat16 nv_bfloat16 t element elementtype dtype".split())
 _MAX_DEPTH = 8
 
@@ -194,14 +215,21 @@ class HostLaunch:
     grid: tuple[str, ...] = ()  # three
     threads: tuple[str, ...] = ()  # one for each axis that is used
     smem_bytes: str = ""
+    position: int = -1  # in the text, to see which launch comes first; -1: there is none
+    args: tuple[str, ...] = ()  # what the kernel is given, each a plain name or empty
+    values: tuple[str, ...] = ()  # and each as a formula, empty where it is none
+    allocated: Mapping[str, str] = field(default_factory=dict)  # elements by name, as a formula
 
 
-def host_launch_of(text: str, kernel: str, size_of: Callable[[str], str]) -> HostLaunch:
+def host_launch_of(
+    text: str, kernel: str, size_of: Callable[[str], str], usual: Callable[[str], str]
+) -> HostLaunch:
     """The first launch of a kernel in a file.
 
     Args:
         kernel: its name, without namespaces.
         size_of: the formula that a name stands for, as `seqlen` for `q_len`; empty if unknown.
+        usual: the number that such a name usually has, as `block_size`; the same.
     """
     code = without_comments(text)
     names = [
@@ -210,22 +238,42 @@ def host_launch_of(text: str, kernel: str, size_of: Callable[[str], str]) -> Hos
     ]
     launch = re.search(rf"\b(?:{'|'.join(names)})\s*(?:<[^;<>]*>)?\s*<<<(?P<how>[^;]*?)>>>", code)
     items = split_list(launch["how"]) if launch else []
-    if len(items) < 2:
+    if launch is None or len(items) < 2:
         return HostLaunch()
-    reader = _Reader(code, size_of)
+    reader = _Reader(code, size_of, usual)
+    given = _arguments(code, launch.end())
     grid, threads = reader.dimensions(items[0]), reader.dimensions(items[1])
     used = len(threads) - next((i for i, n in enumerate(reversed(threads)) if n != "1"), 2)
     return HostLaunch(
         grid=grid,
         threads=threads[: max(used, 1)],
         smem_bytes=reader.formula(items[2]) if len(items) > 2 else "0",
+        position=launch.start(),
+        args=tuple(map(_plain_name, given)),
+        values=tuple(map(reader.formula, given)),
+        allocated=dict(reader.allocated()),
     )
+
+
+def _arguments(code: str, position: int) -> list[str]:
+    """Those of a call whose parenthesis follows there."""
+    opening = re.compile(r"\s*\(").match(code, position)
+    if opening is None:
+        return []
+    return split_list(code[opening.end() : closing(code, opening.end() - 1) - 1])
+
+
+def _plain_name(argument: str) -> str:
+    """`d_q`, `lse` of `lse.data_ptr<float>()`; empty where it is no name."""
+    match = _POINTER_OF.match(argument)
+    return match["name"] if match else ""
 
 
 @dataclass
 class _Reader:
     code: str
     size_of: Callable[[str], str]
+    usual: Callable[[str], str]
     scalars: dict[str, str] = field(default_factory=dict)
     dim3s: dict[str, list[str]] = field(default_factory=dict)
 
@@ -242,6 +290,25 @@ class _Reader:
                 if value_of := _DIM3_VALUE.match(one):
                     self.dim3s.setdefault(value_of["name"], split_list(value_of["items"]))
 
+    def allocated(self) -> Iterator[tuple[str, str]]:
+        """(name, formula) of the elements of each buffer whose size can be read."""
+        for match in _MALLOC.finditer(self.code):
+            address, *size = _arguments(self.code, match.end()) or [""]
+            named = _ADDRESS.match(address)
+            if named is None or len(size) != 1:
+                continue
+            sized = _SIZEOF.search(size[0])
+            elements = _SIZEOF.sub("1", size[0])
+            formula = self.formula(re.sub(r"\*\s*1\b|\b1\s*\*", "", elements).strip())
+            if not sized:  # a name that holds the bytes: of float, as a rule
+                formula = f"({formula}) // 4" if formula else ""
+            if formula:
+                yield named["name"], formula
+        for match in _TENSOR.finditer(self.code):
+            sizes = [self.formula(size) for size in split_list(match["sizes"])]
+            if sizes and all(sizes):
+                yield match["name"], " * ".join(s if s.isidentifier() else f"({s})" for s in sizes)
+
     def dimensions(self, text: str) -> tuple[str, ...]:
         """Three formulas of a `dim3` or a number; none where one of them is unknown."""
         written = re.match(r"dim3\s*[({](.*)[)}]$", text, re.DOTALL)
@@ -254,7 +321,10 @@ class _Reader:
         if depth > _MAX_DEPTH:
             return ""
         if text in self.scalars:  # all of it, so without parentheses
-            return self.formula(self.scalars[text], depth + 1) or self.size_of(text)
+            value = self.formula(self.scalars[text], depth + 1)
+            # A number is that of the file's own test, where the name means a size.
+            return self.size_of(text) or value if value.isdigit() or not value else value
+        text = _CEIL.sub(r"ceil_div(\g<a>, \g<b>)", text)
         text = _SIZEOF.sub(lambda m: _bytes_of(m["type"]), _CAST.sub("", text)).strip()
         parts: list[str] = []
         position = 0
@@ -283,9 +353,11 @@ class _Reader:
             return name
         if name in self.scalars:
             value = self.formula(self.scalars[name], depth + 1)
+            if value.isdigit() and self.size_of(last):
+                return self.size_of(last)
             if value:
                 return value if re.fullmatch(r"\w+(?:\([^()]*\))?", value) else f"({value})"
-        return self.size_of(last)
+        return self.size_of(last) or self.usual(last)
 
 
 def _bytes_of(kind: str) -> str:

@@ -33,6 +33,7 @@ from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs
+from kernels.variant import KERNELS_DIR
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
@@ -194,6 +195,8 @@ class _Run:
             )
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
+        if why := _mistaken_types(plan):
+            return self._stop(Status.COMPILE_ERROR, why)
         stopped = self._compile(plan)
         if stopped is not None:
             return stopped
@@ -473,6 +476,20 @@ class _Run:
                 return time_evaluation(backend, plan, inputs, passed, read_state, full=full)
         except AttuneError as error:
             return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
+
+
+def _mistaken_types(plan: LaunchPlan) -> str:
+    """Why an own kernel would misread its buffers; empty where nothing tells."""
+    if plan.source.parent == KERNELS_DIR:
+        return ""
+    from engine.own_kernels.pointer_types import why_types_differ
+    from kernels.description import read_text
+    from kernels.toml_block import KernelDescriptionError
+
+    try:
+        return why_types_differ(plan, read_text(plan.source))
+    except KernelDescriptionError:
+        return ""  # the compiler says why it cannot be read
 
 
 def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:

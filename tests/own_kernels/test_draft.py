@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import InvalidKernel
-from engine.own_kernels.draft import Draft, draft_block, draft_of
+from engine.base.launch import ScalarArg
+from engine.own_kernels.draft import Draft, draft_of
 from engine.own_kernels.explain import described, explain, why_arguments_differ, write_description
 from engine.own_kernels.host_launch import fields_of, kernels_of
 from engine.own_kernels.registry import check_kernel
@@ -50,7 +51,7 @@ def test_every_guess_is_a_description_or_one_sentence_away(name: str, tmp_path: 
     with pytest.raises(InvalidKernel) as caught:
         check_kernel(path)
     path.write_text(caught.value.block + source(name), encoding="utf-8")
-    if "split" in name:  # its second pass cannot be guessed, and is what is missing
+    if name == "flash_split":  # its second pass cannot be guessed, and is what is missing
         assert "# Not in here: " in caught.value.block
         with pytest.raises(InvalidKernel, match="no pass takes the argument `out`"):
             check_kernel(path)
@@ -87,8 +88,132 @@ def test_what_is_guessed() -> None:
     assert '"num_heads"' in triton_like.args
     assert '"softmax_scale_log2"' in triton_like.args
     assert '{name = "mystery", ctype = "int32", value = 0}' in triton_like.args
-    assert triton_like.scratch.startswith('counter = {dtype = "int32"')
-    assert draft_block("int x;", Path("x.cu")).startswith("/* attune\n")
+    assert triton_like.scratch.startswith('counter = {dtype = "uint32"')
+    assert "0},  # check: int mystery" in triton_like.args
+    assert 'entry = "fwd<{element_type}, 64, {head_dim}, {causal}>"  # check' in triton_like.toml()
+
+
+def test_a_file_without_a_kernel_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "helpers.cu"
+    path.write_text("__device__ int twice(int x) { return 2 * x; }\n", encoding="utf-8")
+    with pytest.raises(InvalidKernel, match=r"helpers\.cu has no __global__ function with a body"):
+        check_kernel(path)
+
+
+def test_fp8_tensors_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "fp8.cu"
+    path.write_text("__global__ void k(const __nv_fp8_e4m3* q, half* out) {}\n", encoding="utf-8")
+    with pytest.raises(InvalidKernel, match=r"^k takes __nv_fp8_e4m3, and there are no FP8 inputs"):
+        check_kernel(path)
+
+
+FLOAT = """
+__global__ void rows(const float* Q, const float* K, const float* V, float* O, int B, int H, int S,
+                     float scale) { extern __shared__ float shared[]; }
+int main() {
+    const int B = 2, H = 4, S = 256, D = 64;
+    const int warps = 8;
+    float *dQ, *dK, *dV, *dO;
+    dim3 block(32, warps);
+    rows<<<(B * H * S + warps - 1) / warps, block, warps * D * sizeof(float)>>>(
+        dQ, dK, dV, dO, B, H, S, 1.0f / sqrtf(D));
+}
+"""
+
+
+def test_sizes_of_the_files_own_test_become_the_problems() -> None:
+    rows = draft(FLOAT)
+    assert rows.grid == ("(batch * num_heads * seqlen + 8 - 1) // 8", "1", "1")
+    assert (rows.threads, rows.smem_bytes) == ("[32, 8]", "8 * head_dim * 4")
+    assert rows.dtypes == ("float32",)
+
+
+MINIMAL = """
+__global__ void forward(const float* Q, const float* K, const float* V, const int N, const int d,
+                        const int Tc, const int Bc, float* l, float* m, float* O) {
+    extern __shared__ float sram[];
+    O[threadIdx.x] = l[0] * O[threadIdx.x] + V[0];
+}
+torch::Tensor run(torch::Tensor Q, torch::Tensor K, torch::Tensor V) {
+    const int Bc = 16;
+    const int B = Q.size(0); const int nh = Q.size(1);
+    const int N = Q.size(2); const int d = Q.size(3);
+    const int Tc = ceil((float) N / Bc);
+    auto O = torch::zeros_like(Q);
+    auto l = torch::zeros({B, nh, N});
+    auto m = torch::full({B, nh, N}, -INFINITY);
+    forward<<<dim3(B, nh), dim3(Bc), 3 * Bc * d * sizeof(float)>>>(
+        Q.data_ptr<float>(), K.data_ptr<float>(), V.data_ptr<float>(), N, d, Tc, Bc,
+        l.data_ptr<float>(), m.data_ptr<float>(), O.data_ptr<float>());
+}
+"""
+
+
+def test_what_the_host_code_gives_and_fills_is_read() -> None:
+    guess = draft(MINIMAL)
+    assert guess.grid == ("batch", "num_heads", "1")
+    assert '{name = "Tc", ctype = "int32", value = "ceil_div(seqlen, 16)"}' in guess.args
+    assert '{name = "Bc", ctype = "int32", value = 16}' in guess.args
+    of_sum, of_maximum = guess.scratch.splitlines()
+    assert 'shape = ["batch * num_heads * seqlen"], fill = "zero", each_launch = true}' in of_sum
+    assert of_maximum.startswith('m_buffer = {dtype = "float32"')
+    assert 'fill = "-inf"}' in of_maximum
+    assert 'out_fill = "zero"  # check' in guess.toml()
+
+
+PACKED = """
+// input is (B, T, 3C), masked: autoregressive
+__global__ void qk(float* preatt, float* inp, int B, int T, int C, int NH) {}
+__global__ void pv(float* out, float* preatt, float* inp, int B, int T, int C, int NH) {}
+void forward(float* out, float* preatt, float* inp, int B, int T, int C, int NH, int block_size) {
+    qk<<<B * T, block_size>>>(preatt, inp, B, T, C, NH);
+    pv<<<B * T, block_size>>>(out, preatt, inp, B, T, C, NH);
+}
+int main() { CHECK(cudaMalloc((void**)&d_preatt, B * NH * T * T * sizeof(float))); }
+"""
+
+
+def test_packed_tensors_and_channels_are_known(tmp_path: Path) -> None:
+    guess = draft(PACKED)
+    assert (guess.layout, guess.causal, guess.threads) == ("bs3hd", (True,), "128")
+    path = tmp_path / "packed.cu"
+    path.write_text(PACKED, encoding="utf-8")
+    plan = make_plan(
+        described(path, guess.toml()), Problem(2, 3, 8, 64, causal=True, dtype="float32"), {}
+    )
+    assert [p.entry for p in plan.passes] == ["qk", "pv"]
+    assert plan.passes[0].args[4] == ScalarArg("C", "int32", 192)
+    assert plan.scratch[0].size_bytes == 4 * 2 * 3 * 8 * 8
+
+
+THREE = """
+__global__ void scores(const float* q, const float* k, float* s, int n, float scale) {}
+__global__ void row_softmax(float* x, int n) {}
+__global__ void weighted(const float* s, const float* v, float* result, int n) {}
+void attention(float* q, float* k, float* v, float* out, int B, int H, int N) {
+    float* s; cudaMalloc(&s, (size_t)B * H * N * N * sizeof(float));
+    scores<<<dim3(N, B * H), 128>>>(q, k, s, N, 0.125f);
+    row_softmax<<<B * H * N, 32>>>(s, N);
+    weighted<<<dim3(N, B * H), 64>>>(s, v, out, N);
+}
+"""
+
+
+def test_kernels_in_sequence_become_passes(tmp_path: Path) -> None:
+    path = tmp_path / "three.cu"
+    toml = draft(THREE).toml()
+    variant = described(path, toml) if path.write_text(THREE, encoding="utf-8") else None
+    assert variant is not None
+    assert [p.entry for p in variant.passes] == ["scores", "row_softmax", "weighted"]
+    plan = make_plan(variant, Problem(2, 3, 40, 64, dtype="float32"), {})
+    assert [p.grid for p in plan.passes] == [(40, 6, 1), (240, 1, 1), (40, 6, 1)]
+    (scratch,) = plan.scratch
+    assert (scratch.name, scratch.fill) == ("s_buffer", "poison")
+    assert scratch.size_bytes == 4 * 2 * 3 * 40 * 40
+    given = [[getattr(a, "name", "") for a in p.args] for p in plan.passes]
+    assert given[0][:3] == ["q", "k", "s_buffer"]
+    assert given[1][0] == "s_buffer"
+    assert given[2][:3] == ["s_buffer", "v", "out"]
 
 
 def test_the_launch_in_the_host_code_is_read() -> None:

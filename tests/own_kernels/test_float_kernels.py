@@ -10,6 +10,7 @@ import pytest
 
 from engine.base.status import Status
 from engine.cli import main
+from engine.compiled_plan import compile_plan
 from engine.evaluation import Evaluation
 from engine.own_kernels.explain import explain
 from engine.own_kernels.host_launch import kernels_of
@@ -20,6 +21,7 @@ from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.description import read_own
+from kernels.ladder import LADDER
 
 DATA = Path(__file__).with_name("kernels")
 
@@ -33,7 +35,7 @@ def evaluated(name: str, problem: Problem, **options: object) -> Evaluation:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    for name in ("float_rows.cu", "packed_running.cu"):
+    for name in ("float_rows.cu", "packed_running.cu", "warp_rows.cu"):
         shutil.copy(DATA / name, tmp_path)
     return tmp_path
 
@@ -50,6 +52,41 @@ def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
     assert not evaluation.correctness.warnings
     assert evaluation.latency is not None
     assert evaluation.latency.origin == "predicted"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("check", [False, True])
+def test_a_template_of_cpp20_with_ptx_in_its_own_body(check: bool) -> None:
+    """Modifiers in another order, cooperative groups, an object as a template's argument."""
+    evaluation = evaluated("warp_rows", Problem(2, 2, 45, 64, dtype="float32"), check=check)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    assert evaluation.passes[0].resources.entry == "warp_rows<Shape{64, 4}>"
+
+
+def test_a_float_pointer_is_never_given_halves(folder: Path) -> None:
+    source = folder / "float_rows.cu"
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace('"float32"', '"float16", "float32"'), encoding="utf-8")
+    evaluation = evaluated("float_rows", Problem(1, 1, 9, 64))
+    assert evaluation.status is Status.COMPILE_ERROR
+    assert evaluation.reason == (
+        "attention_rows declares `const float* Q` and would be given q in float16: write dtypes = "
+        '["float32"] in the description, or declare it otherwise.'
+    )
+    packed = folder / "packed_running.cu"
+    text = packed.read_text(encoding="utf-8")
+    packed.write_text(text.replace('"float64"', '"float32"'), encoding="utf-8")
+    evaluation = evaluated("packed_running", Problem(1, 1, 9, 64, dtype="float32"))
+    assert 'given sums in float32: write dtype = "float64" of it' in evaluation.reason
+
+
+def test_a_copy_of_a_rung_finds_the_headers_of_the_ladder(folder: Path) -> None:
+    rung = LADDER.by_id("v02").source
+    (folder / "mine.cu").write_text(rung.read_text(encoding="utf-8"), encoding="utf-8")
+    plan = make_plan(
+        read_own(folder / "mine.cu"), Problem(1, 1, 9, 64), {"block_n": 32, "threads_per_row": 4}
+    )
+    assert compile_plan(plan, "sm_89").entries
 
 
 @pytest.mark.usefixtures("folder")

@@ -194,6 +194,9 @@ class _Emitter(Operands):
             raise self._error("the CPU backend does not execute this PTX", CPU_ALTERNATIVE)
         matches = [m for form in known if (m := form.match(instruction.name)) is not None]
         if not matches:
+            ordered = [(form, form.in_order(instruction.name)) for form in known]
+            matches = [m for form, name in ordered if name and (m := form.match(name)) is not None]
+        if not matches:
             forms = ", ".join(f.syntax for f in _nearest(instruction.name, known))
             raise self._error(
                 "the CPU backend does not execute this form of the instruction",

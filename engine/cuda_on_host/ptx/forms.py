@@ -115,6 +115,45 @@ class Form:
         assert first is not None
         return (first["choices"] or first["only"]).split("|")
 
+    @cached_property
+    def _parts(self) -> list[tuple[re.Pattern[str], bool]]:
+        """What stands between the dots, and whether it may be left out."""
+        parts: list[tuple[re.Pattern[str], bool]] = []
+        for match in _PART.finditer(self.syntax):
+            text, may_be_left_out = match["left_out"] or match["there"], match["left_out"]
+            for part in re.findall(r"(?:<[^>]*>|[^.<>])+", text):
+                parts.append((re.compile(_to_regex(part)), may_be_left_out is not None))
+        return parts
+
+    def in_order(self, name: str) -> str | None:
+        """The name with its modifiers in the order of the syntax; None where it is not this form.
+
+        ptxas takes them in any order, but for those of one kind: types, state spaces, row and col.
+        """
+        opcode, *modifiers = name.split(".")
+
+        def place(number: int, left: list[str]) -> list[str] | None:
+            if number == len(self._parts):
+                return None if left else []
+            part, may_be_left_out = self._parts[number]
+            kinds: set[str] = set()
+            for index, modifier in enumerate(left):
+                kind = _kind_of_modifier(modifier)
+                if kind in kinds:
+                    continue  # one of its kind comes before it
+                kinds |= {kind} if kind else set()
+                if not part.fullmatch(modifier):
+                    continue
+                rest = place(number + 1, [*left[:index], *left[index + 1 :]])
+                if rest is not None:
+                    return [modifier, *rest]
+            return place(number + 1, left) if may_be_left_out else None
+
+        if not self._parts[0][0].fullmatch(opcode):
+            return None
+        placed = place(1, modifiers)
+        return None if placed is None else ".".join([opcode, *placed])
+
     def match(self, name: str) -> Match | None:
         match = self._pattern.fullmatch(name)
         if match is None:
@@ -127,6 +166,19 @@ class Form:
             for key, value in match.groupdict().items()
         }
         return Match(self, groups)
+
+
+# `[.trans]`, `.<n:1|2|4>`, `.m8n8`, and the opcode.
+_PART = re.compile(r"\[\.(?P<left_out>[^\[\]]+)\]|\.?(?P<there>(?:<[^>]*>|[^.\[\]<>])+)")
+
+
+def _kind_of_modifier(modifier: str) -> str:
+    """Those of one kind mean something by their order: `.f16.f32`, `.shared.global`, `.row.col`."""
+    if modifier in TYPES:
+        return "type"
+    if modifier.partition("::")[0] in ("shared", "global", "const", "local", "param"):
+        return "space"
+    return "major" if modifier in ("row", "col") else ""
 
 
 _FLAG = r"\[(?:\.\w+::|\.)(\w+)\]"  # [.trans], [.L2::cache_hint]

@@ -29,8 +29,14 @@ class CallSite:
     parameter: tuple[int, str] | None = None  # to insert: position in the text, and what
 
 
-def find_call_site(tokens: list[Token], open_braces: list[int]) -> CallSite:
-    """For a statement inside of `open_braces`, which are token numbers, outermost first."""
+def find_call_site(
+    tokens: list[Token], open_braces: list[int], kernels: Collection[str] = ()
+) -> CallSite:
+    """For a statement inside of `open_braces`, which are token numbers, outermost first.
+
+    Args:
+        kernels: names of functions that a launch calls, with the arguments of their declaration.
+    """
     for number, brace in enumerate(open_braces):
         header = _header(tokens, brace)
         if not header or header[0].text in _NO_FUNCTION:
@@ -40,7 +46,11 @@ def find_call_site(tokens: list[Token], open_braces: list[int]) -> CallSite:
             continue
         name, begin, end = parameters
         inner = open_braces[number + 1 :]
-        if any(_is_lambda(tokens, b) for b in inner) or not _can_change(tokens, header, name):
+        if (
+            name in kernels
+            or any(_is_lambda(tokens, b) for b in inner)
+            or not _can_change(tokens, header, name)
+        ):
             break
         comma = "" if begin + 1 == end else ", "
         text = f"{comma}coh::Site {CALLERS_LINE} = {OWN_LINE}"
@@ -133,12 +143,16 @@ def has_asm(text: str) -> bool:
     return _ASM.search(text) is not None
 
 
-def translate_asm(text: str, files: Collection[str]) -> str:
+def translate_asm(text: str, files: Collection[str], entries: Collection[str] = ()) -> str:
     """Replace the `asm` statements of `files` in the output of `-E` with line markers.
+
+    Args:
+        entries: the kernels, as name expressions.
 
     Raises:
         CompileError: `file.cu:line`, the PTX that cannot be executed, and what to do.
     """
+    kernels = {entry.partition("<")[0].rpartition("::")[2].strip() for entry in entries}
     tokens = read_tokens(text, files)
     edits: list[tuple[int, int, str]] = []  # from, to, replacement
     parameters: set[tuple[int, str]] = set()
@@ -157,7 +171,7 @@ def translate_asm(text: str, files: Collection[str]) -> str:
                     f"{statement.where}: the CPU backend executes asm statements inside of "
                     "functions alone: move this one into a __device__ function."
                 )
-            site = find_call_site(tokens, open_braces)
+            site = find_call_site(tokens, open_braces, kernels)
             if site.parameter is not None:
                 parameters.add(site.parameter)
             code = emit_statement(statement, site.expression)

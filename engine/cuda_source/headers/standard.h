@@ -2,43 +2,7 @@
 // Mathematics, printf, assert and memcpy are built into NVRTC or the toolkit's headers.
 #pragma once
 
-typedef signed char int8_t;
-typedef short int16_t;
-typedef int int32_t;
-#ifdef ATTUNE_LIBCUDACXX  // which has its own, of these types
-typedef long long int64_t;
-typedef unsigned long long uint64_t;
-typedef long long intptr_t;
-typedef unsigned long long uintptr_t;
-#else
-typedef long int64_t;
-typedef unsigned long uint64_t;
-typedef long intptr_t;
-typedef unsigned long uintptr_t;
-#endif
-typedef unsigned char uint8_t;
-typedef unsigned short uint16_t;
-typedef unsigned int uint32_t;
-
-#define INT8_MIN (-128)
-#define INT8_MAX 127
-#define UINT8_MAX 255
-#define INT16_MIN (-32768)
-#define INT16_MAX 32767
-#define UINT16_MAX 65535
-#define INT32_MIN (-2147483647 - 1)
-#define INT32_MAX 2147483647
-#define UINT32_MAX 4294967295u
-#define INT64_MIN (-9223372036854775807L - 1)
-#define INT64_MAX 9223372036854775807L
-#define UINT64_MAX 18446744073709551615ul
-#define CHAR_BIT 8
-#define INT_MIN INT32_MIN
-#define INT_MAX INT32_MAX
-#define UINT_MAX UINT32_MAX
-#define LLONG_MAX INT64_MAX
-#define ULLONG_MAX UINT64_MAX
-#define SIZE_MAX UINT64_MAX
+#include "attune/implicit.h"
 
 #define FLT_MAX 3.402823466e+38f
 #define FLT_MIN 1.175494351e-38f
@@ -46,14 +10,6 @@ typedef unsigned int uint32_t;
 #define DBL_MAX 1.7976931348623158e+308
 #define DBL_MIN 2.2250738585072014e-308
 #define DBL_EPSILON 2.2204460492503131e-16
-
-#define INFINITY __int_as_float(0x7f800000)
-#define NAN __int_as_float(0x7fffffff)
-#define HUGE_VALF INFINITY
-#define M_E 2.7182818284590452354
-#define M_LOG2E 1.4426950408889634074
-#define M_LN2 0.69314718055994530942
-#define M_PI 3.14159265358979323846
 
 #ifndef assert
 #define assert(condition) ((void)0)
@@ -158,8 +114,8 @@ struct numeric_limits<float> {
     __host__ __device__ static constexpr float lowest() { return -FLT_MAX; }
     __host__ __device__ static constexpr float min() { return FLT_MIN; }
     __host__ __device__ static constexpr float epsilon() { return FLT_EPSILON; }
-    __host__ __device__ static float infinity() { return INFINITY; }
-    __host__ __device__ static float quiet_NaN() { return NAN; }
+    __host__ __device__ static constexpr float infinity() { return INFINITY; }
+    __host__ __device__ static constexpr float quiet_NaN() { return NAN; }
 };
 template <>
 struct numeric_limits<int> {

@@ -110,6 +110,7 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
                 request.check,
                 target.arch,
                 plan.include_folders,
+                plan.cpp,
             )
     except AttuneError:
         return

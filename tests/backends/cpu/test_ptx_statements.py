@@ -12,6 +12,7 @@ from engine.base.launch import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 from engine.cuda_on_host.ptx import translate_asm
+from engine.cuda_on_host.ptx.forms import FORMS
 
 SOURCE = KERNELS / "ptx_statements.cu"
 # The kernel of the matrices is there too, and its statement comes in by macros.
@@ -248,3 +249,29 @@ def test_the_target_gpu_is_known_to_the_source(tmp_path):
         build_kernels(source, ["k"], [("ARCH", "800"), ("SPECIFIC", "0")], arch="sm_90")
     with pytest.raises(CompileError, match="sm_9x"):
         build_kernels(source, ["k"], [("ARCH", "800")], arch="sm_9x")
+
+
+@pytest.mark.parametrize(
+    ("name", "ordered"),
+    [
+        ("ldmatrix.sync.aligned.x4.m8n8.shared.b16", "ldmatrix.sync.aligned.m8n8.x4.shared.b16"),
+        ("ldmatrix.trans.b16.shared.x2.m8n8.aligned.sync",
+         "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16"),
+        ("atom.add.acq_rel.gpu.s32", "atom.acq_rel.gpu.add.s32"),
+        ("ld.u32.v2.nc.global", "ld.global.nc.v2.u32"),
+        ("cvt.f16x2.f32.relu.rn", "cvt.rn.relu.f16x2.f32"),
+        ("cp.async.shared.global.cg", "cp.async.cg.shared.global"),
+        ("mma.row.sync.col.f32.f16.aligned.f16.f32.m16n8k16",
+         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
+        ("mbarrier.try_wait.parity.b64.shared::cta", "mbarrier.try_wait.parity.shared::cta.b64"),
+        # What is told apart by its order keeps it.
+        ("cp.async.cg.global.shared", None),
+        ("mma.sync.aligned.m16n8k16.col.row.f32.f16.f16.f32", None),
+        ("cvt.rn.relu.f32.f16x2", None),
+        ("fma.rn.f32.f32", None),
+    ],
+)  # fmt: skip
+def test_modifiers_stand_in_any_order_that_ptxas_takes(name, ordered):
+    found = {form.in_order(name) for form in FORMS[name.partition(".")[0]]} - {None}
+    assert found == ({ordered} if ordered else set())
+    assert not ordered or any(form.match(ordered) for form in FORMS[name.partition(".")[0]])
