@@ -133,10 +133,17 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until no more than so many groups of products are under way.
-template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait() {
+// To the compiler these change here: it moves no use of them in front of this.
+template <int SUMS>
+__device__ __forceinline__ void change_here(float (&sums)[SUMS]) {
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+// Until no more than so many groups of products are under way. `sums`: of those that are done.
+template <int GROUPS, int... SUMS>
+__device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+    (change_here(sums), ...);
 }
 
 #if IS_BF16

@@ -200,7 +200,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             else wgmma<true>(s_rmem, q_columns, k_columns);
         }
         wgmma_commit();
-        wgmma_wait<0>();
+        wgmma_wait<0>(s_rmem);
         if (lane == 0) mbarrier_arrive(k_empty + stage);
 
         // Only tiles across the end of the keys or across the diagonal have anything to mask.
@@ -254,11 +254,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                                               BLOCK_N * ROW_BYTES));
         }
         wgmma_commit();
-        wgmma_wait<0>();
+        wgmma_wait<0>(acc_rmem);
         if (lane == 0) mbarrier_arrive(v_empty + stage);
     }
 
-    // O takes the place of the group's own rows of Q, which its products have read.
+    // The products of the group's other warps have read Q, too: a warp's wait is for its own.
+    named_barrier(1 + group, WARPGROUP);
+    // O takes the place of the group's own rows of Q.
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = group * GROUP_ROWS + warp * 16 + lane / 4 + r * 8;

@@ -272,7 +272,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_q_k(0);
     named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    wgmma_wait<0>();
+    wgmma_wait<0>(s_rmem);
     if (lane == 0) mbarrier_arrive(k_empty);
     softmax(0);
     for (int tile = 1; tile < tiles; tile++) {
@@ -285,7 +285,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         multiply_p_v(tile - 1);
         multiply_q_k(tile);
         named_barrier_arrive(next_turn, 2 * WARPGROUP);
-        wgmma_wait<0>();
+        wgmma_wait<0>(acc_rmem, s_rmem);
         if (lane == 0) mbarrier_arrive(v_empty + last_stage);
         if (lane == 0) mbarrier_arrive(k_empty + stage);
         softmax(tile);
@@ -296,9 +296,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_p_v(tiles - 1);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    wgmma_wait<0>();
+    wgmma_wait<0>(acc_rmem);
 
-    // O takes the place of the group's own rows of Q, which its products have read.
+    // O takes the place of the group's own rows of Q: its warps waited for their products with Q
+    // before they met at the turn of the last product.
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = group * GROUP_ROWS + warp * 16 + lane / 4 + r * 8;

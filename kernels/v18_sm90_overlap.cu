@@ -1,14 +1,15 @@
 // v18 Overlap: the products of the tile before run beside a tile's softmax, in one warpgroup.
 // Idea: S of the next tile first, O of this one behind it: the softmax waits for S alone.
 // Changed: against v17, the products' order, and O and P wait while the tensor cores use them.
-// Limiter: exp2 beside products: of two warpgroups at D = 64, of the tensor cores at D = 128.
+// Limiter: exp2 at D = 64, the tensor cores at D = 128; both run, of one group and of two.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (64 consumers)), H, B), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608), overlap within a warpgroup.
 // Weakness: S and P of two tiles are alive at a time: three consumers at D = 128 are too many.
-// Counted: 1,885 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
-// Simulated: busy tensor pipes of an H200 in the steady state, 77 % at D = 128, 57 % at D = 64,
-//   less than v17's; 73 % at D = 64 with three consumers, more than v17's 71 %.
+// Counted: 1,992 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
+// All 66 EX2 of a tile of 128 keys stand between the wait for S and the wait for O.
+// Simulated, H200 at boost clock, 132 heads, S = 2048: tensor pipe busy 69 % at D = 128, 47 at 64.
+//   That shows no overlap: in the model a warp waits at each wgmma until the tensor core takes it.
 /* attune
 idea = "S of the next tile is multiplied before O of this one, and the softmax runs beside it."
 head_dims = [32, 64, 96, 128]
@@ -167,10 +168,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                          box * COLUMNS, tile * BLOCK_N, kv_head, batch);
             }
         };
-        for (int tile = 0; tile < tiles; tile++) {
+        // In the order of their products.
+        load_tile(&k_map, k_ring, k_full, k_empty, 0);
+        for (int tile = 1; tile < tiles; tile++) {
             load_tile(&k_map, k_ring, k_full, k_empty, tile);
-            load_tile(&v_map, v_ring, v_full, v_empty, tile);
+            load_tile(&v_map, v_ring, v_full, v_empty, tile - 1);
         }
+        load_tile(&v_map, v_ring, v_full, v_empty, tiles - 1);
         return;
     }
 
@@ -266,6 +270,14 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     };
     const auto parity_of = [](int tile) { return tile / STAGES % 2; };
+    // Behind a softmax. Else ptxas would move the wait for O in front of it: a branch ends what it
+    // puts in another order, and this one needs all of P. l is never negative, which the compiler
+    // does not know.
+    const auto wait_for_k = [&](int tile) {
+        if (tile < tiles && !(l_rmem[0] + l_rmem[1] < 0.0f)) {
+            mbarrier_wait(k_full + tile % STAGES, parity_of(tile));
+        }
+    };
 
     mbarrier_wait(q_full, 0);
     mbarrier_wait(k_full, 0);
@@ -274,15 +286,15 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_q_k(0);
     named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    wgmma_wait<0>();
+    wgmma_wait<0>(s_rmem);
     if (lane == 0) mbarrier_arrive(k_empty);
     float correction[2];
     softmax(0, correction);
+    wait_for_k(1);
     rescale_and_pack(correction);
     for (int tile = 1; tile < tiles; tile++) {
         const int stage = tile % STAGES, last_stage = (tile - 1) % STAGES;
         mbarrier_wait(v_full + last_stage, parity_of(tile - 1));
-        mbarrier_wait(k_full + stage, parity_of(tile));
         // As above: while this group is at its softmax, the others' products run.
         named_barrier(turn, 2 * WARPGROUP);
         wgmma_fence();
@@ -290,10 +302,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         multiply_p_v(tile - 1);
         named_barrier_arrive(next_turn, 2 * WARPGROUP);
         // S is there; O and P are not to be touched before the other product is done.
-        wgmma_wait<1>();
+        wgmma_wait<1>(s_rmem);
         if (lane == 0) mbarrier_arrive(k_empty + stage);
         softmax(tile, correction);
-        wgmma_wait<0>();
+        wait_for_k(tile + 1);
+        wgmma_wait<0>(acc_rmem);
         if (lane == 0) mbarrier_arrive(v_empty + last_stage);
         rescale_and_pack(correction);
     }
@@ -303,9 +316,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_p_v(tiles - 1);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    wgmma_wait<0>();
+    wgmma_wait<0>(acc_rmem);
 
-    // O takes the place of the group's own rows of Q, which its products have read.
+    // O takes the place of the group's own rows of Q: its warps waited for their products with Q
+    // before they met at the turn of the last product.
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = group * GROUP_ROWS + warp * 16 + lane / 4 + r * 8;

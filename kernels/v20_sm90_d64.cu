@@ -6,10 +6,10 @@
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 512 threads.
 // Source: FlashAttention-4's conditional rescale and polynomial exp2 (Cody and Waite); v19.
 // Weakness: with polynomial > 0 a NaN among the scores that it takes does not reach O.
-// Counted: 1,567 instructions for 64 keys on sm_90 and 128 rows (v19 1,706), no conflicts.
-// Simulated, H200, D = 64, 132 heads, tiles' ends included: tensor pipe busy 63 % at S = 768, 76 %
-//   at 3072 (v19 of three consumers 60 %, 74 %; v17, v18 without ends 71 %, 73 %). 2 of 16 exp2 by
-//   FFMA 77 %, 4 of 16 69 %: seven instructions more each, and others wait for the longer softmax.
+// Counted: 1,799 instructions for 64 keys on sm_90 and 128 rows (v19 1,924), no conflicts.
+// Simulated, H200 at boost clock, D = 64, 132 heads, S = 2048: tensor pipe busy 56 % (v19 of three
+//   consumers 58 %); without the overlap 74 %: v18 says why the model shows none. There 2 of 16
+//   exp2 by FFMA were a gain of 1 %, 4 of 16 a loss of 7 %.
 /* attune
 idea = "Three warpgroups at D = 64; O is rescaled where its maximum grew by much, and not else."
 head_dims = [32, 64, 96, 128]
@@ -44,6 +44,11 @@ sentence = """v20 keeps two tiles of Q and {stages} of K and V in shared memory,
 condition = "head_dim + block_n <= 192"
 sentence = """v20 has 160 registers a thread, too few for block_n={block_n} with D={head_dim}: \
               lower block_n."""
+
+[[constraints]]
+condition = "polynomial == 0 or not causal or head_dim != 64 or block_n == 64"
+sentence = """v20 under a causal mask has no register left for polynomial={polynomial} with D=64 \
+              and block_n={block_n}: take polynomial=0, or a lower block_n."""
 
 [tensor_maps]
 q_map = {tensor = "q", box = ["columns", "block_m", 1, 1], swizzle = "2 * columns"}
@@ -141,6 +146,11 @@ struct QueryTile {
     int tiles;  // of keys that it visits; 0 behind the last query tile
 };
 
+// Where a CTA stands in the line of all query tiles in one round.
+__device__ __forceinline__ int position_of(int round) {
+    return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+}
+
 // A CTA's query tile of one round. All of them stand in a line, heads that share K/V beside each
 // other, and CTAs take them in turn, every other round backwards. Causal: sections of as many heads
 // as L2 keeps K and V of, from the longest tile to the shortest in the last section, the other way
@@ -152,8 +162,7 @@ __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num
     asm volatile("" : "+r"(num_heads), "+r"(heads_at_once), "+r"(seqlen));
     const int all_heads = batch * num_heads;
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
-    const int place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-    const int position = round * gridDim.x + place;
+    const int position = position_of(round);
     QueryTile found = {0, 0, 0, 0};
     if (position >= query_tiles * all_heads) return found;
     const int section = position / (query_tiles * heads_at_once);
@@ -197,6 +206,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const auto query_tile = [&](int round) {
         return query_tile_of(round, batch, num_heads, heads_at_once, seqlen, seqlen_kv);
     };
+    const auto is_query_tile = [&](int round) {
+        return position_of(round) < (seqlen + BLOCK_M - 1) / BLOCK_M * batch * num_heads;
+    };
 
     if (threadIdx.x == 0) {
 #pragma unroll
@@ -221,29 +233,41 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         const int role = threadIdx.x / 32;  // warp 0 has K and V, warp 1 has Q and O
         if (role > 1 || !elect_one()) return;
         if (role == 0) {
-            int count = 0;  // of the tiles before this one
+            // A tile of K or V into its stage, once the tile before it there has been read.
+            // `count`: of the tiles before it.
+            const auto load_tile = [&](const TensorMap* map, unsigned char* ring, Mbarrier* full,
+                                       Mbarrier* empty, int count, int row, int kv_head,
+                                       int batch) {
+                const int stage = count % STAGES;
+                mbarrier_wait(empty + stage, count / STAGES % 2 ^ 1);
+                mbarrier_arrive_expect(full + stage, TILE_BYTES);
+#pragma unroll
+                for (int box = 0; box < BOXES; box++) {
+                    tma_load(ring + stage * TILE_BYTES + box * BLOCK_N * ROW_BYTES, map,
+                             full + stage, box * COLUMNS, row, kv_head, batch);
+                }
+            };
+            // In the order of their products: K of a tile before V of the one before it.
+            int count = 0, last_row = 0, last_kv_head = 0, last_batch = 0;
+            const auto load_last_v = [&]() {
+                load_tile(&v_map, v_ring, v_full, v_empty, count - 1, last_row, last_kv_head,
+                          last_batch);
+            };
             for (int round = 0;; round++) {
                 const QueryTile now = query_tile(round);
-                if (now.tiles == 0) return;
                 const int kv_head = now.head / (num_heads / num_heads_kv);
-                // A tile of K or V into its stage, once the tile before it there has been read.
-                const auto load_tile = [&](const TensorMap* map, unsigned char* ring,
-                                           Mbarrier* full, Mbarrier* empty, int tile) {
-                    const int stage = count % STAGES;
-                    mbarrier_wait(empty + stage, count / STAGES % 2 ^ 1);
-                    mbarrier_arrive_expect(full + stage, TILE_BYTES);
-#pragma unroll
-                    for (int box = 0; box < BOXES; box++) {
-                        tma_load(ring + stage * TILE_BYTES + box * BLOCK_N * ROW_BYTES, map,
-                                 full + stage, box * COLUMNS, tile * BLOCK_N, kv_head,
-                                 now.batch);
-                    }
-                };
                 for (int tile = 0; tile < now.tiles; tile++, count++) {
-                    load_tile(&k_map, k_ring, k_full, k_empty, tile);
-                    load_tile(&v_map, v_ring, v_full, v_empty, tile);
+                    load_tile(&k_map, k_ring, k_full, k_empty, count, tile * BLOCK_N, kv_head,
+                              now.batch);
+                    if (count > 0) load_last_v();
+                    last_row = tile * BLOCK_N;
+                    last_kv_head = kv_head;
+                    last_batch = now.batch;
                 }
+                if (now.tiles == 0) break;
             }
+            load_last_v();
+            return;
         }
         for (int round = 0;; round++) {
             unsigned char* place = q_smem + round % 2 * Q_BYTES;
@@ -319,13 +343,16 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
 
     const auto start_rows = [&]() {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] = 0.0f;
-#pragma unroll
         for (int r = 0; r < 2; r++) m_rmem[r] = -INFINITY, l_rmem[r] = 0.0f;
     };
+    const auto start_o = [&]() {
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] = 0.0f;
+    };
 
-    // P = exp(scale (S - m)), and O and l shrink where m changes.
-    const auto softmax = [&](int m0, int tile) {
+    // P = exp(scale (S - m)) in the place of S. Whether O is to shrink, where m changed, and by
+    // what.
+    const auto softmax = [&](int m0, int tile, float (&correction)[2]) {
         // Only tiles across the end of the keys or across the diagonal have anything to mask.
         const int n0 = tile * BLOCK_N;
         if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
@@ -354,30 +381,32 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             m_new[r] = row_max(m_new[r]) * scale_log2;
             is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
         }
-        if (__any_sync(FULL_WARP, is_grown)) {
+        is_grown = __any_sync(FULL_WARP, is_grown);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float m_old = m_rmem[r];
-                m_rmem[r] = fmaxf(m_old, m_new[r]);
-                const float correction = fast_exp2(m_old - m_rmem[r]);
-                l_rmem[r] *= correction;
-#pragma unroll
-                for (int i = 2 * r; i < HEAD_DIM / 2; i += 4) {
-                    acc_rmem[i] *= correction;
-                    acc_rmem[i + 1] *= correction;
-                }
-            }
+        for (int r = 0; r < 2; r++) {
+            const float m_old = m_rmem[r];
+            m_rmem[r] = is_grown ? fmaxf(m_old, m_new[r]) : m_old;
+            correction[r] = fast_exp2(m_old - m_rmem[r]);
+            l_rmem[r] *= correction[r];
         }
         // One FFMA and one EX2, or a polynomial, a score; l sums it before P is rounded.
 #pragma unroll
+        for (int i = 0; i < BLOCK_N / 2; i++) {
+            const bool takes_fma = i % 2 == 1 && i / 2 % 8 >= 8 - POLYNOMIAL;
+            const float x = s_rmem[i] * scale_log2 - m_rmem[i / 2 % 2];
+            s_rmem[i] = takes_fma ? polynomial_exp2(x) : fast_exp2(x);
+            l_rmem[i / 2 % 2] += s_rmem[i];
+        }
+        return is_grown;
+    };
+    const auto rescale_o = [&](const float (&correction)[2]) {
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] *= correction[i / 2 % 2];
+    };
+    const auto pack_p = [&]() {
+#pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i += 2) {
-            const int r = i / 2 % 2;
-            const bool takes_fma = i / 2 % 8 >= 8 - POLYNOMIAL;
-            const float left = fast_exp2(s_rmem[i] * scale_log2 - m_rmem[r]);
-            const float x = s_rmem[i + 1] * scale_log2 - m_rmem[r];
-            const float right = takes_fma ? polynomial_exp2(x) : fast_exp2(x);
-            l_rmem[r] += left + right;
-            p_rmem[i / 8][i / 2 % 4] = pack(left, right);
+            p_rmem[i / 8][i / 2 % 4] = pack(s_rmem[i], s_rmem[i + 1]);
         }
     };
 
@@ -386,7 +415,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         for (int r = 0; r < 2; r++) inv_l[r] = 1.0f / row_sum(l_rmem[r]);
     };
 
-    // O takes the place of the group's own rows of Q, which its products have read.
+    // O takes the place of the group's own rows of Q: its warps waited for their products with Q
+    // before they met at the turn of the last products.
     const auto store_rows = [&](int round, const float (&inv_l)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -407,34 +437,48 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         if (lane == 0) mbarrier_arrive(o_full + round % 2);
     };
 
-    // Where this tile of K and V lies, and where the one before it does: stage and parity.
-    int stage = 0, parity = 0, last_stage = 0, last_parity = 0;
+    // Where this tile of K and V lies: stage and parity. Where the one before it does.
+    int stage = 0, parity = 0, last_stage = 0;
+    const auto wait_for_last_v = [&]() {
+        mbarrier_wait(v_full + last_stage, parity ^ stage == 0);
+    };
     const auto step_ring = [&]() {
         last_stage = stage;
-        last_parity = parity;
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         parity ^= stage == 0;
     };
-    // O of the last tile and S of this one as one block for the tensor cores, and the next group's
-    // behind it: while this group is at its softmax, the others' products run.
+    // S of this tile and O of the last one as one block for the tensor cores, and the next group's
+    // behind it.
     const auto start_products = [&](int round) {
-        mbarrier_wait(v_full + last_stage, last_parity);
-        mbarrier_wait(k_full + stage, parity);
+        wait_for_last_v();
         named_barrier(turn, 2 * WARPGROUP);  // the other groups' products are under way
         wgmma_fence();
-        multiply_p_v(last_stage);
         multiply_q_k(round, stage);
+        multiply_p_v(last_stage);
         named_barrier_arrive(next_turn, 2 * WARPGROUP);
     };
-    const auto end_products = [&]() {
-        wgmma_wait<0>();
-        if (lane == 0) mbarrier_arrive(v_empty + last_stage);
+    const auto wait_for_s = [&]() {
+        wgmma_wait<1>(s_rmem);
         if (lane == 0) mbarrier_arrive(k_empty + stage);
+    };
+    const auto wait_for_o = [&]() {
+        wgmma_wait<0>(acc_rmem);
+        if (lane == 0) mbarrier_arrive(v_empty + last_stage);
+    };
+    // K of the tile behind this one, if there is one, is waited for behind a softmax. Else ptxas
+    // would move the wait for O in front of it: a branch ends what it puts in another order, and
+    // this one needs all of P. l is never negative, which the compiler does not know.
+    const auto wait_for_next_k = [&](bool is_there) {
+        const int next_stage = stage == STAGES - 1 ? 0 : stage + 1;
+        if (is_there && !(l_rmem[0] + l_rmem[1] < 0.0f)) {
+            mbarrier_wait(k_full + next_stage, parity ^ next_stage == 0);
+        }
     };
 
     QueryTile now = query_tile(0);
-    float inv_l[2];
+    float correction[2], inv_l[2];
     start_rows();
+    start_o();
     mbarrier_wait(q_full, 0);
     mbarrier_wait(k_full, 0);
     // As in start_products; there is no P yet.
@@ -442,37 +486,48 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_q_k(0, 0);
     named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    wgmma_wait<0>();
+    wgmma_wait<0>(s_rmem);
     if (lane == 0) mbarrier_arrive(k_empty);
-    softmax(now.m0, 0);
+    softmax(now.m0, 0, correction);
+    bool is_next = is_query_tile(1);  // whether there is another query tile
+    wait_for_next_k(now.tiles > 1 || is_next);
+    pack_p();
     step_ring();
     int round = 1;
     for (;; round++) {
-        const QueryTile next = query_tile(round);
         for (int tile = 1; tile < now.tiles; tile++, step_ring()) {
             start_products(round - 1);
-            end_products();
-            softmax(now.m0, tile);
+            wait_for_s();
+            const bool is_grown = softmax(now.m0, tile, correction);
+            wait_for_next_k(tile + 1 < now.tiles || is_next);
+            wait_for_o();
+            if (is_grown) rescale_o(correction);
+            pack_p();
         }
-        if (next.tiles == 0) break;
+        if (!is_next) break;
         // The last keys of one query tile, and the first of the next.
+        now = query_tile(round);
+        is_next = is_query_tile(round + 1);
+        divide_one_by_l(inv_l);
+        start_rows();
         mbarrier_wait(q_full + round % 2, round / 2 % 2);
         start_products(round);
-        divide_one_by_l(inv_l);
-        end_products();
+        wait_for_s();
+        softmax(now.m0, 0, correction);
+        wait_for_next_k(now.tiles > 1 || is_next);
+        wait_for_o();
         store_rows(round - 1, inv_l);
-        start_rows();
-        softmax(next.m0, 0);
+        start_o();
+        pack_p();
         step_ring();
-        now = next;
     }
-    mbarrier_wait(v_full + last_stage, last_parity);
+    wait_for_last_v();
     // The last block is of one product, and hands on no turn that nobody waits for.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(last_stage);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
     divide_one_by_l(inv_l);
-    wgmma_wait<0>();
+    wgmma_wait<0>(acc_rmem);
     store_rows(round - 1, inv_l);
 }

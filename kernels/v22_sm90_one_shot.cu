@@ -194,7 +194,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         wgmma_commit();
     }
-    wgmma_wait<0>();
+    wgmma_wait<0>(s_rmem[0], s_rmem[1]);
 
     // Only keys across the end or across the diagonal have anything to mask.
     if (KEYS > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
@@ -241,9 +241,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         else wgmma<true>(acc_rmem, p_rmem[step], v_rows);
     }
     wgmma_commit();
-    wgmma_wait<0>();
+    wgmma_wait<0>(acc_rmem);
 
-    // O = O / l takes the place of the warp's own rows of Q, which its products have read.
+    // The products of the group's other warps have read Q, too: a warp's wait is for its own.
+    named_barrier(1 + group, 4 * 32);
+    // O = O / l takes the place of the warp's own rows of Q.
     float inv_l[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) inv_l[r] = __fdividef(1.0f, row_sum(l_rmem[r]));

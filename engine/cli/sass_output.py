@@ -14,6 +14,7 @@ from engine.machine_code.advice import Advice
 from engine.machine_code.analysis import Analysis
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.machine_code.instruction import NO_BARRIER, Instruction, SourceLine
+from engine.machine_code.overlap import overlaps
 from engine.machine_code.summary import (
     Figures,
     launch_figures,
@@ -172,6 +173,15 @@ def _counts_as_json(analysis: Analysis) -> dict[str, Any]:
             }
             for loop in loop_figures(counts)
         ],
+        "overlaps": [
+            {
+                "what": overlap.what,
+                "line": f"{overlap.file}:{overlap.line}" if overlap.line else None,
+                "beside": overlap.beside,
+                "of": overlap.of,
+            }
+            for overlap in overlaps(program, counts.totals[:, EXECUTED])
+        ],
         "lines": [
             {
                 "file": line.source.file,
@@ -301,6 +311,8 @@ def _print_loops(analysis: Analysis) -> None:
         for loop in loop_figures(analysis.counts)
     )
     print_table(Table.of("Loops", records))
+    for overlap in overlaps(analysis.program, analysis.counts.totals[:, EXECUTED]):
+        print(f"Overlap, in an iteration: {overlap} instructions.")
 
 
 def _print_lines(analysis: Analysis, most: int) -> None:

@@ -21,6 +21,7 @@ from engine.machine_code.emulation import (
     WAVEFRONTS,
 )
 from engine.machine_code.instruction import NO_BARRIER, Control
+from engine.machine_code.overlap import Overlap, overlaps
 from engine.machine_code.summary import (
     Figures,
     launch_figures,
@@ -141,6 +142,7 @@ class PassReport(Stored):
     listing: Listing
     notes: tuple[str, ...]
     hints: tuple[Hint, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()  # of the loops that ran
     # Simulated; empty where the timing model does not know the GPU, and `no_time` says why.
     no_time: str = ""
     cta_cycles: float | None = None
@@ -186,6 +188,7 @@ def report(
         listing=_listing(analysis, timing),
         notes=tuple(notes(analysis, simulated.iterations if simulated else None)),
         hints=tuple(hints),
+        overlaps=overlaps(analysis.program, analysis.counts.totals[:, EXECUTED]),
         no_time=no_time,
         cta_cycles=simulated.cta_cycles if simulated else None,
         verdict=_verdict(units, stalls),

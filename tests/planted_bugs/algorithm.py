@@ -197,11 +197,17 @@ MUTATIONS: tuple[Mutation, ...] = (
         config={"num_splits": 1, "num_warps": 2},
     ),
     # v20 rescales where a maximum grew by more than 2^8: inputs that do not grow show nothing.
-    Mutation("l not rescaled", ("v20",), "l_rmem[r] *= correction;", "", ("rescales O but not l",)),
     Mutation(
-        "half of O not rescaled",
+        "l not rescaled",
         ("v20",),
-        "acc_rmem[i + 1] *= correction;",
+        "l_rmem[r] *= correction[r];",
+        "",
+        ("rescales O but not l",),
+    ),
+    Mutation(
+        "O not rescaled",
+        ("v20",),
+        "if (is_grown) rescale_o(correction);",
         "",
         ("rescales l but not O",),
     ),
@@ -215,8 +221,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "maxima stay where they were",
         ("v20",),
-        "m_rmem[r] = fmaxf(m_old, m_new[r]);",
-        "m_rmem[r] = tile == 0 ? m_new[r] : m_old;",
+        "is_grown ? fmaxf(m_old, m_new[r]) : m_old;",
+        "tile == 0 ? m_new[r] : m_old;",
         ("NaN",),
     ),
     Mutation(

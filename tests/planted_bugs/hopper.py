@@ -155,9 +155,21 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
             (
                 "rows start with what the last query tile left",
-                "        start_rows();\n        softmax(next.m0, 0);",
-                "        softmax(next.m0, 0);",
+                "        start_rows();\n        mbarrier_wait(q_full + round",
+                "        mbarrier_wait(q_full + round",
                 ("largest error",),
+            ),
+            (
+                "O starts with what the last query tile left",
+                "        start_o();\n        pack_p();",
+                "        pack_p();",
+                ("largest error",),
+            ),
+            (
+                "V of a query tile's last keys at the next one's head",
+                "last_kv_head = kv_head;",
+                "last_kv_head = kv_head + 1;",
+                ("largest error", "head", "TMA", "bound"),
             ),
         )
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from engine.machine_code.overlap import Overlap
 from engine.machine_code.report import Count, CountPair, HotLine, PassReport, Share
 
 HOTTEST = 10
@@ -42,6 +43,17 @@ def counts(items: Iterable[Count]) -> pd.DataFrame:
     return pd.DataFrame(
         [(c.name, f"{c.count:,}", "" if not c.ideal else f"{c.ideal:,}") for c in items if c.count],
         columns=["figure", "counted", "would do"],
+    )
+
+
+def overlaps(items: Iterable[Overlap]) -> pd.DataFrame:
+    """`overlap`, `instructions`, `loop`."""
+    return pd.DataFrame(
+        [
+            (o.what, f"{o.beside} of {o.of}", f"{o.file}:{o.line}" if o.line else "none")
+            for o in items
+        ],
+        columns=["overlap", "instructions", "loop at"],
     )
 
 

@@ -26,6 +26,7 @@ def draw(selection: Selection, state: RunState) -> None:
     report = _which_pass(reading.code)
     predicted = state.preview.latency if state.preview is not None else None
     _draw_time(report, predicted)
+    _draw_overlaps(report)
     _draw_lines(reading.code, report)
     st.markdown("**Source and machine code**", help=TERMS["machine_code"])
     listing.draw(reading.code, report, "listing")
@@ -82,6 +83,13 @@ def _draw_time(report: PassReport, predicted: Latency | None) -> None:
             frames.shares(report.stalls), "% of the warps' cycles, simulated", theme()
         )
         plot.draw(figure, "mc_stalls", tools=False)
+
+
+def _draw_overlaps(report: PassReport) -> None:
+    """What is under way while loops compute, of those that have asynchronous work."""
+    if report.overlaps:
+        st.markdown("**Overlap in the loops** :gray[instructions of one iteration, counted]")
+        tables.draw(frames.overlaps(report.overlaps))
 
 
 def _by(predicted: Latency) -> str:

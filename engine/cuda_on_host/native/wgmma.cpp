@@ -237,11 +237,13 @@ void check_product_registers(uintptr_t address, size_t bytes, const char *verb, 
     }
 }
 
-// The operands were read on behalf of the whole group: every thread is ordered after that.
-static void order_group_after_reads(Worker *w) {
-    const unsigned reader = self->linear, first = reader / WARPGROUP * WARPGROUP;
+// The operands were read on behalf of the whole group. A warp waits for its own part of a product
+// (PTX manual, wgmma.wait_group: groups "committed by the executing threads"), so only the reader's
+// warp is ordered after that: the others have to meet it before they overwrite what it read.
+static void order_warp_after_reads(Worker *w) {
+    const unsigned reader = self->linear, first = reader / WARP * WARP;
     const uint32_t clock = current_clock();
-    for (unsigned t = first; t < first + WARPGROUP; t++) {
+    for (unsigned t = first; t < first + WARP; t++) {
         uint32_t &known = clocks_of(w, t)[reader];
         known = std::max(known, clock);
     }
@@ -259,7 +261,7 @@ static void wait_for_group(void **threads, uint32_t) {
     for (size_t i = 0; i < finished; i++) execute(group, group.operations[i]);
     group.operations.erase(group.operations.begin(), group.operations.begin() + finished);
     if (group.operations.empty()) worker->running_products &= ~(1u << self->linear / WARPGROUP);
-    if (checking() && finished) order_group_after_reads(worker);
+    if (checking() && finished) order_warp_after_reads(worker);
 }
 void wgmma_wait(int pending_groups, Site site) {
     group_collective(first_warp_of_group(), 4, wait_for_group, &pending_groups, site);
